@@ -1,0 +1,236 @@
+"""Task and baseline cards: what is measured, as short TOML files without code.
+
+A card holds plain values: no templates, no inheritance, no expressions. It is found by name (`linear`, in the shipped folders)
+or by path (`./mine.toml`). Its content hash stands in every result row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from iclbench.errors import UnknownNameError, UsageError
+from iclbench.registry import canonical
+
+PresetName = Literal["smoke", "small", "paper"]
+PRESETS: tuple[PresetName, ...] = ("smoke", "small", "paper")
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """Base of everything a user can write: unknown keys, wrong types, NaN and infinities are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+class Ramp(Strict):
+    """One quantity of a curriculum: from `start`, by `by` every `every` steps, up to the task's own value."""
+
+    start: PositiveInt
+    by: PositiveInt = 1
+    every: PositiveInt
+
+    def at(self, step: int, end: int) -> int:
+        """The value during `step` (counted from 0), never beyond `end`."""
+        return min(end, self.start + self.by * (step // self.every))
+
+
+class Curriculum(Strict):
+    """Which part of the task is trained on while training goes on; None: all of it from the start.
+
+    `points` counts context examples plus the query, as Garg et al. do (11 -> 41 trains 10 -> 40 examples).
+    """
+
+    dims: Ramp | None = None
+    points: Ramp | None = None
+
+
+class TrainSettings(Strict):
+    """Everything the training loop needs to know besides the task and the backbone."""
+
+    steps: PositiveInt
+    batch: PositiveInt = 64
+    optimiser: Literal["adam", "adamw"] = "adam"
+    lr: PositiveFloat = 1e-4
+    betas: tuple[NonNegativeFloat, NonNegativeFloat] = Field(default=(0.9, 0.999), strict=False)
+    weight_decay: NonNegativeFloat = 0.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+    schedule: Literal["constant", "cosine", "inverse-sqrt"] = "cosine"
+    clip: NonNegativeFloat = 0.0
+    curriculum: Curriculum = Curriculum()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    checkpoint_every: PositiveInt = 1000
+    log_every: PositiveInt = 100
+
+
+class Preset(Strict):
+    """How big: the size of the task, of the backbones and of the training."""
+
+    points: PositiveInt
+    episodes: PositiveInt
+    parameters: dict[str, Any] = {}
+    train: TrainSettings
+    train_for: dict[str, dict[str, Any]] = {}
+    backbones: dict[str, dict[str, Any]] = {}
+
+
+class Published(Strict):
+    """A number from a paper, and how it was read."""
+
+    contestant: str
+    preset: PresetName = "paper"
+    shift: str = "none"
+    metric: str = "squared_error"
+    n_context: Annotated[int, Field(ge=0)]
+    value: float
+    low: float | None = None
+    high: float | None = None
+    source: str
+    read: str
+
+
+class TaskCard(Strict):
+    """A task: a family with its parameters fixed and its protocol written down."""
+
+    family: str
+    summary: str
+    source: str = ""
+    notes: str = ""
+    question: Literal["next", "targets", "both"] = "next"
+    head: Literal["point", "gaussian", "mixture", "categorical"] = "point"
+    parameters: dict[str, Any] = {}
+    baselines: list[str] = []
+    oracles: list[str] = []
+    shifts: list[str] = []
+    presets: dict[PresetName, Preset]
+    published: list[Published] = []
+
+    @field_validator("presets")
+    @classmethod
+    def _at_least_one(cls, value: dict[PresetName, Preset]) -> dict[PresetName, Preset]:
+        if not value:
+            raise ValueError("at least one preset")
+        return value
+
+    def preset(self, name: str, task: str) -> Preset:
+        found = self.presets.get(name)  # type: ignore[call-overload]
+        if found is None:
+            raise UnknownNameError("preset", name, self.presets, hint=f"(presets of task '{task}')")
+        return found
+
+
+class BaselineCard(Strict):
+    """A baseline: an estimator with its settings."""
+
+    estimator: str
+    summary: str
+    source: str = ""
+    settings: dict[str, Any] = {}
+
+
+def cards_folder(kind: Literal["tasks", "baselines"]) -> Path:
+    """The checkout's folder when there is one, else the copy inside the installed package."""
+    package = Path(__file__).resolve().parent
+    checkout = package.parent / kind
+    if checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return checkout
+    return package / "_cards" / kind
+
+
+@cache
+def names(kind: Literal["tasks", "baselines"]) -> tuple[str, ...]:
+    """The names of all shipped cards."""
+    return tuple(sorted(p.stem for p in cards_folder(kind).glob("*.toml")))
+
+
+def load_task(name: str) -> tuple[str, TaskCard]:
+    """The task's canonical name and its card, from a name or a path to a `.toml` file."""
+    return _load("tasks", name, TaskCard)
+
+
+def load_baseline(name: str) -> tuple[str, BaselineCard]:
+    """The baseline's canonical name and its card, from a name or a path to a `.toml` file."""
+    return _load("baselines", name, BaselineCard)
+
+
+def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
+    """The first hexadecimal digits of SHA-256 over the canonical JSON of a card or a configuration."""
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file; raises `UsageError` with file, line and what is wrong."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def validate(model: type[_Model], data: Any, where: str) -> _Model:
+    """Build `model` from `data`; the first problem becomes one line: where, key, what was expected, what stood there."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        if first["type"] == "extra_forbidden":
+            raise UsageError(f"{where}: {_unknown_key(model, first['loc'])}") from None
+        if first["type"] == "missing":
+            raise UsageError(f"{where}: '{key}' is missing") from None
+        expected = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        shown = repr(first["input"])
+        raise UsageError(f"{where}: {key}: {expected}, got {shown if len(shown) < 60 else shown[:57] + '...'}") from None
+
+
+def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """Near matches for a key that the (possibly nested) model does not have."""
+    known: list[str] = list(model.model_fields)
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part)) if isinstance(model, type) else None
+        nested = _models_in(field.annotation) if field else ([model] if part in PRESETS or isinstance(part, int) else [])
+        if nested:
+            model, known = nested[0], list(nested[0].model_fields)
+    prefix = "".join(f"{part}." for part in location[:-1])
+    return str(UnknownNameError("key", f"{prefix}{location[-1]}", [f"{prefix}{k}" for k in known]))
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
+
+
+def _load(kind: Literal["tasks", "baselines"], name: str, model: type[_Model]) -> tuple[str, _Model]:
+    if name.endswith(".toml"):
+        path = Path(name)
+    else:
+        if canonical(name) not in names(kind):
+            raise UnknownNameError(kind.removesuffix("s"), name, names(kind), hint="(or a path to a .toml card)")
+        path = cards_folder(kind) / f"{canonical(name)}.toml"
+    return card_name(path), validate(model, read_toml(path), str(path))
+
+
+def card_name(path: Path) -> str:
+    """The name a card's file gives it: lower-case letters, digits and hyphens, so that it can be part of a file name."""
+    name = canonical(path.stem)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
+        raise UsageError(f"{path}: a card's file name must be letters, digits and hyphens, like my-task.toml")
+    return name

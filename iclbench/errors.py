@@ -1,0 +1,37 @@
+"""What can go wrong by a user's hand: each error is one line that says what to do instead, and an exit code."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class IclbenchError(Exception):
+    """One line for the user. `exit_code` 1: the work failed; 2: the request was wrong."""
+
+    exit_code = 1
+
+
+class UsageError(IclbenchError):
+    """The request itself cannot be carried out as typed."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """A name that nothing answers to; the message lists the nearest ones.
+
+    >>> str(UnknownNameError("task", "linaer", ["linear", "quadratic"]))
+    "unknown task 'linaer'; did you mean 'linear'?"
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        known = sorted(known)
+        near = get_close_matches(name, known, n=3, cutoff=0.5)
+        if near:
+            advice = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+        else:
+            advice = "known: " + ", ".join(known) if known else "none are known"
+        super().__init__(f"unknown {kind} '{name}'; {advice}{' ' + hint if hint else ''}")
+
+
+class DataError(UsageError):
+    """A file the user handed over cannot be read as what it should be."""

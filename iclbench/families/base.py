@@ -1,0 +1,167 @@
+"""What a family is: parameters, sizes, a sampler, the normaliser of its errors and the shifts it knows.
+
+A family samples `Episodes` on the generator's device. Most families of the regression papers draw a function and evaluate it on
+random inputs; `FunctionFamily` asks them for just these two things.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.cards import PositiveInt, Strict
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UnknownNameError
+from iclbench.families.sampling import normal
+from iclbench.families.shifts import Shift
+
+Truth = dict[str, Tensor]
+
+
+class Family(ABC):
+    """A distribution over episodes.
+
+    Attributes:
+        Parameters: what a task card may fix about it.
+        y_dim: output dimensions (regression).
+        classes: number of classes, None for regression.
+        x_shape: how to unfold `x` into an image, None where it is a plain vector.
+        shift_kinds: the shifts it can be evaluated under; see `iclbench.families.shifts`.
+    """
+
+    Parameters: ClassVar[type[Strict]]
+    y_dim: int = 1
+    classes: int | None = None
+    x_shape: tuple[int, ...] | None = None
+    shift_kinds: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, parameters: Any, data_dir: Path | None = None) -> None:
+        self.parameters = parameters
+        self.data_dir = data_dir
+
+    @property
+    @abstractmethod
+    def x_dim(self) -> int:
+        """Dimension of the inputs."""
+
+    @property
+    def normaliser(self) -> float:
+        """What errors are divided by: the variance of the noiseless output under the training distribution."""
+        return 1.0
+
+    def noise_to_signal(self, shift: str = "none") -> float:
+        """Label noise variance over the prior variance of a linear weight: the Bayes-optimal ridge penalty."""
+        return 0.0
+
+    @property
+    def hidden_width(self) -> int:
+        """Width for the two-layer network baseline: that of the task's own networks, 100 where it has none."""
+        return 100
+
+    @abstractmethod
+    def sample(
+        self,
+        episodes: int,
+        points: int,
+        generator: torch.Generator,
+        *,
+        active_dims: int | None = None,
+        shift: str = "none",
+    ) -> Episodes:
+        """Draw episodes.
+
+        Args:
+            episodes: how many.
+            points: context points per episode (families with variable contexts: at most so many). For the question
+                `next` the last of them is only ever asked, so a trained length of 40 examples needs 41 points.
+            generator: where all randomness comes from; its device is where the tensors live.
+            active_dims: a curriculum's input dimensions in use; the others are 0.
+            shift: a named change of the distribution, `none` for none.
+        """
+
+
+class FunctionParameters(Strict):
+    """Parameters that all function classes share."""
+
+    dim: PositiveInt = 20
+
+
+class FunctionFamily(Family):
+    """y = f(x) + noise with f drawn per episode and x ~ N(0, I) unless the family says otherwise."""
+
+    Parameters = FunctionParameters
+    shift_kinds = frozenset(
+        {
+            "orthants",
+            "orthogonal-query",
+            "repeated-query",
+            "subspace",
+            "subspace-random",
+            "skewed",
+            "isotropic",
+            "noisy",
+            "input-scale",
+            "weight-scale",
+            "wide-query",
+        }
+    )
+
+    @property
+    def x_dim(self) -> int:
+        return int(self.parameters.dim)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the label noise."""
+        return 0.0
+
+    @property
+    def weight_variance(self) -> float:
+        """Prior variance of one weight, where the function is linear; used for the noise-to-signal ratio."""
+        return 1.0
+
+    def noise_to_signal(self, shift: str = "none") -> float:
+        named = Shift.parse(shift)
+        return named.noise_variance(self.noise) / (self.weight_variance * named.output_scale**2)
+
+    def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
+        """Inputs of the training distribution; what belongs to the episode (a rotation) is drawn here."""
+        return normal((episodes, points, self.x_dim), generator)
+
+    @abstractmethod
+    def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
+        """One function per episode."""
+
+    @abstractmethod
+    def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
+        """The noiseless outputs."""
+
+    def sample(
+        self,
+        episodes: int,
+        points: int,
+        generator: torch.Generator,
+        *,
+        active_dims: int | None = None,
+        shift: str = "none",
+    ) -> Episodes:
+        named = Shift.parse(shift)
+        if named.kind != "none" and named.kind not in self.shift_kinds:
+            raise UnknownNameError("shift", shift, self.shift_kinds)
+        truth = self.draw(episodes, generator, active_dims)
+        return named.sample(self, truth, episodes, points, generator, active_dims)
+
+    def observe(
+        self, truth: Truth, x: Float[Tensor, "B N Dx"], generator: torch.Generator, noise: float, scale: float = 1.0
+    ) -> Points:
+        """Points with labels: `scale` times the function, plus noise of the given standard deviation."""
+        y = scale * self.apply(truth, x)
+        if noise:
+            y = y + noise * normal(y.shape, generator)
+        return Points.full(x, y.unsqueeze(-1))
+

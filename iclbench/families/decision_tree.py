@@ -1,0 +1,36 @@
+"""Random decision trees: full, axis-aligned, every threshold at 0 (Garg et al. 2022)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.cards import PositiveInt
+from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
+from iclbench.families.sampling import normal
+
+
+class DecisionTreeParameters(FunctionParameters):
+    depth: PositiveInt = 4
+
+
+class DecisionTree(FunctionFamily):
+    """2^depth leaves ~ N(0, 1); split coordinates uniform with replacement; right iff the coordinate is positive. Variance 1."""
+
+    Parameters = DecisionTreeParameters
+
+    def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
+        depth = self.parameters.depth
+        dims = self.x_dim if active_dims is None else active_dims
+        splits = torch.randint(dims, (episodes, 2**depth - 1), generator=generator, device=generator.device)
+        return {"splits": splits, "leaves": normal((episodes, 2**depth), generator)}
+
+    def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
+        # Nodes in heap order: the children of i are 2i + 1 and 2i + 2.
+        node = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
+        for _ in range(self.parameters.depth):
+            split = truth["splits"].gather(1, node)
+            coordinate = x.gather(2, split.unsqueeze(-1)).squeeze(-1)
+            node = 2 * node + 1 + (coordinate > 0).long()
+        return truth["leaves"].gather(1, node - (2**self.parameters.depth - 1))

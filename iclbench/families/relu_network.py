@@ -1,0 +1,50 @@
+"""Two-layer ReLU networks y = sqrt(2/h) sum_j a_j relu(w_j·x) (Garg et al. 2022); CoQE's variant shares the hidden weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.cards import PositiveInt
+from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
+from iclbench.families.sampling import normal
+
+
+class ReluNetworkParameters(FunctionParameters):
+    hidden: PositiveInt = 100
+    shared_hidden: bool = False
+    hidden_seed: int = 0
+
+
+class ReluNetwork(FunctionFamily):
+    """a_j ~ N(0, 1), w_j ~ N(0, I), no biases; variance d.
+
+    `shared_hidden`: all tasks have the same w_j, drawn once from `hidden_seed` (CoQE: d = 5, h = 10, output weights
+    N(0, 2/h), which is the same scale). The variance is then d on average over draws of the hidden weights.
+    """
+
+    Parameters = ReluNetworkParameters
+
+    @property
+    def normaliser(self) -> float:
+        return float(self.x_dim)
+
+    @property
+    def hidden_width(self) -> int:
+        return int(self.parameters.hidden)
+
+    def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
+        hidden, dim = self.parameters.hidden, self.x_dim
+        if self.parameters.shared_hidden:
+            once = torch.Generator(device=generator.device).manual_seed(self.parameters.hidden_seed)
+            inner = normal((1, hidden, dim), once).expand(episodes, hidden, dim)
+        else:
+            inner = normal((episodes, hidden, dim), generator)
+        return {"hidden": inner, "output": normal((episodes, hidden), generator)}
+
+    def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
+        active = torch.einsum("bnd,bhd->bnh", x, truth["hidden"]).relu()
+        return math.sqrt(2 / self.parameters.hidden) * torch.einsum("bnh,bh->bn", active, truth["output"])

@@ -1,0 +1,193 @@
+"""Predictions are distributions: how each is read off a network, its training loss and its scores live with it.
+
+`loss(y)` and every entry of `scores(y)` have one value per asked position, `(batch, positions)`, summed over output
+dimensions. Whatever the future brings (event times and marks, say) is one more class here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.records import TensorRecord
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Prediction(TensorRecord):
+    """A distribution for every asked position.
+
+    Subclasses say how many raw network outputs they need and build themselves from them.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    @abstractmethod
+    def raw_dim(cls, outputs: int) -> int:
+        """Width of the raw network output for `outputs` output dimensions (or classes)."""
+
+    @classmethod
+    @abstractmethod
+    def from_raw(cls, raw: Float[Tensor, "*shape raw"], outputs: int) -> Self:
+        """Read the distribution off raw network outputs."""
+
+    @abstractmethod
+    def loss(self, y: Tensor) -> Float[Tensor, "*shape"]:
+        """What training minimises, per position."""
+
+    @abstractmethod
+    def scores(self, y: Tensor) -> dict[str, Float[Tensor, "*shape"]]:
+        """Every metric of `metrics`, per position."""
+
+    def at(self, index: int | slice | Tensor) -> Self:
+        """The predictions at some positions (second axis)."""
+        return self.map(lambda t: t[:, index])
+
+
+@dataclass(frozen=True)
+class Point(Prediction):
+    """A single value; scored by squared error."""
+
+    mean: Float[Tensor, "*shape dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = ("squared_error",)
+
+    @classmethod
+    def raw_dim(cls, outputs: int) -> int:
+        return outputs
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int) -> Self:
+        return cls(raw)
+
+    def loss(self, y: Tensor) -> Tensor:
+        return (self.mean - y).square().sum(-1)
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        return {"squared_error": self.loss(y)}
+
+
+@dataclass(frozen=True)
+class Gaussian(Prediction):
+    """Independent Gaussians per output; variance = softplus(raw) + floor², floor a recorded hyper-parameter."""
+
+    mean: Float[Tensor, "*shape dy"]
+    std: Float[Tensor, "*shape dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = ("log_likelihood", "squared_error", "covered_50", "covered_90")
+    floor: ClassVar[float] = 0.0
+
+    @classmethod
+    def raw_dim(cls, outputs: int) -> int:
+        return 2 * outputs
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int, floor: float | None = None) -> Self:
+        mean, pre = raw.split(outputs, -1)
+        floor = cls.floor if floor is None else floor
+        return cls(mean, (F.softplus(pre) + floor**2 + 1e-12).sqrt())
+
+    def log_likelihood(self, y: Tensor) -> Tensor:
+        z = (y - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - 0.5 * _LOG_2PI).sum(-1)
+
+    def loss(self, y: Tensor) -> Tensor:
+        return -self.log_likelihood(y)
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        z = ((y - self.mean) / self.std).abs()
+        inside = {name: (z <= width).to(z.dtype).mean(-1) for name, width in _INTERVALS.items()}
+        return {
+            "log_likelihood": self.log_likelihood(y),
+            "squared_error": (self.mean - y).square().sum(-1),
+            **inside,
+        }
+
+
+# Half-widths of the central 50 % and 90 % intervals of a standard normal.
+_INTERVALS = {"covered_50": 0.6744897501960817, "covered_90": 1.6448536269514722}
+
+
+@dataclass(frozen=True)
+class Mixture(Prediction):
+    """K Gaussians with diagonal covariance per position."""
+
+    logits: Float[Tensor, "*shape k"]
+    means: Float[Tensor, "*shape k dy"]
+    stds: Float[Tensor, "*shape k dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = ("log_likelihood", "squared_error")
+    components: ClassVar[int] = 8
+
+    @classmethod
+    def raw_dim(cls, outputs: int) -> int:
+        return cls.components * (1 + 2 * outputs)
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int) -> Self:
+        k = cls.components
+        logits, means, pre = raw.split([k, k * outputs, k * outputs], -1)
+        shape = (*raw.shape[:-1], k, outputs)
+        return cls(logits, means.reshape(shape), (F.softplus(pre.reshape(shape)) + 1e-12).sqrt())
+
+    @property
+    def mean(self) -> Tensor:
+        return (self.logits.softmax(-1).unsqueeze(-1) * self.means).sum(-2)
+
+    def log_likelihood(self, y: Tensor) -> Tensor:
+        z = (y.unsqueeze(-2) - self.means) / self.stds
+        each = (-0.5 * z.square() - self.stds.log() - 0.5 * _LOG_2PI).sum(-1)
+        return torch.logsumexp(self.logits.log_softmax(-1) + each, -1)
+
+    def loss(self, y: Tensor) -> Tensor:
+        return -self.log_likelihood(y)
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        return {
+            "log_likelihood": self.log_likelihood(y),
+            "squared_error": (self.mean - y).square().sum(-1),
+        }
+
+
+@dataclass(frozen=True)
+class Categorical(Prediction):
+    """A distribution over classes; `choices` restricts the admitted labels per episode when accuracy is counted."""
+
+    logits: Float[Tensor, "*shape classes"]
+
+    metrics: ClassVar[tuple[str, ...]] = ("cross_entropy", "accuracy")
+
+    @classmethod
+    def raw_dim(cls, outputs: int) -> int:
+        return outputs
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int) -> Self:
+        return cls(raw)
+
+    def loss(self, y: Int[Tensor, "*shape"]) -> Tensor:
+        return -self.logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def within(self, choices: Bool[Tensor, "batch classes"]) -> Categorical:
+        """The same distribution with every label outside `choices` excluded."""
+        return Categorical(self.logits.masked_fill(~choices.unsqueeze(1), -torch.inf))
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        return {"cross_entropy": self.loss(y), "accuracy": (self.logits.argmax(-1) == y).to(self.logits.dtype)}
+
+
+HEADS: dict[str, type[Prediction]] = {
+    "point": Point,
+    "gaussian": Gaussian,
+    "mixture": Mixture,
+    "categorical": Categorical,
+}

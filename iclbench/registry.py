@@ -1,0 +1,137 @@
+"""Names to lazily imported classes. Built-in names stand here; third parties add theirs through entry points.
+
+A plug-in declares, in its own `pyproject.toml`:
+
+    [project.entry-points."iclbench.backbones"]
+    my-net = "my_package.net:MyNet"
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from iclbench.errors import UnknownNameError, UsageError
+
+log = logging.getLogger("iclbench")
+
+
+def canonical(name: str) -> str:
+    """The spelling used on the command line: lower case with hyphens."""
+    return name.strip().lower().replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered class: where it is, what it is in one line, and which package brought it."""
+
+    target: str
+    summary: str = ""
+    package: str = "iclbench"
+
+    def load(self) -> Any:
+        """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
+        module, _, attribute = self.target.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, OSError) as error:
+            raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
+
+
+class Registry:
+    """The classes of one kind (family, backbone, estimator) by name.
+
+    Names may be written with hyphens or underscores, or be a target `package.module:Class` that needs no registration.
+    """
+
+    def __init__(self, kind: str, builtin: dict[str, Entry]) -> None:
+        self.kind = kind
+        self.group = f"iclbench.{'families' if kind == 'family' else kind + 's'}"
+        self._builtin = builtin
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """All entries, built-in and third-party; two packages claiming one name is an error that shows both."""
+        found = dict(self._builtin)
+        for point in entry_points(group=self.group):
+            name, entry = canonical(point.name), Entry(point.value, package=_package(point))
+            if name in found and found[name].target != entry.target:
+                other = found[name]
+                raise UsageError(
+                    f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
+                    f"{entry.target} ({entry.package}); uninstall one of them"
+                )
+            found[name] = entry
+        return found
+
+    def names(self) -> list[str]:
+        return sorted(self.entries)
+
+    def entry(self, name: str) -> Entry:
+        if ":" in name:
+            return Entry(name, package=name.partition(".")[0])
+        found = self.entries.get(canonical(name))
+        if found is None:
+            raise UnknownNameError(self.kind, name, self.entries)
+        return found
+
+    def get(self, name: str) -> Any:
+        """The class behind `name`."""
+        return self.entry(name).load()
+
+    def available(self) -> dict[str, Any]:
+        """All classes that load here; a broken plug-in warns and never takes the tool down."""
+        classes = {}
+        for name, entry in self.entries.items():
+            try:
+                classes[name] = entry.load()
+            except Exception as error:
+                log.warning("%s '%s' is not available: %s", self.kind, name, error)
+        return classes
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown"
+
+
+FAMILIES = Registry(
+    "family",
+    {
+        "linear": Entry("iclbench.families.linear:Linear", "w·x with w ~ N(0, I)"),
+        "sparse-linear": Entry("iclbench.families.linear:SparseLinear", "w·x with s random non-zero weights"),
+        "skewed-linear": Entry("iclbench.families.linear:SkewedLinear", "w·x, inputs with eigenvalues 1/i²"),
+        "noisy-linear": Entry("iclbench.families.linear:NoisyLinear", "w·x + N(0, sigma²)"),
+        "relu-network": Entry("iclbench.families.relu_network:ReluNetwork", "two-layer ReLU networks"),
+        "decision-tree": Entry("iclbench.families.decision_tree:DecisionTree", "axis-aligned trees of depth 4"),
+        "combination": Entry("iclbench.families.combination:Combination", "CoQE's five fixed features"),
+        "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
+        "tabular": Entry("iclbench.families.tabular:Tabular", "episodes from real regression tables"),
+    },
+)
+
+BACKBONES = Registry(
+    "backbone",
+    {"gpt2": Entry("iclbench.backbones.gpt2:GPT2", "causal Transformer (Radford et al. 2019; Garg et al. 2022)")},
+)
+
+ESTIMATORS = Registry(
+    "estimator",
+    {
+        "zero": Entry("iclbench.estimators.constant:Zero", "always 0"),
+        "mean": Entry("iclbench.estimators.constant:Mean", "mean of the outputs so far"),
+        "least-squares": Entry("iclbench.estimators.least_squares:LeastSquares", "minimum-norm least squares"),
+        "ridge": Entry("iclbench.estimators.ridge:Ridge", "ridge regression"),
+        "kernel-ridge": Entry("iclbench.estimators.ridge:KernelRidge", "kernel ridge, i.e. Gaussian process regression"),
+        "lasso": Entry("iclbench.estimators.lasso:Lasso", "exact Lasso by homotopy"),
+        "knn": Entry("iclbench.estimators.knn:NearestNeighbours", "mean of the k nearest"),
+        "averaging": Entry("iclbench.estimators.averaging:Averaging", "w = mean of x·y"),
+        "mlp": Entry("iclbench.estimators.mlp:TwoLayerNetwork", "two-layer network trained by Adam"),
+        "decision-tree": Entry("iclbench.estimators.trees:GreedyTree", "greedy regression tree"),
+        "xgboost": Entry("iclbench.estimators.trees:XGBoost", "gradient-boosted trees"),
+        "gradient-descent": Entry("iclbench.estimators.gradient_descent:GradientDescent", "gradient descent on w, GD++"),
+    },
+)

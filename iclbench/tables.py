@@ -1,0 +1,188 @@
+"""The schema of the result tables and the only door to parquet.
+
+Three tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs` what is
+measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are tested paired.
+Nothing here imports torch, and no file carries a time stamp.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iclbench.errors import IclbenchError
+from iclbench.files import atomic
+
+log = logging.getLogger("iclbench")
+
+TableName = Literal["values", "costs", "errors"]
+
+# name -> (pandas dtype, may be missing, meaning)
+VALUES: dict[str, tuple[str, bool, str]] = {
+    "run": ("string", False, "run the row belongs to; for baselines the contestant's own name"),
+    "task": ("string", False, "task card"),
+    "family": ("string", False, "family of the task"),
+    "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
+    "kind": ("string", False, "backbone, baseline, oracle or published"),
+    "preset": ("string", False, "smoke, small or paper"),
+    "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
+    "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
+    "evaluator": ("string", False, "question or test: next, targets, icl, iwl, probe, train, ..."),
+    "axis": ("string", True, "name of a further coordinate: layer, gd_step, train_step, passes, demo_seed"),
+    "axis_value": ("Float64", True, "that coordinate"),
+    "n_context": ("Int64", True, "context points the prediction was conditioned on"),
+    "n_related": ("Int64", True, "related datasets"),
+    "metric": ("string", False, "squared_error, log_likelihood, accuracy, loss, auc, score, ..."),
+    "value": ("Float64", True, "mean over episodes, divided by the normaliser; missing when the cell failed"),
+    "low": ("Float64", True, "lower end of the interval"),
+    "high": ("Float64", True, "upper end of the interval"),
+    "n_episodes": ("Int64", True, "episodes averaged over"),
+    "normaliser": ("Float64", True, "what the raw metric was divided by"),
+    "status": ("string", False, "ok or failed"),
+    "reason": ("string", True, "why the cell failed, or how a published number was read"),
+    "prompt_set": ("string", True, "the frozen episodes the row was scored on"),
+    "card": ("string", False, "content hash of the task card"),
+    "version": ("string", False, "version of iclbench"),
+}
+
+COSTS: dict[str, tuple[str, bool, str]] = {
+    "run": ("string", False, "as in values"),
+    "task": ("string", False, "as in values"),
+    "contestant": ("string", False, "as in values"),
+    "preset": ("string", False, "as in values"),
+    "phase": ("string", False, "train_step, train, evaluate, condition, query, update, model"),
+    "n_points": ("Int64", True, "points the phase dealt with"),
+    "metric": ("string", False, "seconds, bytes, parameters, flops, state_bytes"),
+    "value": ("Float64", False, "the measurement"),
+    "device": ("string", False, "cpu or the name of the accelerator"),
+    "threads": ("Int64", False, "torch threads"),
+    "version": ("string", False, "version of iclbench"),
+}
+
+ERRORS: dict[str, tuple[str, bool, str]] = {
+    "run": ("string", False, "as in values"),
+    "prompt_set": ("string", False, "as in values"),
+    "metric": ("string", False, "as in values"),
+    "n_context": ("Int64", True, "as in values"),
+    "episode": ("Int64", False, "index within the prompt set"),
+    "value": ("Float64", False, "the episode's score, divided by the normaliser"),
+}
+
+SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {"values": VALUES, "costs": COSTS, "errors": ERRORS}
+
+# A row is told apart from all others by these columns.
+_KEYS: dict[TableName, list[str]] = {
+    "values": ["run", "task", "preset", "seed", "shift", "evaluator", "axis", "axis_value", "n_context", "n_related",
+               "metric", "prompt_set"],
+    "costs": ["run", "phase", "n_points", "metric", "device", "threads"],
+    "errors": ["run", "prompt_set", "metric", "n_context", "episode"],
+}
+_KINDS = {"backbone", "baseline", "oracle", "published"}
+
+
+class TableError(IclbenchError):
+    """A table does not fit its schema, or a file does not hold a table."""
+
+
+def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.DataFrame:
+    """Rows as a validated frame of one table; columns left out are missing values."""
+    return validate(table, pd.DataFrame(rows).reindex(columns=list(SCHEMAS[table])))
+
+
+def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
+    """The frame with exact column types; raises `TableError` for missing columns, missing values or duplicate rows."""
+    schema = SCHEMAS[table]
+    missing = [c for c in schema if c not in data.columns]
+    unknown = [c for c in data.columns if c not in schema]
+    if missing or unknown:
+        raise TableError(f"table '{table}': missing columns {missing}, unknown columns {unknown}")
+    try:
+        typed = data[list(schema)].astype({c: dtype for c, (dtype, _, _) in schema.items()})
+    except (TypeError, ValueError) as error:
+        raise TableError(f"table '{table}': {error}") from error
+    for column, (_, optional, _) in schema.items():
+        if not optional and typed[column].isna().any():
+            raise TableError(f"table '{table}': column '{column}' has missing values")
+    if table == "values":
+        _validate_values(typed)
+    if typed.duplicated(_KEYS[table]).any():
+        twice = typed[typed.duplicated(_KEYS[table])].iloc[0]
+        raise TableError(f"table '{table}': two rows for {dict(twice[_KEYS[table]].dropna())}")
+    return typed
+
+
+def _validate_values(typed: pd.DataFrame) -> None:
+    if not set(typed["kind"].unique()) <= _KINDS:
+        raise TableError(f"table 'values': kind must be one of {sorted(_KINDS)}")
+    ok = typed["status"] == "ok"
+    if not (ok | (typed["status"] == "failed")).all():
+        raise TableError("table 'values': status must be ok or failed")
+    if typed.loc[ok, "value"].isna().any():
+        raise TableError("table 'values': a row with status ok has no value")
+    if typed.loc[~ok, "reason"].isna().any():
+        raise TableError("table 'values': a failed row has no reason")
+
+
+def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:
+    """Validate and write one parquet file: to a temporary file first, then renamed, so that no reader sees half of it."""
+    checked = frame(table, data) if isinstance(data, list) else validate(table, data)
+    arrow = pa.Table.from_pandas(checked, preserve_index=False)
+    own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, **metadata}.items()}
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
+    with atomic(path) as temporary:
+        pq.write_table(arrow, temporary, compression="zstd")
+
+
+def read(table: TableName, path: Path) -> pd.DataFrame:
+    """Read and validate one parquet file; raises `TableError` when it is truncated, foreign or another table."""
+    try:
+        found = _metadata(path).get("table")
+        if found != table:
+            raise TableError(f"{path} is not an iclbench '{table}' table")
+        return validate(table, pq.read_table(path).to_pandas())
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise TableError(f"{path} cannot be read as an iclbench table: {str(error).splitlines()[0]}") from error
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """The provenance inside a table's file; empty when there is no readable file."""
+    try:
+        return _metadata(path)
+    except (pa.ArrowException, OSError):
+        return {}
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    raw = pq.read_schema(path).metadata or {}
+    return {
+        k.decode().removeprefix("iclbench."): v.decode() for k, v in raw.items() if k.decode().startswith("iclbench.")
+    }
+
+
+def read_all(table: TableName, results: Path) -> pd.DataFrame:
+    """All rows of one table below a results folder. A file that cannot be read is named in a warning and left alone."""
+    frames = []
+    for path in files(table, results):
+        try:
+            frames.append(read(table, path))
+        except TableError as error:
+            log.warning("skipped: %s", error)
+    if not frames:
+        return frame(table, [])
+    return pd.concat(frames, ignore_index=True).drop_duplicates(_KEYS[table], keep="first", ignore_index=True)
+
+
+def files(table: TableName, results: Path) -> Iterator[Path]:
+    """The parquet files of one table below a results folder, in a fixed order."""
+    yield from sorted(p for p in results.rglob(f"*{table}.parquet") if not p.name.startswith("."))
+
+
+def table_names() -> tuple[TableName, ...]:
+    return get_args(TableName)
+
