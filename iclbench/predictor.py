@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.episodes import Points, take
+from iclbench.episodes import Episodes, Points, take
 from iclbench.predictions import Prediction
 from iclbench.records import TensorRecord, cat
 
@@ -93,6 +93,13 @@ class Predictor:
         if type(self).query is not Predictor.query:
             return self.query(self.condition(context, related), x_target)
         return self._targets_by_next(context, x_target, related)
+
+    def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
+        """Put `question` ("next" or "targets") about these episodes; nothing but the points is shown."""
+        if question == "next":
+            x_query = None if episodes.targets is None else episodes.targets.x
+            return self.predict_next(episodes.context, episodes.related, x_query=x_query, prefixes=prefixes)
+        return self.predict_targets(episodes.context, episodes.asked.x, episodes.related)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
         """Take in the context (possibly empty) and keep what later queries need."""

@@ -1,0 +1,8 @@
+"""Backbones: trainable architectures, one file each; shared layers stand beside them.
+
+One legend of letters, used in every signature:
+
+    B episodes            N context points      Q targets           J related datasets
+    T tokens              D width               H heads             L layers
+    M pseudo-tokens or latents                  Dx, Dy input and output dimension
+"""

@@ -1,0 +1,196 @@
+"""GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
+
+Layers and their initialisation are those of `transformers.GPT2Model`; the forward path is our own and leaner: no token embedding
+(12.9 M unused parameters with the default vocabulary), fused attention, fused GELU, and after the last layer's keys and values
+only the input tokens are carried on, since nothing is read at an output token. Both paths agree with copied weights (a test).
+
+Positions: none by default, as in Grazzi et al., so that contexts longer than the trained ones are possible at all; Garg et al. learn them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.cards import PositiveFloat, PositiveInt, Strict
+from iclbench.errors import UsageError
+from iclbench.predictor import State
+
+SIZES = {
+    "tiny": {"layers": 3, "width": 64, "heads": 2},
+    "small": {"layers": 6, "width": 128, "heads": 4},
+    "standard": {"layers": 12, "width": 256, "heads": 8},
+}
+
+_Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class GPT2Settings(Strict):
+    """Garg's sizes by name (`size`), each number may be given instead.
+
+    `init_std` is the standard deviation of the initial weights: 0.02 is GPT-2's; at width 64 it starts attention nearly uniform.
+    """
+
+    size: Literal["tiny", "small", "standard"] = "standard"
+    layers: PositiveInt | None = None
+    width: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    positions: Literal["none", "learned"] = "none"
+    max_points: PositiveInt | None = None
+    init_std: PositiveFloat = 0.02
+
+
+@dataclass(frozen=True)
+class KeyValueCache(State):
+    """Keys and values of all layers, `(B, H, T, D/H)` each, and which of the T slots hold a token."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    mask: Bool[Tensor, "B T"]
+
+
+class GPT2(SequenceBackbone):
+    """Causal Transformer.
+
+    Raises:
+        UsageError: with learned positions, when a sequence is longer than `max_points` (default: the trained length).
+    """
+
+    Settings = GPT2Settings
+
+    def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
+        sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}
+        if sizes["width"] % sizes["heads"]:
+            raise UsageError(f"backbone.width={sizes['width']} is not a multiple of backbone.heads={sizes['heads']}")
+        super().__init__(settings, shape, sizes["width"])
+        self.heads_count, self.layers = sizes["heads"], sizes["layers"]
+        self.max_points = settings.max_points or shape.points
+        model = transformers_gpt2(**sizes, positions=2 * self.max_points, init_std=settings.init_std)
+        self.blocks, self.norm = model.h, model.ln_f
+        self.positions = model.wpe if settings.positions == "learned" else None
+
+    def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
+        length = tokens.shape[1]
+        if self.positions is not None:
+            tokens = tokens + self._position(torch.arange(length, device=tokens.device))
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if q.shape[2] == length:
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            causal = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()[::2]
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=causal)
+
+        return self._layers(tokens, attend, inputs_only=True)
+
+    def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        length, asked = tokens.shape[1], queries.shape[1]
+        slots = torch.arange(length, device=tokens.device)
+        if self.positions is not None:
+            tokens = tokens + self._position(slots)
+            queries = queries + self._position(2 * slots[:asked])
+        before = slots < 2 * torch.arange(asked, device=tokens.device).unsqueeze(1)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            (q, q_asked), (k, k_asked), (v, v_asked) = (t.split([length, asked], 2) for t in (q, k, v))
+            sequence = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            alone = _attend_past_and_self(q_asked, k, v, before, k_asked, v_asked)
+            return torch.cat([sequence, alone], 2)
+
+        return self._layers(torch.cat([tokens, queries], 1), attend)[:, length:]
+
+    def start(self, batch: int) -> KeyValueCache:
+        weight = self.read_out.weight
+        empty = weight.new_zeros(batch, self.heads_count, 0, weight.shape[1] // self.heads_count)
+        slots = torch.zeros(batch, 0, dtype=torch.bool, device=weight.device)
+        return KeyValueCache((empty,) * self.layers, (empty,) * self.layers, slots)
+
+    def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
+        if self.positions is not None:
+            tokens = tokens + self._position(state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long())
+        held, new = state.mask.shape[1], tokens.shape[1]
+        slots = torch.cat([state.mask, mask], 1)
+        past = torch.ones(new, held + new, dtype=torch.bool, device=tokens.device).tril(held)
+        # A masked token still sees itself, so that its (unused) row is no softmax over nothing.
+        own = torch.eye(new, held + new, dtype=torch.bool, device=tokens.device).roll(held, 1)
+        visible = (past & slots.unsqueeze(1) | own).unsqueeze(1)
+        keys, values = [], []
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys.append(torch.cat([state.keys[layer], k], 2))
+            values.append(torch.cat([state.values[layer], v], 2))
+            return F.scaled_dot_product_attention(q, keys[-1], values[-1], attn_mask=visible)
+
+        if new:
+            self._layers(tokens, attend)
+            return KeyValueCache(tuple(keys), tuple(values), slots)
+        return state
+
+    def peek(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+        if self.positions is not None:
+            queries = queries + self._position(state.mask.sum(1, keepdim=True))
+        visible = state.mask[:, None, None].expand(-1, 1, queries.shape[1], -1)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return _attend_past_and_self(q, state.keys[layer], state.values[layer], visible, k, v)
+
+        return self._layers(queries, attend)
+
+    def _layers(
+        self, hidden: Float[Tensor, "B T D"], attend: _Attend, inputs_only: bool = False
+    ) -> Float[Tensor, "B T_out D"]:
+        """All blocks and the final norm. `inputs_only` keeps every second token from the last block's queries on."""
+        for layer, block in enumerate(self.blocks):
+            batch, _, width = hidden.shape
+            qkv = block.attn.c_attn(block.ln_1(hidden))
+            q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
+            if inputs_only and layer == self.layers - 1:
+                q, hidden = q[:, :, ::2], hidden[:, ::2]
+            mixed = attend(layer, q, k, v).transpose(1, 2).flatten(2)
+            hidden = hidden + block.attn.c_proj(mixed)
+            inner = F.gelu(block.mlp.c_fc(block.ln_2(hidden)), approximate="tanh")
+            hidden = hidden + block.mlp.c_proj(inner)
+        return self.norm(hidden)
+
+    def _position(self, index: Int[Tensor, "*shape T"]) -> Float[Tensor, "*shape T D"]:
+        assert self.positions is not None
+        limit = self.positions.num_embeddings
+        if index.numel() and int(index.max()) >= limit:
+            raise UsageError(
+                f"learned positions end at {limit // 2} points, asked for {int(index.max()) // 2 + 1}; "
+                "train with -o backbone.positions=none to go beyond"
+            )
+        return self.positions(index)
+
+
+def _attend_past_and_self(
+    q: Float[Tensor, "B H Q C"],
+    k_past: Float[Tensor, "B H T C"],
+    v_past: Float[Tensor, "B H T C"],
+    visible: Bool[Tensor, "*any Q T"],
+    k: Float[Tensor, "B H Q C"],
+    v: Float[Tensor, "B H Q C"],
+) -> Float[Tensor, "B H Q C"]:
+    """Attention of queries to the visible past and each to itself, never to one another."""
+    own = torch.eye(q.shape[2], dtype=torch.bool, device=q.device).expand(*visible.shape[:-2], -1, -1)
+    mask = torch.cat([visible, own], -1)
+    return F.scaled_dot_product_attention(q, torch.cat([k_past, k], 2), torch.cat([v_past, v], 2), attn_mask=mask)
+
+
+def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> nn.Module:
+    """A freshly initialised `transformers.GPT2Model` without dropout and with an empty vocabulary."""
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(
+        vocab_size=1, n_positions=positions, n_embd=width, n_layer=layers, n_head=heads,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=init_std, use_cache=False,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return GPT2Model(config)

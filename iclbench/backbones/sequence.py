@@ -1,0 +1,112 @@
+"""Causal sequence models over interleaved pairs x_1, y_1, ..., x_N, y_N (Garg et al. 2022).
+
+The prediction for x_n is read at its own token, which has seen n - 1 pairs. A subclass brings a trunk that maps tokens to hidden
+vectors and can resume from a state; reading in, forking queries and reading out are the same for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.episodes import Points, take
+from iclbench.predictions import Prediction
+from iclbench.predictor import State
+
+
+class PairReadIn(nn.Module):
+    """One linear read-in for inputs and outputs: y enters as (y, 0, ..., 0), that is, through the first columns.
+
+    Labels of a classification task have an embedding of their own.
+    """
+
+    def __init__(self, shape: TaskShape, width: int) -> None:
+        super().__init__()
+        self.y_dim = shape.y_dim
+        self.linear = nn.Linear(max(shape.x_dim, shape.y_dim), width)
+        self.x_dim = shape.x_dim
+        self.labels = None if shape.classes is None else nn.Embedding(shape.classes, width)
+
+    def inputs(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N D"]:
+        return F.linear(x, self.linear.weight[:, : self.x_dim], self.linear.bias)
+
+    def outputs(self, y: Tensor) -> Float[Tensor, "B N D"]:
+        if self.labels is not None:
+            return self.labels(y)
+        return F.linear(y, self.linear.weight[:, : self.y_dim], self.linear.bias)
+
+    def forward(self, points: Points) -> Float[Tensor, "B T D"]:
+        """Tokens x_1, y_1, ..., x_N, y_N."""
+        pairs = torch.stack([self.inputs(points.x), self.outputs(points.y)], 2)
+        return pairs.flatten(1, 2)
+
+
+class SequenceBackbone(Backbone, abstract=True):
+    """A causal trunk between a read-in and a read-out."""
+
+    order = "causal"
+
+    def __init__(self, settings: Any, shape: TaskShape, width: int) -> None:
+        super().__init__(settings, shape)
+        self.read_in = PairReadIn(shape, width)
+        self.read_out = nn.Linear(width, shape.prediction.raw_dim(shape.outputs))
+
+    @abstractmethod
+    def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
+        """Hidden vectors at the input tokens (every second one, from the first) of a whole sequence, in one pass."""
+
+    @abstractmethod
+    def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Hidden vectors of queries, of which the n-th follows the first n pairs of the sequence and nothing else."""
+
+    @abstractmethod
+    def start(self, batch: int) -> State:
+        """The state before any token."""
+
+    @abstractmethod
+    def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
+        """The state after further tokens; where the mask is False there is no token."""
+
+    @abstractmethod
+    def peek(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+        """Hidden vectors of queries that each come next after the state, on their own."""
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "batch points dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        compact = points.is_compact
+        order = None
+        if not compact:
+            points, order = points.compact()
+        tokens = self.read_in(points)
+        if x_query is None:
+            hidden = self.trunk(tokens)
+        else:
+            x_query = x_query if order is None else take(x_query, order)
+            hidden = self.fork(tokens, self.read_in.inputs(x_query))
+        if order is not None:
+            hidden = take(hidden, torch.argsort(order, dim=1))
+        if prefixes is not None:
+            hidden = hidden[:, list(prefixes)]
+        return self.read(self.read_out(hidden))
+
+    def condition(self, context: Points, related: Points | None = None) -> State:
+        return self.update(self.start(len(context)), context)
+
+    def query(self, state: Any, x: Float[Tensor, "batch targets dx"]) -> Prediction:
+        return self.read(self.read_out(self.peek(state, self.read_in.inputs(x))))
+
+    def update(self, state: Any, points: Points) -> State:
+        return self.resume(state, self.read_in(points), points.mask.repeat_interleave(2, 1))

@@ -1,0 +1,228 @@
+"""From what a user types to a frozen configuration: card, preset, `--config` file and `-o key=value`, in this order.
+
+A run's configuration is complete: it names every number that the run depends on, is written beside the weights as
+`config.toml`, and its hash tells whether two runs are the same.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from iclbench.cards import (
+    PositiveInt,
+    PresetName,
+    Published,
+    Strict,
+    TaskCard,
+    TrainSettings,
+    content_hash,
+    load_task,
+    read_toml,
+    validate,
+)
+from iclbench.errors import UnknownNameError, UsageError
+from iclbench.registry import BACKBONES, FAMILIES, canonical
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone, TaskShape
+    from iclbench.families.base import Family
+
+# What `-o` can reach: the three tables of a `--config` file.
+ROOTS = ("task", "backbone", "train")
+# Keys of `-o task.` that belong to the preset; all others are parameters of the family.
+_PRESET_KEYS = ("points", "episodes")
+
+
+class TaskConfig(Strict):
+    """A task card at one preset."""
+
+    name: str
+    card: str
+    family: str
+    parameters: dict[str, Any] = {}
+    question: str = "next"
+    head: str = "point"
+    points: PositiveInt
+    episodes: PositiveInt
+    baselines: list[str] = []
+    oracles: list[str] = []
+    shifts: list[str] = []
+    published: list[Published] = []
+
+    def build(self, data_dir: Path | None = None) -> Family:
+        """The family with these parameters."""
+        cls = FAMILIES.get(self.family)
+        return cls(validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters"), data_dir)
+
+
+class BackboneConfig(Strict):
+    """A backbone with all its settings."""
+
+    name: str
+    settings: dict[str, Any] = {}
+
+    def build(self, shape: TaskShape) -> Backbone:
+        """The backbone, its weights drawn from torch's global generator."""
+        cls = BACKBONES.get(self.name)
+        return cls(validate(cls.Settings, self.settings, f"backbone '{self.name}'"), shape)
+
+
+class RunConfig(Strict):
+    """One backbone trained on one task with one preset and one seed."""
+
+    preset: PresetName
+    seed: int = Field(ge=0)
+    task: TaskConfig
+    backbone: BackboneConfig
+    train: TrainSettings
+
+    @property
+    def hash(self) -> str:
+        return content_hash(self)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain values for TOML, which has no null."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def shape(self, family: Family) -> TaskShape:
+        """What the backbone is told about the task."""
+        from iclbench.backbones.base import TaskShape
+
+        return TaskShape(
+            x_dim=family.x_dim,
+            points=self.task.points + 1,
+            y_dim=family.y_dim,
+            classes=family.classes,
+            x_shape=family.x_shape,
+            head=self.task.head,
+            question=self.task.question,
+        )
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+    """Nested tables from `key=value` pairs; values are TOML, and plain words need no quotes.
+
+    >>> parse_overrides(["backbone.layers=6", "task.glyphs=omniglot"])
+    {'backbone': {'layers': 6}, 'task': {'glyphs': 'omniglot'}}
+    """
+    tables: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        path = [part.strip().replace("-", "_") for part in key.split(".")]
+        if not equals or len(path) < 2 or not all(path):
+            raise UsageError(f"-o {pair}: write -o root.key=value with root one of {', '.join(ROOTS)}")
+        _check_root(path[0])
+        table = tables
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"-o {pair}: '{part}' already has a value")
+        table[path[-1]] = _toml_value(text)
+    return tables
+
+
+def resolve_task(
+    name: str, preset: str, overrides: Mapping[str, Any] | None = None, where: str = "-o task"
+) -> tuple[TaskConfig, TaskCard]:
+    """The task at a preset, with `overrides` (the `task` table) applied and the family's parameters checked and complete."""
+    task, card = load_task(name)
+    chosen = card.preset(canonical(preset), task)
+    parameters = FAMILIES.get(card.family).Parameters
+    values = {**card.parameters, **chosen.parameters}
+    validate(parameters, values, f"task '{task}': parameters")
+    changed = dict(overrides or {})
+    sizes = {key: changed.pop(key, getattr(chosen, key)) for key in _PRESET_KEYS}
+    complete = validate(parameters, {**values, **changed}, where)
+    config = {
+        "name": task,
+        "card": content_hash(card),
+        "family": canonical(card.family) if ":" not in card.family else card.family,
+        "parameters": complete.model_dump(mode="json", exclude_none=True),
+        "question": card.question,
+        "head": card.head,
+        "baselines": card.baselines,
+        "oracles": card.oracles,
+        "shifts": card.shifts,
+        "published": [p for p in card.published if p.preset == canonical(preset)],
+        **sizes,
+    }
+    return validate(TaskConfig, config, where), card
+
+
+def resolve_run(
+    task: str,
+    backbone: str,
+    preset: str = "small",
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    config_file: Path | None = None,
+) -> RunConfig:
+    """The frozen configuration of a run; raises `UsageError` naming the first thing that does not fit."""
+    tables = _read_config(config_file) if config_file else {}
+    tables = _merge(tables, parse_overrides(overrides))
+    frozen, card = resolve_task(task, preset, tables.get("task"))
+    chosen = card.preset(canonical(preset), frozen.name)
+    name = backbone if ":" in backbone else canonical(backbone)
+    settings_class = BACKBONES.get(name).Settings
+    of_card = validate(settings_class, chosen.backbones.get(name, {}), f"task '{frozen.name}': backbones.{name}")
+    given = _merge(of_card.model_dump(exclude_unset=True), tables.get("backbone", {}))
+    settings = validate(settings_class, given, "-o backbone")
+    train = _merge(chosen.train.model_dump(mode="json", exclude_none=True), chosen.train_for.get(name, {}))
+    validate(TrainSettings, train, f"task '{frozen.name}': train_for.{name}")
+    return validate(
+        RunConfig,
+        {
+            "preset": canonical(preset),
+            "seed": seed,
+            "task": frozen,
+            "backbone": {"name": name, "settings": settings.model_dump(mode="json", exclude_none=True)},
+            "train": validate(TrainSettings, _merge(train, tables.get("train", {})), "-o train"),
+        },
+        "run",
+    )
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The keys in which two configurations differ, as `key: old -> new`."""
+    lines = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            lines += difference(a, b, f"{prefix}{key}.")
+        elif a != b:
+            lines.append(f"{prefix}{key}: {a} -> {b}")
+    return lines
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    tables = read_toml(path)
+    for root in tables:
+        _check_root(root)
+        if not isinstance(tables[root], dict):
+            raise UsageError(f"{path}: '{root}' must be a table, like [{root}]")
+    return tables
+
+
+def _check_root(root: str) -> None:
+    if root not in ROOTS:
+        raise UnknownNameError("key", root, ROOTS)
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,1 @@
+"""Evaluation: every contestant on the same frozen prompts, with intervals, summaries and paired per-episode errors."""

@@ -1,0 +1,159 @@
+"""Evaluation cells: one contestant on one prompt set, computed once and kept.
+
+A cell is three files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{errors,costs,values}.parquet`, each written atomically and `values` last.
+It is done when the metadata of `values` carries the hash of all that it depends on. A failed cell is a row with a reason and is
+tried again on the next call.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from iclbench import __version__, tables
+from iclbench.cards import content_hash
+from iclbench.evaluation.bootstrap import bootstrap_interval
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.curves import Curve, learning_curve
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.runs import writing
+
+Rows = list[dict[str, object]]
+
+
+def cell_path(results: Path, contestant: Contestant, prompts: PromptSet, table: str = "values") -> Path:
+    return results / "tables" / prompts.id / f"{contestant.run}.{table}.parquet"
+
+
+def cell_hash(contestant: Contestant, prompts: PromptSet) -> str:
+    """Hash of everything the cell's values depend on."""
+    return content_hash({"contestant": contestant.identity, "prompts": prompts.id, "card": prompts.task.card})
+
+
+def is_done(results: Path, contestant: Contestant, prompts: PromptSet) -> bool:
+    """Whether the cell's value table is there, whole, and of exactly this contestant."""
+    path = cell_path(results, contestant, prompts)
+    if tables.metadata(path).get("cell") != cell_hash(contestant, prompts):
+        return False
+    try:
+        tables.read("values", path)
+    except tables.TableError:
+        return False
+    return True
+
+
+def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> str | None:
+    """Compute and write one cell; returns the reason if it failed."""
+    started = time.perf_counter()
+    try:
+        curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        failed = _row(contestant, prompts) | {"metric": "squared_error", "status": "failed", "reason": reason}
+        with writing(results):
+            tables.write("values", [failed], cell_path(results, contestant, prompts), {})
+        return reason
+    seconds = time.perf_counter() - started
+    metadata = {"cell": cell_hash(contestant, prompts)} | {f"library.{k}": v for k, v in contestant.libraries.items()}
+    with writing(results):
+        tables.write("errors", _error_rows(contestant, prompts, curve), cell_path(results, contestant, prompts, "errors"), metadata)
+        costs = _cost_rows(contestant, prompts, seconds)
+        tables.write("costs", costs, cell_path(results, contestant, prompts, "costs"), metadata)
+        tables.write("values", _value_rows(contestant, prompts, curve), cell_path(results, contestant, prompts), metadata)
+    return None
+
+
+def _row(contestant: Contestant, prompts: PromptSet) -> dict[str, object]:
+    """What all rows of a cell share."""
+    return {
+        "run": contestant.run,
+        "task": prompts.task.name,
+        "family": prompts.task.family,
+        "contestant": contestant.name,
+        "kind": contestant.kind,
+        "preset": prompts.preset,
+        "seed": contestant.seed,
+        "shift": prompts.shift,
+        "evaluator": "next",
+        "prompt_set": prompts.id,
+        "card": prompts.task.card,
+        "status": "ok",
+        "version": __version__,
+    }
+
+
+def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Rows:
+    rows: Rows = []
+    for metric, scores in curve.scores.items():
+        shared = _row(contestant, prompts) | {"normaliser": curve.normaliser if metric == "squared_error" else 1.0}
+        rows += [
+            shared | {"metric": metric, "n_context": n} | summary
+            for n, summary in zip(curve.prefixes, _summaries(scores, prompts.seed), strict=True)
+            if summary["n_episodes"]
+        ]
+        if metric == "squared_error":
+            area = curve.area(metric)[:, None]
+            rows += [shared | {"metric": "auc"} | s for s in _summaries(area, prompts.seed) if s["n_episodes"]]
+    return rows
+
+
+def _summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
+    """Mean and interval of every column."""
+    low, high = bootstrap_interval(scores, seed)
+    counts = np.isfinite(scores).sum(0)
+    means = np.nansum(scores, 0) / np.maximum(counts, 1)
+    return [
+        {"value": float(m), "low": float(a), "high": float(b), "n_episodes": int(c)}
+        for m, a, b, c in zip(means, low, high, counts, strict=True)
+    ]
+
+
+def _error_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> pd.DataFrame:
+    """One row per episode, context size and metric."""
+    frames = []
+    for metric, scores in curve.scores.items():
+        episode, position = np.nonzero(np.isfinite(scores))
+        columns = {
+            "run": contestant.run,
+            "prompt_set": prompts.id,
+            "metric": metric,
+            "n_context": np.asarray(curve.prefixes)[position],
+            "episode": episode,
+            "value": scores[episode, position],
+        }
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _cost_rows(contestant: Contestant, prompts: PromptSet, seconds: float) -> Rows:
+    label = torch.cuda.get_device_name(contestant.device) if contestant.device.startswith("cuda") else contestant.device
+    return [
+        {"run": contestant.run, "task": prompts.task.name, "contestant": contestant.name, "preset": prompts.preset,
+         "phase": "evaluate", "n_points": prompts.context_points, "metric": "seconds", "value": seconds,
+         "device": label, "threads": torch.get_num_threads(), "version": __version__}
+    ]  # fmt: skip
+
+
+def write_scores(results: Path, prompts: PromptSet) -> None:
+    """Normalised scores of all contestants of one prompt set: 0 is the zero predictor, 1 the oracle or, without one, the
+    best baseline; computed from the areas under the learning curves."""
+    folder = results / "tables" / prompts.id
+    areas = tables.read_all("values", folder).query("metric == 'auc' and status == 'ok'")
+    zero = areas.loc[areas["run"] == "zero", "value"]
+    reference = areas[(areas["kind"] == "oracle")]
+    if reference.empty:
+        reference = areas[(areas["kind"] == "baseline") & (areas["run"] != "zero")]
+    if zero.empty or reference.empty:
+        return
+    best, nothing = reference["value"].min(), zero.iloc[0]
+    if not nothing > best:
+        return
+    scores = areas.assign(metric="score", reason=None)
+    for column, source in {"value": "value", "low": "high", "high": "low"}.items():
+        scores[column] = (nothing - areas[source]) / (nothing - best)
+    with writing(results):
+        tables.write("values", scores.sort_values("run"), folder / "scores.values.parquet", {})

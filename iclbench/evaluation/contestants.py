@@ -1,0 +1,83 @@
+"""Contestants: predictors under the name and kind by which the tables know them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sklearn
+import torch
+import xgboost
+
+from iclbench.cards import content_hash, load_baseline, validate
+from iclbench.config import TaskConfig
+from iclbench.estimators.base import TaskFacts
+from iclbench.evaluation.curves import prefix_grid
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.predictor import Predictor
+from iclbench.registry import ESTIMATORS
+from iclbench.runs import Run
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A predictor as the tables know it.
+
+    Attributes:
+        name: the contestant column.
+        run: the run column; for baselines the name again.
+        kind: backbone, baseline or oracle.
+        predictor: the thing itself.
+        identity: hash of everything its answers depend on besides the prompt set.
+        seed: seed of the run, None where nothing was trained.
+        prefixes: context sizes to be asked, None for all.
+        device: where it computes.
+        libraries: versions that its answers may depend on, recorded in the file.
+    """
+
+    name: str
+    run: str
+    kind: str
+    predictor: Predictor
+    identity: str
+    seed: int | None = None
+    prefixes: list[int] | None = None
+    device: str = "cpu"
+    libraries: dict[str, str] = field(default_factory=dict)
+
+
+def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
+    """The trained backbone of a run."""
+    weights = hashlib.sha256(run.weights.read_bytes()).hexdigest() if run.finished else ""
+    model = run.load(device, data_dir)
+    identity = content_hash({"config": run.config.hash, "weights": weights})
+    return Contestant(
+        run.config.backbone.name, run.name, "backbone", model, identity, run.config.seed, device=device,
+        libraries={"torch": torch.__version__},
+    )  # fmt: skip
+
+
+def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Contestant]:
+    """The baselines and oracles of the task (or just `names`), told what they may know of the task under this shift."""
+    task = prompts.task
+    wanted = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
+    facts = TaskFacts(prompts.family.noise_to_signal(prompts.shift), prompts.family.hidden_width)
+    return [_baseline(name, task, prompts, facts) for name in wanted]
+
+
+def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> Contestant:
+    name, card = load_baseline(name)
+    cls = ESTIMATORS.get(card.estimator)
+    settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
+    predictor = cls(settings, facts, seed=prompts.seed)
+    prefixes = None
+    if cls.costly and prompts.preset != "paper":
+        prefixes = prefix_grid(prompts.context_points, through=(task.points,))
+    identity = content_hash(
+        {"card": content_hash(card), "facts": [facts.noise_to_signal, facts.hidden_width], "prefixes": prefixes}
+    )
+    versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "xgboost": xgboost.__version__}
+    kind = "oracle" if name in task.oracles else "baseline"
+    return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, libraries=versions)

@@ -1,0 +1,101 @@
+"""Evaluating runs: every asked shift, the task's baselines always beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from iclbench import __version__, tables
+from iclbench.errors import UnknownNameError, UsageError
+from iclbench.evaluation import cells, contestants
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.base import Family
+from iclbench.families.shifts import Shift
+from iclbench.registry import FAMILIES
+from iclbench.runs import Run, writing
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of an evaluation, as it is reported while the evaluation runs."""
+
+    contestant: Contestant
+    prompts: PromptSet
+    cached: bool
+    reason: str | None = None
+
+
+def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[str]:
+    """The shifts to evaluate: in-distribution always, `all` means those of the card, `extrapolate` adds `points-N`."""
+    names = ["none"]
+    for name in asked:
+        if name == "all":
+            names += run.config.task.shifts
+            continue
+        kind = Shift.parse(name).kind
+        known = FAMILIES.get(run.config.task.family).shift_kinds | {"none", "points"}
+        if kind not in known:
+            raise UnknownNameError("shift", name, known)
+        names.append(name)
+    if extrapolate is not None:
+        trained = run.config.task.points
+        if extrapolate <= trained:
+            raise UsageError(
+                f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} examples)"
+            )
+        names.append(f"points-{extrapolate}")
+    return list(dict.fromkeys(names))
+
+
+def evaluate(
+    results: Path,
+    run: Run,
+    shifts: Sequence[str] = ("none",),
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+    family: Family | None = None,
+    baseline_names: Sequence[str] | None = None,
+) -> Iterator[Cell]:
+    """Evaluate a run and its baselines under each shift, yielding every cell when it is done.
+
+    Args:
+        results: results folder.
+        run: a finished run.
+        shifts: from `shifts_of`.
+        seed: evaluation seed; prompt sets of different seeds are independent.
+        device: where the backbone computes; baselines stay on the CPU.
+        data_dir: where families find their data sets.
+        family: episodes from this family instead of the run's own (the user's own table).
+        baseline_names: instead of the card's baselines and oracles.
+    """
+    model = contestants.backbone(run, device, data_dir)
+    write_published(results, run)
+    for shift in shifts:
+        prompts = PromptSet(run.config.task, run.config.preset, shift, seed, data_dir, family)
+        field = [model, *contestants.baselines(prompts, baseline_names)]
+        for contestant in field:
+            cached = cells.is_done(results, contestant, prompts)
+            reason = None if cached else cells.evaluate_cell(results, contestant, prompts)
+            yield Cell(contestant, prompts, cached, reason)
+        cells.write_scores(results, prompts)
+
+
+def write_published(results: Path, run: Run) -> None:
+    """The published numbers of the run's task, as rows of their own."""
+    task = run.config.task
+    rows: list[dict[str, object]] = [
+        {
+            "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
+            "kind": "published", "preset": run.config.preset, "shift": p.shift, "evaluator": task.question,
+            "n_context": p.n_context, "metric": p.metric, "value": p.value, "low": p.low, "high": p.high,
+            "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card, "version": __version__,
+        }
+        for p in task.published
+    ]  # fmt: skip
+    if rows:
+        with writing(results):
+            tables.write("values", rows, results / "tables" / "published" / f"{task.name}.values.parquet", {})

@@ -1,0 +1,80 @@
+"""Frozen prompt sets: the episodes of (task, shift, seed) that every contestant is scored on.
+
+A prompt set is a function of the family, its parameters, the sizes, the shift and the evaluation seed; its name carries a hash of
+all of them. It is drawn in blocks, each from its own stream, so that the first 64 episodes of a larger set are the smaller set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from iclbench.cards import content_hash
+from iclbench.config import TaskConfig
+from iclbench.episodes import Episodes
+from iclbench.families.base import Family
+from iclbench.families.shifts import Shift
+from iclbench.records import cat
+from iclbench.seeds import generator
+
+BLOCK = 64
+# Raised whenever a change of the samplers gives other episodes for the same configuration.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """What defines a set of frozen episodes; the episodes themselves are drawn when first asked for.
+
+    Attributes:
+        task: the task at one preset.
+        preset: its preset, part of the readable name only.
+        shift: the named change of the distribution.
+        seed: evaluation seed.
+        data_dir: where the family finds its data sets.
+    """
+
+    task: TaskConfig
+    preset: str
+    shift: str = "none"
+    seed: int = 0
+    data_dir: Path | None = None
+    given: Family | None = field(default=None, compare=False)
+
+    @cached_property
+    def family(self) -> Family:
+        return self.given or self.task.build(self.data_dir)
+
+    @property
+    def context_points(self) -> int:
+        """The largest number of context points."""
+        shift = Shift.parse(self.shift)
+        return int(shift.value) if shift.kind == "points" else self.task.points
+
+    @cached_property
+    def id(self) -> str:
+        """Readable name and content hash."""
+        frozen = {
+            "family": self.task.family,
+            "parameters": self.task.parameters,
+            "question": self.task.question,
+            "points": self.context_points,
+            "episodes": self.task.episodes,
+            "shift": self.shift,
+            "seed": self.seed,
+            "version": VERSION,
+        }
+        return f"{self.task.name}-{self.preset}-{self.shift}-{content_hash(frozen, 8)}"
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """The frozen episodes, on the CPU."""
+        sizes = [min(BLOCK, self.task.episodes - start) for start in range(0, self.task.episodes, BLOCK)]
+        blocks = [
+            self.family.sample(
+                size, self.context_points + 1, generator(self.seed, "prompts", block), shift=self.shift
+            )
+            for block, size in enumerate(sizes)
+        ]
+        return cat(blocks)

@@ -1,0 +1,138 @@
+"""Run folders: where a trained model lives, `RESULTS/runs/NAME`.
+
+    config.toml                  everything the run depends on
+    checkpoints/step-N.safetensors   the last two, while training goes on
+    model.safetensors            the finished weights
+    values.parquet, costs.parquet    training curve and cost of training
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iclbench.cards import read_toml, validate
+from iclbench.config import RunConfig, difference
+from iclbench.errors import IclbenchError, UnknownNameError, UsageError
+from iclbench.files import atomic
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone
+
+
+def run_name(config: RunConfig) -> str:
+    """The default name: task, backbone, preset and seed. Nothing is ever parsed back from it."""
+    backbone = re.sub(r"[^a-z0-9]+", "-", config.backbone.name.lower()).strip("-")
+    return f"{config.task.name}-{backbone}-{config.preset}-s{config.seed}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def config(self) -> RunConfig:
+        return validate(RunConfig, read_toml(self.path / "config.toml"), str(self.path / "config.toml"))
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def finished(self) -> bool:
+        return self.weights.is_file()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run for this process; raises `IclbenchError` when another one has it. The system frees it on any death."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise IclbenchError(f"run '{self.name}' is being trained by another process; wait for it or stop it") from error
+            yield
+
+    def build(self, data_dir: Path | None = None) -> Backbone:
+        """The untrained backbone of this run, its weights drawn from the run's own stream."""
+        from iclbench.seeds import global_stream
+
+        family = self.config.task.build(data_dir)
+        with global_stream(self.config.seed, "weights"):
+            return self.config.backbone.build(self.config.shape(family))
+
+    def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
+        """The trained backbone; raises `UsageError` when training has not finished or the weights do not fit."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        if not self.finished:
+            raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
+        backbone = self.build(data_dir)
+        try:
+            backbone.load_state_dict(load_file(self.weights, device="cpu"))
+        except (SafetensorError, RuntimeError, OSError) as error:
+            first = str(error).splitlines()[0]
+            raise UsageError(f"{self.weights} does not hold the weights of run '{self.name}' ({first})") from error
+        return backbone.to(device).eval()
+
+
+def create(results: Path, config: RunConfig, name: str | None = None) -> Run:
+    """The run folder for this configuration, made or found again; raises `UsageError` when it holds another one."""
+    import tomli_w
+
+    name = check_name(name) if name else run_name(config)
+    run = Run(results / "runs" / name)
+    if (run.path / "config.toml").is_file():
+        if run.config != config:
+            lines = difference(run.config.dump(), config.dump())
+            raise UsageError(
+                f"run '{name}' was trained under other settings; choose another --name or delete {run.path}. "
+                f"It differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
+            )
+        return run
+    with writing(results), atomic(run.path / "config.toml") as temporary:
+        temporary.write_text(tomli_w.dumps(config.dump()), encoding="utf-8")
+    return run
+
+
+def find(results: Path, name: str) -> Run:
+    """The run with this name."""
+    run = Run(results / "runs" / check_name(name))
+    if not (run.path / "config.toml").is_file():
+        raise UnknownNameError("run", name, [r.name for r in all_runs(results)], hint=f"(in {results})")
+    return run
+
+
+def all_runs(results: Path) -> list[Run]:
+    """All runs below a results folder, by name."""
+    return [Run(p.parent) for p in sorted(results.glob("runs/*/config.toml"))]
+
+
+def check_name(name: str) -> str:
+    """A run name that cannot leave the results folder; raises `UsageError` otherwise."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+        raise UsageError(f"'{name}' cannot be a run name; use letters, digits, '.', '_' and '-'")
+    return name
+
+
+@contextmanager
+def writing(results: Path) -> Iterator[None]:
+    """Turn what the file system refuses (no permission, disk full) into one line that names the results folder."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to the results folder {results}: {error.strerror or error}; choose another with --results"
+        ) from error

@@ -1,0 +1,93 @@
+"""Checkpoints: one safetensors file with everything a run needs to continue exactly, written atomically.
+
+Weights, optimiser state and the loss log. Random streams are counters of the step (`iclbench.seeds`) and the schedule and curriculum
+are functions of it, so the step is all that remains to be kept. Loading never executes code.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from iclbench.files import atomic
+
+log = logging.getLogger("iclbench")
+
+KEEP = 2
+
+
+@dataclass
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        step: steps done.
+        seconds: time spent on them.
+        pending: sum of the losses since the last logged step.
+        steps: the logged steps.
+        losses: mean loss of the interval that ends at each of them.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    pending: Tensor = field(default_factory=lambda: torch.zeros(()))
+    steps: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+
+def save(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
+    """Write `step-N.safetensors` and drop all but the last two."""
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+    for index, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{index}.{k}": v for k, v in state.items()}
+    tensors["log.pending"] = progress.pending
+    tensors["log.steps"] = torch.tensor(progress.steps, dtype=torch.long)
+    tensors["log.losses"] = torch.tensor(progress.losses, dtype=torch.float64)
+    metadata = {"config": config_hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
+    path = folder / f"step-{progress.step:09d}.safetensors"
+    with atomic(path) as temporary:
+        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, metadata)
+    for old in sorted(folder.glob("step-*.safetensors"))[:-KEEP]:
+        old.unlink()
+    return path
+
+
+def restore(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
+    """Load the newest checkpoint that is whole and belongs to this configuration; say which ones had to be passed over."""
+    for path in sorted(folder.glob("step-*.safetensors"), reverse=True):
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("config") != config_hash:
+                    raise ValueError("it belongs to another configuration")
+                tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+            progress = Progress(
+                int(metadata["step"]),
+                float(metadata["seconds"]),
+                tensors.pop("log.pending"),
+                tensors.pop("log.steps").tolist(),
+                tensors.pop("log.losses").tolist(),
+            )
+            _load(model, optimiser, tensors)
+        except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+            log.warning("checkpoint %s cannot be used (%s); trying the one before", path, str(error).splitlines()[0])
+            continue
+        return progress
+    return Progress()
+
+
+def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimiser."):
+            _, index, name = key.split(".", 2)
+            state.setdefault(int(index), {})[name] = value
+    model.load_state_dict(weights)
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -1,0 +1,201 @@
+"""The training loop: fresh episodes every step, a curriculum, exact resume.
+
+A step is a function of the configuration, the weights and its own number: data and loss draw from streams counted by the step.
+Training 2n steps therefore equals training n, being killed, and continuing, bit for bit on a CPU with the same number of threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from iclbench import __version__, tables
+from iclbench.backbones.base import Backbone
+from iclbench.cards import TrainSettings
+from iclbench.episodes import Episodes
+from iclbench.errors import IclbenchError
+from iclbench.families.base import Family
+from iclbench.files import atomic
+from iclbench.runs import Run, writing
+from iclbench.seeds import generator
+from iclbench.training import checkpoint
+from iclbench.training.schedule import learning_rate
+
+Report = Callable[[int, float], None]
+
+
+class DivergedError(IclbenchError):
+    """The loss is no longer a number."""
+
+
+class Interrupted(IclbenchError):  # noqa: N818
+    """Stopped by a signal after a checkpoint was written."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where and how training runs."""
+
+    name: str = "cpu"
+    threads: int = 1
+
+    @property
+    def label(self) -> str:
+        return torch.cuda.get_device_name(self.name) if self.name.startswith("cuda") else self.name
+
+
+def train(run: Run, device: Device | None = None, report: Report | None = None, data_dir: Path | None = None) -> None:
+    """Train a run to its last step, continuing from its newest checkpoint; does nothing when it is finished.
+
+    Args:
+        run: a run folder with its configuration.
+        device: where to train.
+        report: called with the number of steps done and the mean loss since the last call.
+        data_dir: where families find their data sets.
+
+    Raises:
+        DivergedError: the loss is NaN or infinite; the last good checkpoint stays.
+        Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
+        IclbenchError: another process trains this run.
+    """
+    device = device or Device()
+    with writing(run.path), run.lock():
+        if not run.finished:
+            _train(run, device, report or (lambda step, loss: None), data_dir)
+
+
+def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> None:
+    config, settings = run.config, run.config.train
+    family = config.task.build(data_dir)
+    backbone = run.build(data_dir).to(device.name).train()
+    optimiser = make_optimiser(backbone, settings)
+    folder = run.path / "checkpoints"
+    progress = checkpoint.restore(folder, config.hash, backbone, optimiser)
+    loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
+    progress.pending = progress.pending.to(device.name)
+    started, before = time.perf_counter(), progress.seconds
+
+    def mean_loss() -> float:
+        """The mean loss since the last logged step; the only place where the device is waited for."""
+        mean = float(progress.pending) / max(1, progress.step - (progress.steps[-1] if progress.steps else 0))
+        if not math.isfinite(mean):
+            raise DivergedError(
+                f"run '{run.name}': the loss is {mean} at step {progress.step}; the last good checkpoint is kept. "
+                "Try a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
+            )
+        return mean
+
+    def log() -> None:
+        progress.losses.append(mean_loss())
+        progress.steps.append(progress.step)
+        progress.pending.zero_()
+        report(progress.step, progress.losses[-1])
+
+    def keep() -> None:
+        mean_loss()
+        progress.seconds = before + time.perf_counter() - started
+        checkpoint.save(folder, config.hash, backbone, optimiser, progress)
+
+    with _signals() as stop:
+        for step in range(progress.step, settings.steps):
+            batch = training_batch(family, config.task.points, settings, config.seed, step, device.name)
+            with _autocast(settings, device.name):
+                loss, _ = loss_of(batch, step / settings.steps, generator(config.seed, "loss", step, device=device.name))
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            if settings.clip:
+                torch.nn.utils.clip_grad_norm_(backbone.parameters(), settings.clip)
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(settings, step)
+            optimiser.step()
+            progress.pending += loss.detach()
+            progress.step = step + 1
+            last = progress.step == settings.steps
+            if last or progress.step % settings.log_every == 0:
+                log()
+            if last or stop or progress.step % settings.checkpoint_every == 0:
+                keep()
+            if stop and not last:
+                raise Interrupted(f"interrupted; the same command continues run '{run.name}' from step {progress.step}")
+    _finish(run, device, backbone, family, progress)
+
+
+def training_batch(
+    family: Family, points: int, settings: TrainSettings, seed: int, step: int, device: str = "cpu"
+) -> Episodes:
+    """The episodes of one step: a function of seed and step alone, at the size the curriculum has reached."""
+    curriculum = settings.curriculum
+    dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
+    size = curriculum.points.at(step, points + 1) if curriculum.points else points + 1
+    return family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+
+
+def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:
+    """Adam or AdamW over the backbone's parameter groups, fused where the device has it."""
+    cls = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+    return cls(
+        backbone.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+    )
+
+
+def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progress: checkpoint.Progress) -> None:
+    """Write the training curve and the costs, and last the weights, whose presence says that the run is finished."""
+    from safetensors.torch import save_file
+
+    config = run.config
+    normaliser = family.normaliser if config.task.head == "point" else 1.0
+    common = {"run": run.name, "task": config.task.name, "contestant": config.backbone.name, "preset": config.preset}
+    curve = [
+        common
+        | {"family": config.task.family, "kind": "backbone", "seed": config.seed, "shift": "none", "evaluator": "train",
+           "axis": "train_step", "axis_value": float(step), "metric": "loss", "value": loss / normaliser,
+           "normaliser": normaliser, "status": "ok", "card": config.task.card, "version": __version__}
+        for step, loss in zip(progress.steps, progress.losses, strict=True)
+    ]  # fmt: skip
+    tables.write("values", curve, run.path / "values.parquet", {"config": config.hash})
+    measured = common | {"device": device.label, "threads": device.threads, "version": __version__}
+    costs = [
+        measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
+        measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
+        measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.steps},
+    ]
+    tables.write("costs", costs, run.path / "costs.parquet", {"config": config.hash})
+    with atomic(run.weights) as temporary:
+        weights = {k: v.detach().cpu().contiguous() for k, v in backbone.state_dict().items()}
+        save_file(weights, temporary, {"config": config.hash})
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them, so that the loop can stop between two steps."""
+    caught: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    try:
+        previous = {s: signal.signal(s, remember) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs the thread decides when to stop
+        yield caught
+        return
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _autocast(settings: TrainSettings, device: str) -> contextlib.AbstractContextManager[object]:
+    if settings.precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(torch.device(device).type, torch.bfloat16)
