@@ -1,11 +1,24 @@
-"""What an estimator is: a predictor without weights that is fitted inside each episode, for every prefix at once."""
+"""What an estimator is: a predictor without weights that is fitted inside each episode, for every prefix at once.
+
+Masks, prefixes, shifted queries and several outputs are dealt with here, so that a method writes one function, `answer`, that
+fits on the leading points of every episode. A method whose fit is a weight vector writes `weights` instead.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
 from iclbench.cards import Strict
+from iclbench.episodes import Points
+from iclbench.errors import UsageError
+from iclbench.predictions import Point
 from iclbench.predictor import Predictor
 
 
@@ -32,12 +45,104 @@ class Estimator(Predictor, abstract=True):
     Attributes:
         Settings: what a baseline card may set.
         costly: whether it is fitted prefix by prefix, so that small presets ask it on a geometric grid of prefixes only.
+        dtype: what it computes in; None: whatever the points are in.
+        episodes_at_once: episodes per call of `answer`, which bounds memory and keeps the arrays in the cache.
     """
 
     Settings: ClassVar[type[Strict]] = NoSettings
     costly: ClassVar[bool] = False
+    dtype: ClassVar[torch.dtype | None] = torch.float64
+    episodes_at_once: ClassVar[int] = 64
 
     def __init__(self, settings: Any = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.facts = facts or TaskFacts()
         self.seed = seed
+
+    @abstractmethod
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        """Fit P times per episode, the p-th time on its first `lengths[:, p]` points, and answer Q queries with each fit.
+
+        N >= 1. Where no point is masked all episodes share one row of lengths. What is returned for a length of 0 does not
+        matter.
+        """
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "B N Dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Point:
+        queries = points.x if x_query is None else x_query
+        full = bool(points.mask.all())
+        lengths = torch.arange(points.count, device=points.x.device).unsqueeze(0)
+        if not full:
+            lengths = points.mask.cumsum(1) - points.mask.long()
+        if prefixes is not None:
+            asked = torch.as_tensor(prefixes, dtype=torch.long, device=points.x.device)
+            queries, lengths = queries[:, asked], lengths[:, asked]
+        return Point(self._ask(points, full, lengths, queries.unsqueeze(2)).squeeze(2))
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> Point:
+        full = bool(context.mask.all())
+        lengths = context.counts[:1] if full else context.counts
+        return Point(self._ask(context, full, lengths.unsqueeze(1), x_target.unsqueeze(1)).squeeze(1))
+
+    def _ask(
+        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+    ) -> Float[Tensor, "B P Q Dy"]:
+        if not points.y.is_floating_point():
+            raise UsageError(f"{type(self).__name__} predicts numbers; this task asks for class labels")
+        mean = points.y.new_zeros(*queries.shape[:3], points.y.shape[-1])
+        if points.count == 0 or mean.numel() == 0:
+            return mean
+        if not full:
+            points, _ = points.compact()
+            points = Points(*(t.masked_fill(~points.mask.unsqueeze(-1), 0) for t in (points.x, points.y)), points.mask)
+        dtype = self.dtype or points.y.dtype
+        x, y, queries = points.x.to(dtype), points.y.to(dtype), queries.to(dtype)
+        for part in _slices(len(points), self.episodes_at_once):
+            asked = lengths if full else lengths[part]
+            for output in range(y.shape[-1]):
+                mean[part, ..., output] = self.answer(x[part], y[part, :, output], asked, queries[part])
+        return mean.masked_fill_((lengths == 0)[..., None, None], 0)
+
+
+class LinearEstimator(Estimator, abstract=True):
+    """A method whose fit is a weight vector without intercept."""
+
+    @abstractmethod
+    def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
+        """The weight vectors fitted on the first 1, 2, ..., N points."""
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        fitted = at_lengths(self.weights(x, y), lengths)
+        return (fitted.unsqueeze(2) * queries).sum(-1)
+
+
+def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) -> Float[Tensor, "B P *K"]:
+    """From what was fitted on 1 to N points, what was fitted on `lengths` points (0 picks some other, unused, fit)."""
+    index = (lengths - 1).clamp_min(0)
+    if len(index) == 1:
+        return fitted.index_select(1, index[0])
+    return fitted[torch.arange(len(fitted), device=fitted.device).unsqueeze(1), index]
+
+
+def _slices(total: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, total, size))

@@ -1,0 +1,38 @@
+"""The two predictors that every curve is read against: always 0, and the mean of the outputs so far."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.estimators.base import Estimator, at_lengths
+
+
+class Zero(Estimator):
+    """Always 0: scores 1 on noiseless families, by the choice of the normaliser."""
+
+    dtype = None
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        return queries.new_zeros(queries.shape[:3])
+
+
+class Mean(Estimator):
+    """The mean of the outputs so far, whatever the query."""
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        means = y.cumsum(1) / torch.arange(1, y.shape[1] + 1, device=y.device)
+        return at_lengths(means, lengths).unsqueeze(2).expand(queries.shape[:3])

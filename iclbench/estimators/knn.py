@@ -1,0 +1,44 @@
+"""k nearest neighbours: plain mean of the outputs of the min(k, n) nearest context points, Euclidean distance."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.cards import PositiveInt, Strict
+from iclbench.estimators.base import Estimator
+
+
+class NeighbourSettings(Strict):
+    k: PositiveInt = 3
+
+
+class NearestNeighbours(Estimator):
+    """Equally distant points: one of them counts, as in scikit-learn."""
+
+    Settings = NeighbourSettings
+    episodes_at_once = 16
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        # |q|² is the same for all points, so the ranking needs only |x|² - 2 q·x.
+        rank = torch.baddbmm(x.square().sum(-1).unsqueeze(1), queries.flatten(1, 2), x.mT, alpha=-2)
+        later = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
+        rank.view(len(x), *queries.shape[1:3], -1).masked_fill_(later.unsqueeze(2), math.inf)
+        k = self.settings.k
+        total = torch.zeros_like(rank[..., 0])
+        for taken in range(min(k, x.shape[1])):
+            # k minima beat one topk: k is small and the rows are short.
+            nearest = rank.argmin(-1)
+            enough = (taken < lengths).repeat_interleave(queries.shape[2], 1)
+            total += torch.gather(y, 1, nearest).masked_fill(~enough, 0)
+            rank.scatter_(2, nearest.unsqueeze(-1), math.inf)
+        return total.unflatten(1, queries.shape[1:3]) / lengths.clamp_max(k).unsqueeze(-1)

@@ -1,0 +1,83 @@
+"""Ridge regression and its kernel form for every prefix from one triangular factor.
+
+Kernel ridge is the posterior mean of Gaussian process regression: with K + noise I = L L', z = L⁻¹ y and U = L⁻¹ k(X, q), the
+answer to the query q after n points is the sum over i < n of U_i z_i (Rasmussen and Williams 2006, equation 2.25, which the
+nested factors turn into a cumulative sum).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.cards import NonNegativeFloat, PositiveFloat, Strict
+from iclbench.estimators.base import Estimator, LinearEstimator
+from iclbench.estimators.least_squares import least_squares
+from iclbench.estimators.recursive import posterior_means
+
+
+class RidgeSettings(Strict):
+    """`penalty`: lambda of |y - Xw|² + lambda |w|², or "noise" for the task's noise-to-signal ratio, the Bayes-optimal one."""
+
+    penalty: NonNegativeFloat | Literal["noise"] = "noise"
+
+
+class Ridge(LinearEstimator):
+    """No intercept. A penalty of 0 is minimum-norm least squares, the limit."""
+
+    Settings = RidgeSettings
+
+    def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
+        chosen = self.settings.penalty
+        penalty = self.facts.noise_to_signal if chosen == "noise" else chosen
+        if penalty == 0:
+            return least_squares(x, y)
+        # |y - Xw|² + lambda |w|² is the posterior of w ~ N(0, I / lambda) under unit noise.
+        batch, _, d = x.shape
+        precision = (penalty * torch.eye(d, dtype=x.dtype, device=x.device)).expand(batch, d, d)
+        return posterior_means(x, y, precision, x.new_zeros(batch, d))
+
+
+class KernelRidgeSettings(Strict):
+    """An RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)), with observation noise of variance `noise`.
+
+    `lengthscale`: a number, or "sqrt-dim" for the square root of the input dimension, which is the typical distance (up to
+    sqrt 2) of standardised inputs and 1 in one dimension.
+    """
+
+    lengthscale: PositiveFloat | Literal["sqrt-dim"] = "sqrt-dim"
+    variance: PositiveFloat = 1.0
+    noise: PositiveFloat = 1e-2
+
+
+class KernelRidge(Estimator):
+    """Gaussian process regression with fixed settings: no marginal likelihood is maximised. Prior mean 0."""
+
+    Settings = KernelRidgeSettings
+    episodes_at_once = 16
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        covariance = self.kernel(x, x)
+        covariance.diagonal(dim1=1, dim2=2).add_(self.settings.noise)
+        factor = torch.linalg.cholesky(covariance)
+        cross = self.kernel(x, queries.flatten(1, 2))
+        solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)
+        terms = (solved[..., :-1] * solved[..., -1:]).unflatten(2, queries.shape[1:3])
+        seen = torch.arange(x.shape[1], device=x.device)[:, None] < lengths.unsqueeze(1)
+        return (terms * seen.unsqueeze(-1)).sum(1)
+
+    def kernel(self, a: Float[Tensor, "B N Dx"], b: Float[Tensor, "B M Dx"]) -> Float[Tensor, "B N M"]:
+        scale = self.settings.lengthscale
+        scale = math.sqrt(a.shape[-1]) if scale == "sqrt-dim" else scale
+        squared = (a.square().sum(-1).unsqueeze(2) + b.square().sum(-1).unsqueeze(1) - 2 * a @ b.mT).clamp_min(0)
+        return self.settings.variance * (-0.5 * squared / scale**2).exp()
