@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from iclbench.errors import UnknownNameError, UsageError
@@ -40,6 +41,16 @@ class Entry:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, OSError) as error:
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
+
+
+    def availability(self) -> str:
+        """"yes", or why the class cannot be had here; looks for the module without importing it."""
+        module = self.target.partition(":")[0]
+        try:
+            found = find_spec(module) is not None
+        except (ImportError, ValueError):
+            found = False
+        return "yes" if found else f"no module '{module}'"
 
 
 class Registry:

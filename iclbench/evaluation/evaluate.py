@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iclbench import __version__, tables
+from iclbench.config import TaskConfig
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.contestants import Contestant
@@ -57,6 +58,7 @@ def evaluate(
     seed: int = 0,
     device: str = "cpu",
     data_dir: Path | None = None,
+    task: TaskConfig | None = None,
     family: Family | None = None,
     baseline_names: Sequence[str] | None = None,
 ) -> Iterator[Cell]:
@@ -69,13 +71,15 @@ def evaluate(
         seed: evaluation seed; prompt sets of different seeds are independent.
         device: where the backbone computes; baselines stay on the CPU.
         data_dir: where families find their data sets.
-        family: episodes from this family instead of the run's own (the user's own table).
+        task: evaluate on this task instead of the run's own (the user's own table) ...
+        family: ... whose episodes this family gives.
         baseline_names: instead of the card's baselines and oracles.
     """
     model = contestants.backbone(run, device, data_dir)
-    write_published(results, run)
+    task = task or run.config.task
+    write_published(results, task, run.config.preset)
     for shift in shifts:
-        prompts = PromptSet(run.config.task, run.config.preset, shift, seed, data_dir, family)
+        prompts = PromptSet(task, run.config.preset, shift, seed, data_dir, family)
         field = [model, *contestants.baselines(prompts, baseline_names)]
         for contestant in field:
             cached = cells.is_done(results, contestant, prompts)
@@ -84,13 +88,12 @@ def evaluate(
         cells.write_scores(results, prompts)
 
 
-def write_published(results: Path, run: Run) -> None:
-    """The published numbers of the run's task, as rows of their own."""
-    task = run.config.task
+def write_published(results: Path, task: TaskConfig, preset: str) -> None:
+    """The published numbers of a task at this preset, as rows of their own."""
     rows: list[dict[str, object]] = [
         {
             "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
-            "kind": "published", "preset": run.config.preset, "shift": p.shift, "evaluator": task.question,
+            "kind": "published", "preset": preset, "shift": p.shift, "evaluator": task.question,
             "n_context": p.n_context, "metric": p.metric, "value": p.value, "low": p.low, "high": p.high,
             "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card, "version": __version__,
         }
@@ -98,4 +101,4 @@ def write_published(results: Path, run: Run) -> None:
     ]  # fmt: skip
     if rows:
         with writing(results):
-            tables.write("values", rows, results / "tables" / "published" / f"{task.name}.values.parquet", {})
+            tables.write("values", rows, results / "tables" / "published" / f"{task.name}-{preset}.values.parquet", {})

@@ -1,0 +1,91 @@
+"""`iclbench demo`: the main job on embedded defaults, in a few minutes on a laptop."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from iclbench.cli.options import Results, set_up_torch
+
+if TYPE_CHECKING:
+    from iclbench.runs import Run
+
+# Small enough that in-context learning is plain to see after a minute or two on one core: three dimensions, 15 examples.
+TASKS = ("linear", "skewed-linear")
+BACKBONES = ("gpt2",)
+SETTINGS = (
+    "task.dim=3",
+    "task.points=15",
+    "train.steps=1600",
+    "train.curriculum.dims.start=1",
+    "train.curriculum.dims.every=150",
+    "train.curriculum.points.every=100",
+)
+SHIFTS = ("orthants", "input-scale-2", "noisy")
+EXTRAPOLATE = 60
+
+
+def demo(results: Results = Path("results/demo")) -> None:
+    """Train small backbones on two tasks, evaluate them beside all baselines, write tables and the report."""
+    set_up_torch("cpu", 1)
+    from iclbench.cli.eval import evaluate_run
+    from iclbench.cli.summary import print_summary
+    from iclbench.cli.terminal import out, say
+    from iclbench.config import resolve_run
+    from iclbench.report import build
+    from iclbench.runs import create
+
+    grid = [(task, backbone) for task in TASKS for backbone in BACKBONES]
+    runs = [
+        create(results, resolve_run(task, backbone, "small", 0, SETTINGS), f"demo-{task}-{backbone}")
+        for task, backbone in grid
+    ]
+    workers = min(len(runs), os.cpu_count() or 1)
+    say(f"1/3 training {', '.join(run.name for run in runs)}, {workers} at a time")
+    _train_all(runs, workers)
+    say("2/3 evaluating on frozen prompts, with every baseline")
+    evaluated: list[str] = []
+    failed = sum(
+        evaluate_run(results, run, list(SHIFTS), EXTRAPOLATE, "cpu", evaluated=evaluated) for run in runs
+    )
+    say("3/3 writing tables, figures and the report")
+    page = build(results, results / "report")
+    print_summary(results, [name for name in evaluated if "-none-" in name])
+    out.print(f"report: {page.resolve()}", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _train_all(runs: list[Run], workers: int) -> None:
+    """Train all runs side by side, one thread each, under one bar."""
+    from iclbench.cli.terminal import step_bar
+
+    spawn = get_context("spawn")
+    with spawn.Manager() as manager, ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        queue = manager.Queue()
+        waiting = {pool.submit(_train_one, run, queue) for run in runs}
+        steps = {run.name: run.config.train.steps if run.finished else 0 for run in runs}
+        losses: dict[str, float] = {}
+        with step_bar("train", sum(run.config.train.steps for run in runs)) as update:
+            while waiting:
+                waiting -= {future for future in waiting if future.done() and not future.result()}
+                try:
+                    name, step, loss = queue.get(timeout=0.5)
+                except Empty:
+                    continue
+                steps[name], losses[name] = step, loss
+                update(sum(steps.values()), ", ".join(f"{k} loss {v:.3f}" for k, v in sorted(losses.items())))
+
+
+def _train_one(run: Run, queue: Any) -> None:
+    """In a process of its own."""
+    set_up_torch("cpu", 1)
+    from iclbench.training.loop import train
+
+    train(run, report=lambda step, loss: queue.put((run.name, step, loss)))

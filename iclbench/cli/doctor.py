@@ -1,0 +1,62 @@
+"""`iclbench doctor`: what this machine offers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json as json_module
+import os
+import platform
+from typing import Any
+
+import typer
+
+from iclbench.cli.options import RESULTS, DataDir, Json, Results
+
+_LIBRARIES = ("torch", "transformers", "scikit-learn", "xgboost", "pandas", "pyarrow", "altair", "vl-convert-python", "mamba-ssm")
+
+
+def doctor(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
+    """Report Python, libraries, devices, folders, and which plug-ins load."""
+    found = _examine(results, data_dir)
+    if json:
+        typer.echo(json_module.dumps(found, indent=2))
+        return
+    from iclbench.cli.terminal import table
+
+    table("", ["what", "found"], [[key, str(value)] for key, value in found.items()])
+
+
+def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-def]
+    import torch
+
+    from iclbench import __version__
+    from iclbench.cards import names
+    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
+
+    found: dict[str, Any] = {
+        "iclbench": __version__,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "processors": os.cpu_count(),
+    }
+    for library in _LIBRARIES:
+        try:
+            found[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            found[library] = "not installed" + (" (optional: CUDA kernels)" if library == "mamba-ssm" else "")
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    found["cuda"] = ", ".join(devices) or "none"
+    found["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines"
+    for registry in (FAMILIES, BACKBONES, ESTIMATORS):
+        loaded = registry.available()
+        missing = sorted(set(registry.entries) - set(loaded))
+        found[f"{registry.kind} classes"] = f"{len(loaded)} load" + (f"; not: {', '.join(missing)}" if missing else "")
+    found["results folder"] = f"{results} ({_writable(results)})"
+    found["data folder"] = f"{data_dir} ({'there' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"
+    return found
+
+
+def _writable(folder) -> str:  # type: ignore[no-untyped-def]
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return "writable" if os.access(existing, os.W_OK) else "NOT writable; choose another with --results"

@@ -1,0 +1,128 @@
+"""`iclbench eval [RUN...]`: scores runs and their baselines on the frozen prompt sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+
+if TYPE_CHECKING:
+    from iclbench.config import TaskConfig
+    from iclbench.families.base import Family
+    from iclbench.runs import Run
+
+# What stands beside a model on a user's own table.
+_TABLE_BASELINES = (
+    "zero", "mean", "least-squares", "ridge-1e-1", "lasso-1e-2", "knn-3", "gp-rbf", "mlp", "decision-tree-2", "xgboost",
+)  # fmt: skip
+# `--extrapolate` without a number evaluates up to this multiple of the trained length.
+_BEYOND = 4
+
+
+def evaluate(
+    run: Annotated[list[str] | None, typer.Argument(help="Runs to evaluate; none: all finished ones.")] = None,
+    extrapolate: Annotated[
+        int | None,
+        typer.Option("--extrapolate", help="Also evaluate up to N examples; without N: 4 times the trained length.", metavar="[N]"),
+    ] = None,
+    shift: Annotated[
+        list[str] | None, typer.Option("--shift", help="Also evaluate under this shift; 'all': every one of the card.")
+    ] = None,
+    baseline: Annotated[
+        list[str] | None, typer.Option("--baseline", help="Only these baselines instead of the card's.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet).")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Column of --csv to be predicted.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
+) -> None:
+    """Score runs on frozen prompts, the task's baselines always beside them."""
+    from iclbench.cli.summary import print_summary
+    from iclbench.cli.terminal import say
+    from iclbench.errors import UsageError
+    from iclbench.runs import all_runs, find
+
+    if (csv is None) != (target is None):
+        raise UsageError("--csv FILE and --target COLUMN go together")
+    if csv is not None and (shift or extrapolate is not None):
+        raise UsageError("--csv evaluates on your table as it is; drop --shift and --extrapolate")
+    runs = [find(results, name) for name in run] if run else [r for r in all_runs(results) if r.finished]
+    if not runs:
+        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+    for name in baseline or []:
+        _check_baseline(name)
+    chosen = set_up_torch(device, threads)
+    failed, evaluated = 0, []
+    for each in runs:
+        own_table = _own_table(each, csv, target) if csv is not None and target is not None else None
+        failed += evaluate_run(
+            results, each, shift or [], extrapolate, chosen, seed, data_dir, own_table, baseline, evaluated
+        )
+    print_summary(results, evaluated, json)
+    if failed:
+        say(f"{failed} cells failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
+def evaluate_run(  # type: ignore[no-untyped-def]
+    results: Path, run: Run, shift: list[str], extrapolate: int | None, device: str, seed: int = 0,
+    data_dir: Path | None = None, own_table=None, baseline: list[str] | None = None, evaluated: list[str] | None = None,
+) -> int:  # fmt: skip
+    """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets."""
+    from iclbench.cli.terminal import say, step_bar
+    from iclbench.evaluation.evaluate import evaluate as run_evaluation
+    from iclbench.evaluation.evaluate import shifts_of
+
+    beyond = _BEYOND * run.config.task.points if extrapolate == 0 else extrapolate
+    shifts = shifts_of(run, shift, beyond)
+    task, family = own_table or (run.config.task, None)
+    size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
+    failed = done = 0
+    with step_bar(f"evaluate {run.name}", len(shifts) * (1 + size)) as update:
+        for cell in run_evaluation(  # fmt: skip
+            results, run, shifts, seed=seed, device=device, data_dir=data_dir, task=task, family=family,
+            baseline_names=baseline,
+        ):
+            done += 1
+            update(done, f"{cell.prompts.shift}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
+            if evaluated is not None and cell.prompts.id not in evaluated:
+                evaluated.append(cell.prompts.id)
+            if cell.reason:
+                failed += 1
+                say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
+    return failed
+
+
+def _check_baseline(name: str) -> None:
+    from iclbench.cards import load_baseline
+
+    load_baseline(name)
+
+
+def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
+    """The user's table as a task of its own: episodes of the run's dimension and length, beside every kind of baseline."""
+    import hashlib
+    import re
+
+    from iclbench.families.tabular import from_file
+
+    trained = run.config.task
+    family = from_file(csv, target, dim=trained.build().x_dim, points=trained.points + 1)
+    stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-") or "table"
+    frozen = {
+        "name": f"csv-{stem}",
+        "family": "tabular",
+        "parameters": {"dim": family.x_dim, "target": target, "sha256": hashlib.sha256(csv.read_bytes()).hexdigest()},
+        "baselines": list(_TABLE_BASELINES),
+        "oracles": [],
+        "shifts": [],
+        "published": [],
+    }
+    return trained.model_copy(update=frozen), family

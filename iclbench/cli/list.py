@@ -1,0 +1,101 @@
+"""`iclbench list`: what there is."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+import typer
+
+from iclbench.cli.options import RESULTS, Json, Results
+
+
+def list_things(
+    what: Annotated[str, typer.Argument(help="tasks, backbones, baselines, families or runs.")] = "all",
+    json: Json = False,
+    results: Results = RESULTS,
+) -> None:
+    """List tasks, backbones, baselines, families and runs."""
+    from iclbench.errors import UnknownNameError
+
+    sections = {
+        "tasks": _tasks,
+        "backbones": _backbones,
+        "baselines": _baselines,
+        "families": _families,
+        "runs": lambda: _runs(results),
+    }
+    if what != "all" and what not in sections:
+        raise UnknownNameError("list", what, [*sections, "all"])
+    chosen = sections if what == "all" else {what: sections[what]}
+    found = {name: rows() for name, rows in chosen.items()}
+    if json:
+        typer.echo(json_module.dumps(found if what == "all" else found[what], indent=2))
+        return
+    from iclbench.cli.terminal import out, table
+
+    for name, rows in found.items():
+        if not rows:
+            out.print(f"no {name}" + (f" in {results}" if name == "runs" else ""))
+            continue
+        columns = list(rows[0])
+        table(name if what == "all" else "", columns, [[row[c] for c in columns] for row in rows])
+        if what == "all":
+            out.print()
+
+
+def _tasks() -> list[dict[str, str]]:
+    from iclbench.cards import load_task, names
+
+    cards = [load_task(name) for name in names("tasks")]
+    return [
+        {"task": name, "family": card.family, "presets": " ".join(card.presets), "summary": card.summary}
+        for name, card in cards
+    ]
+
+
+def _baselines() -> list[dict[str, str]]:
+    from iclbench.cards import load_baseline, names
+
+    cards = [load_baseline(name) for name in names("baselines")]
+    return [{"baseline": name, "estimator": card.estimator, "summary": card.summary} for name, card in cards]
+
+
+def _backbones() -> list[dict[str, str]]:
+    from iclbench.registry import BACKBONES
+
+    return _entries("backbone", BACKBONES)
+
+
+def _families() -> list[dict[str, str]]:
+    from iclbench.registry import FAMILIES
+
+    return _entries("family", FAMILIES)
+
+
+def _entries(kind: str, registry) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]
+    return [
+        {kind: name, "from": entry.package, "available": entry.availability(), "summary": entry.summary}
+        for name, entry in sorted(registry.entries.items())
+    ]
+
+
+def _runs(results) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]
+    from iclbench.errors import UsageError
+    from iclbench.runs import all_runs
+
+    rows = []
+    for run in all_runs(results):
+        try:
+            config = run.config
+        except UsageError as error:
+            rows.append({"run": run.name, "task": "-", "backbone": "-", "preset": "-", "seed": "-", "state": str(error)})
+            continue
+        steps = sorted(run.path.glob("checkpoints/step-*.safetensors"))
+        reached = int(steps[-1].stem.removeprefix("step-")) if steps else 0
+        state = "finished" if run.finished else f"step {reached}/{config.train.steps}"
+        rows.append(
+            {"run": run.name, "task": config.task.name, "backbone": config.backbone.name, "preset": config.preset,
+             "seed": str(config.seed), "state": state}
+        )  # fmt: skip
+    return rows

@@ -1,0 +1,106 @@
+"""The `iclbench` command: registers the commands and turns every failure into one line and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+
+import typer
+
+from iclbench import __version__
+from iclbench.cli.check import check
+from iclbench.cli.demo import demo
+from iclbench.cli.doctor import doctor
+from iclbench.cli.eval import evaluate
+from iclbench.cli.list import list_things
+from iclbench.cli.report import report
+from iclbench.cli.show import show
+from iclbench.cli.train import train
+from iclbench.errors import IclbenchError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="iclbench",
+    help="Compare in-context-learning architectures on the same frozen prompts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo)
+app.command("list")(list_things)
+app.command("show")(show)
+app.command("train")(train)
+app.command("eval")(evaluate)
+app.command("report")(report)
+app.command("check")(check)
+app.command("doctor")(doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"iclbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and exit."),
+) -> None:
+    pass
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Entry point of the `iclbench` command."""
+    sys.exit(main(sys.argv[1:] if arguments is None else arguments))
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; returns its exit code: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    # Read when torch is imported: idle threads must sleep, or several processes on few cores starve one another.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    debug = "--debug" in arguments
+    arguments = _optional_values([a for a in arguments if a != "--debug"])
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    try:
+        code = typer.main.get_command(app)(args=arguments, prog_name="iclbench", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _report(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+
+
+def _report(error: Exception) -> int:
+    """One line on stderr; the exit code belongs to the error."""
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        sys.stderr.close()
+        return 1
+    if hasattr(error, "format_message"):  # the command-line parser's own errors
+        text, code = error.format_message(), int(getattr(error, "exit_code", 2))
+    elif isinstance(error, IclbenchError):
+        text, code = str(error), error.exit_code
+    else:
+        text, code = f"{type(error).__name__}: {error} (this is a bug; --debug shows where)", 1
+    if text:
+        print("error: " + " ".join(str(text).split()), file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _optional_values(arguments: list[str]) -> list[str]:
+    """`--extrapolate` may stand without its number."""
+    filled = []
+    for here, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        bare = here == "--extrapolate" and not following.lstrip("-").isdigit()
+        filled.append("--extrapolate=0" if bare else here)
+    return filled

@@ -1,0 +1,50 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iclbench.errors import UsageError
+
+Results = Annotated[
+    Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results")
+]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", envvar="ICLBENCH_DATA", help="Folder with your copies of data sets.")
+]
+Device = Annotated[str, typer.Option("--device", envvar="ICLBENCH_DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
+Threads = Annotated[
+    int, typer.Option("--threads", envvar="ICLBENCH_THREADS", min=1, help="Torch threads; small models want one.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+RESULTS = Path("results")
+
+
+def set_up_torch(device: str, threads: int) -> str:
+    """Import torch with this many threads and return the device that `auto` stands for; raises `UsageError` if it is not there."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    import torch
+
+    torch.set_num_threads(threads)
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise UsageError(f"'{device}' is not a device; write auto, cpu, cuda or cuda:N") from None
+    if kind not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"device '{device}' is not supported; write auto, cpu, cuda or cuda:N")
+    if kind == "cuda":
+        index = torch.device(device).index or 0
+        if not torch.cuda.is_available():
+            raise UsageError("--device cuda: this installation of torch sees no CUDA device; use --device cpu")
+        if index >= torch.cuda.device_count():
+            raise UsageError(f"--device {device}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("--device mps: not available here; use --device cpu")
+    return device

@@ -1,0 +1,70 @@
+"""`iclbench show NAME`: one task, backbone, baseline or run, with every number."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated, Any
+
+import typer
+
+from iclbench.cli.options import RESULTS, Json, Results
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A task, backbone, baseline or run, or a path to a task card.")],
+    preset: Annotated[str | None, typer.Option("--preset", "-p", help="Only this preset of a task.")] = None,
+    json: Json = False,
+    results: Results = RESULTS,
+) -> None:
+    """Show a task card, a backbone's settings, a baseline card or a run's configuration."""
+    found = _find(name, preset, results)
+    if json:
+        typer.echo(json_module.dumps(found, indent=2))
+        return
+    import tomli_w
+
+    from iclbench.cli.terminal import out
+
+    out.print(tomli_w.dumps(found).rstrip(), markup=False, soft_wrap=True)
+
+
+def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]
+    from iclbench.cards import content_hash, load_baseline, load_task, names
+    from iclbench.errors import UnknownNameError
+    from iclbench.registry import BACKBONES, canonical
+    from iclbench.runs import all_runs
+
+    short = canonical(name)
+    if name.endswith(".toml") or short in names("tasks"):
+        task, card = load_task(name)
+        values = {"task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
+        if preset:
+            values["presets"] = {preset: card.preset(preset, task).model_dump(mode="json", exclude_none=True)}
+        return values
+    if short in names("baselines"):
+        baseline, card_ = load_baseline(name)
+        return {"baseline": baseline, "hash": content_hash(card_), **card_.model_dump(mode="json", exclude_none=True)}
+    if short in BACKBONES.entries:
+        return _backbone(short)
+    runs = {run.name: run for run in all_runs(results)}
+    if name in runs:
+        return {"run": name, "hash": runs[name].config.hash, **runs[name].config.dump()}
+    raise UnknownNameError(
+        "name", name, [*names("tasks"), *names("baselines"), *BACKBONES.names(), *runs], hint="(see iclbench list)"
+    )
+
+
+def _backbone(name: str) -> dict[str, Any]:
+    """Where the backbone comes from, what it declares, and its settings with defaults."""
+    from iclbench.registry import BACKBONES
+
+    entry = BACKBONES.entry(name)
+    cls = entry.load()
+    settings = {
+        key: {"type": str(field.annotation).replace("typing.", ""), "default": repr(field.default)}
+        for key, field in cls.Settings.model_fields.items()
+    }
+    return {
+        "backbone": name, "class": entry.target, "summary": entry.summary, "order": cls.order, "heads": list(cls.heads),
+        "uses_related": cls.uses_related, "removes_points": cls.removes_points, "settings": settings,
+    }  # fmt: skip

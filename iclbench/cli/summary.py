@@ -1,0 +1,61 @@
+"""The table that ends an evaluation: every contestant's error at a few context sizes, best first."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import typer
+
+from iclbench import tables
+
+
+def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False) -> None:
+    """Print one table per prompt set, or all rows as JSON."""
+    frames = {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
+    if json:
+        rows = pd.concat(list(frames.values())) if frames else tables.frame("values", [])
+        typer.echo(rows.to_json(orient="records", indent=2))
+        return
+    from iclbench.cli.terminal import out, table
+
+    for name, values in frames.items():
+        columns, rows = leaderboard(values)
+        first = values.iloc[0]
+        table(f"{first['task']}, {first['preset']}, shift {first['shift']} ({name})", columns, rows, range(2, len(columns)))
+        out.print()
+
+
+def leaderboard(values: pd.DataFrame, at: int = 4) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes."""
+    ok = values[(values["status"] == "ok") & values["evaluator"].eq("next")]
+    curves = ok[ok["metric"].eq("squared_error")]
+    areas = ok[ok["metric"].eq("auc")].set_index("run")["value"]
+    scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
+    sizes = _spread(curves, at)
+    rows = []
+    for run in areas.sort_values().index:
+        mine = curves[curves["run"] == run].set_index("n_context")
+        cells = [_interval(mine.loc[n]) if n in mine.index else "" for n in sizes]
+        kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
+        rows.append([run, kind, f"{areas[run]:.3f}", f"{scores[run]:.3f}" if run in scores else "", *cells])
+    for _, row in values[values["status"] == "failed"].iterrows():
+        rows.append([row["run"], "failed", "", "", str(row["reason"]), *[""] * (len(sizes) - 1)])
+    return ["contestant", "kind", "area", "score", *[f"n={n}" for n in sizes]], rows
+
+
+def _spread(curves: pd.DataFrame, count: int) -> list[int]:
+    """Context sizes that all contestants were asked at, spread over the range."""
+    asked = curves.groupby("run")["n_context"].agg(set)
+    if asked.empty:
+        return []
+    shared = sorted(set.intersection(*asked) - {0})
+    picks = {shared[round(i * (len(shared) - 1) / max(1, count - 1))] for i in range(count)} if shared else set()
+    return sorted(picks)
+
+
+def _interval(row: pd.Series) -> str:
+    half = max(row["high"] - row["value"], row["value"] - row["low"])
+    return f"{row['value']:.3g} ±{half:.1g}"

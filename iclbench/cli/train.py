@@ -1,0 +1,50 @@
+"""`iclbench train TASK BACKBONE`: trains a run; the same command again continues it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iclbench.cli.options import RESULTS, DataDir, Device, Results, Threads, set_up_torch
+
+
+def train(
+    task: Annotated[str, typer.Argument(help="Task card: a name (iclbench list tasks) or a path to a .toml file.")],
+    backbone: Annotated[str, typer.Argument(help="Backbone: a name (iclbench list backbones) or package.module:Class.")],
+    preset: Annotated[str, typer.Option("--preset", "-p", help="smoke, small or paper.")] = "small",
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    override: Annotated[
+        list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="TOML file with tables [task] [backbone] [train].")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run; default TASK-BACKBONE-PRESET-sSEED.")] = None,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+) -> None:
+    """Train a backbone on a task. The same command again continues the run where it stopped."""
+    from iclbench.cli.terminal import out, say
+    from iclbench.config import resolve_run
+    from iclbench.runs import create
+
+    chosen = set_up_torch(device, threads)
+    frozen = resolve_run(task, backbone, preset, seed, override or [], config)
+    run = create(results, frozen, name)
+    if run.finished:
+        say(f"run '{run.name}' is finished")
+    else:
+        train_run(run, chosen, threads, data_dir)
+    out.print(run.name)
+
+
+def train_run(run, device: str, threads: int, data_dir: Path | None, label: str | None = None) -> None:  # type: ignore[no-untyped-def]
+    """Train a run with a progress bar."""
+    from iclbench.cli.terminal import step_bar
+    from iclbench.training.loop import Device as Place
+    from iclbench.training.loop import train as run_training
+
+    with step_bar(label or run.name, run.config.train.steps) as update:
+        run_training(run, Place(device, threads), lambda step, loss: update(step, f"loss {loss:.4f}"), data_dir)
