@@ -1,23 +1,26 @@
 """Task and baseline cards: what is measured, as short TOML files without code.
 
-A card holds plain values: no templates, no inheritance, no expressions. It is found by name (`linear`, in the shipped folders)
-or by path (`./mine.toml`). Its content hash stands in every result row.
+A card holds plain values: no templates, no inheritance, no expressions. It is found by name (`linear`, in the shipped
+folders) or by path (`./mine.toml`). Its content hash stands in every result row.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import reprlib
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from iclbench.errors import UnknownNameError, UsageError
-from iclbench.registry import canonical
+from iclbench.registry import FAMILIES, canonical
 
 PresetName = Literal["smoke", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "small", "paper")
@@ -31,9 +34,35 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-PositiveInt = Annotated[int, Field(gt=0)]
+# Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
+PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
+SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+def _plain(value: Any, key: str = "") -> Any:
+    """The value, unless there is something in it that a card may not hold: infinities, NaN, dates."""
+    inner: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = ((key, item) for item in value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number for {key!r}, got {value}")
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"expected a number, a string or a boolean for {key!r}, got {reprlib.repr(value)}")
+    for name, item in inner:
+        _plain(item, str(name))
+    return value
+
+
+def _plain_values(table: dict[str, Any]) -> dict[str, Any]:
+    return _plain(table)  # type: ignore[no-any-return]
+
+
+# Settings that some family, backbone or estimator will check against its own model.
+Values = Annotated[dict[str, Any], AfterValidator(_plain_values)]
 
 
 class Ramp(Strict):
@@ -82,10 +111,10 @@ class Preset(Strict):
 
     points: PositiveInt
     episodes: PositiveInt
-    parameters: dict[str, Any] = {}
+    parameters: Values = {}
     train: TrainSettings
-    train_for: dict[str, dict[str, Any]] = {}
-    backbones: dict[str, dict[str, Any]] = {}
+    train_for: dict[str, Values] = {}
+    backbones: dict[str, Values] = {}
 
 
 class Published(Strict):
@@ -106,24 +135,36 @@ class Published(Strict):
 class TaskCard(Strict):
     """A task: a family with its parameters fixed and its protocol written down."""
 
-    family: str
+    family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
     summary: str
     source: str = ""
     notes: str = ""
     question: Literal["next", "targets", "both"] = "next"
     head: Literal["point", "gaussian", "mixture", "categorical"] = "point"
-    parameters: dict[str, Any] = {}
+    parameters: Values = {}
     baselines: list[str] = []
     oracles: list[str] = []
     shifts: list[str] = []
     presets: dict[PresetName, Preset]
     published: list[Published] = []
 
+    @field_validator("family")
+    @classmethod
+    def _known_family(cls, value: str) -> str:
+        if ":" not in value:
+            try:
+                FAMILIES.entry(value)
+            except UnknownNameError as error:
+                raise ValueError(str(error)) from None
+        elif not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
+            raise ValueError("should be a family's name or package.module:Class")
+        return value
+
     @field_validator("presets")
     @classmethod
     def _at_least_one(cls, value: dict[PresetName, Preset]) -> dict[PresetName, Preset]:
         if not value:
-            raise ValueError("at least one preset")
+            raise ValueError("should hold at least one of smoke, small, paper")
         return value
 
     def preset(self, name: str, task: str) -> Preset:
@@ -139,7 +180,7 @@ class BaselineCard(Strict):
     estimator: str
     summary: str
     source: str = ""
-    settings: dict[str, Any] = {}
+    settings: Values = {}
 
 
 def cards_folder(kind: Literal["tasks", "baselines"]) -> Path:
@@ -180,36 +221,69 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: it is not UTF-8 text") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is not valid TOML: nested too deeply") from error
+    except ValueError as error:
+        # TOMLDecodeError, but also numbers with thousands of digits and paths with a null byte.
+        raise UsageError(f"{path} is not valid TOML: {_line(str(error))}") from error
 
 
 def validate(model: type[_Model], data: Any, where: str) -> _Model:
-    """Build `model` from `data`; the first problem becomes one line: where, key, what was expected, what stood there."""
+    """Build `model` from `data`; the first problem becomes one line: where, key, what was expected, what stood
+    there."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        if first["type"] == "extra_forbidden":
-            raise UsageError(f"{where}: {_unknown_key(model, first['loc'])}") from None
-        if first["type"] == "missing":
-            raise UsageError(f"{where}: '{key}' is missing") from None
-        expected = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        shown = repr(first["input"])
-        raise UsageError(f"{where}: {key}: {expected}, got {shown if len(shown) < 60 else shown[:57] + '...'}") from None
+    place = tuple(part for part in first["loc"] if part != "[key]")
+    key = _line(".".join(str(part) for part in place))
+    if first["type"] == "extra_forbidden":
+        raise UsageError(f"{where}: {_unknown_key(model, place)}")
+    if first["type"] == "missing":
+        raise UsageError(f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing")
+    if first["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        expected = "expected a table of keys"
+    else:
+        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        expected = re.sub(r"^should (be |have |match )?", r"expected \1", message).replace("expected be ", "expected ")
+    prefix = f"{where}: {key}: " if key else f"{where}: "
+    got = "" if isinstance(first["input"], dict) else f", got {reprlib.repr(first['input'])}"
+    raise UsageError(f"{prefix}{_line(expected)}{got}")
+
+
+def _line(text: str) -> str:
+    """Without line breaks and other control characters, which a quoted key of a TOML file may hold."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model that describes the table at `location`."""
+    for part in location:
+        field = model.model_fields.get(str(part))
+        inner = _models_in(field.annotation) if field else []
+        # A step without a field is an index or a preset's name: still within the model that the step before led to.
+        model = inner[0] if inner else model
+    return model
 
 
 def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """Near matches for a key that the (possibly nested) model does not have."""
-    known: list[str] = list(model.model_fields)
-    for part in location[:-1]:
-        field = model.model_fields.get(str(part)) if isinstance(model, type) else None
-        nested = _models_in(field.annotation) if field else ([model] if part in PRESETS or isinstance(part, int) else [])
-        if nested:
-            model, known = nested[0], list(nested[0].model_fields)
-    prefix = "".join(f"{part}." for part in location[:-1])
-    return str(UnknownNameError("key", f"{prefix}{location[-1]}", [f"{prefix}{k}" for k in known]))
+    """The unknown key with its near matches in the table where it stood."""
+    prefix = _line("".join(f"{part}." for part in location[:-1]))
+    known = [prefix + key for key in _nested(model, location[:-1]).model_fields]
+    return str(UnknownNameError("key", prefix + _line(str(location[-1])), known))
+
+
+def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """What a missing key should hold: its description, or the kind of value."""
+    field = _nested(model, location[:-1]).model_fields.get(str(location[-1]))
+    if field is None:
+        return "a value"
+    if field.description:
+        return field.description
+    kinds = {int: "a whole number", float: "a number", str: "a string"}
+    return kinds.get(field.annotation, "a table of keys")  # type: ignore[arg-type]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -229,7 +303,8 @@ def _load(kind: Literal["tasks", "baselines"], name: str, model: type[_Model]) -
 
 
 def card_name(path: Path) -> str:
-    """The name a card's file gives it: lower-case letters, digits and hyphens, so that it can be part of a file name."""
+    """The name a card's file gives it: lower-case letters, digits and hyphens, so that it can be part of a file
+    name."""
     name = canonical(path.stem)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
         raise UsageError(f"{path}: a card's file name must be letters, digits and hyphens, like my-task.toml")

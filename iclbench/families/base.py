@@ -1,7 +1,7 @@
 """What a family is: parameters, sizes, a sampler, the normaliser of its errors and the shifts it knows.
 
-A family samples `Episodes` on the generator's device. Most families of the regression papers draw a function and evaluate it on
-random inputs; `FunctionFamily` asks them for just these two things.
+A family samples `Episodes` on the generator's device. Most families of the regression papers draw a function and
+evaluate it on random inputs; `FunctionFamily` asks them for just these two things.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from iclbench.cards import PositiveInt, Strict
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UnknownNameError
 from iclbench.families.sampling import normal
-from iclbench.families.shifts import Shift
+from iclbench.families.shifts import FUNCTION_KINDS, Shift, repeated
 
 Truth = dict[str, Tensor]
 
@@ -53,6 +53,23 @@ class Family(ABC):
     def normaliser(self) -> float:
         """What errors are divided by: the variance of the noiseless output under the training distribution."""
         return 1.0
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the data files that episodes are drawn from; empty where everything comes from the generator."""
+        return ""
+
+    def parse_shift(self, name: str) -> Shift:
+        """The named shift, if this family knows it; `none` and `points-N` are known to all.
+
+        Raises:
+            UnknownNameError: listing the nearest shifts of this family.
+        """
+        shift = Shift.parse(name)
+        known = self.shift_kinds | {"none", "points"}
+        if shift.kind not in known:
+            raise UnknownNameError("shift", shift.kind, known, hint="(not every task knows every shift)")
+        return shift
 
     def noise_to_signal(self, shift: str = "none") -> float:
         """Label noise variance over the prior variance of a linear weight: the Bayes-optimal ridge penalty."""
@@ -95,21 +112,7 @@ class FunctionFamily(Family):
     """y = f(x) + noise with f drawn per episode and x ~ N(0, I) unless the family says otherwise."""
 
     Parameters = FunctionParameters
-    shift_kinds = frozenset(
-        {
-            "orthants",
-            "orthogonal-query",
-            "repeated-query",
-            "subspace",
-            "subspace-random",
-            "skewed",
-            "isotropic",
-            "noisy",
-            "input-scale",
-            "weight-scale",
-            "wide-query",
-        }
-    )
+    shift_kinds = FUNCTION_KINDS
 
     @property
     def x_dim(self) -> int:
@@ -126,8 +129,8 @@ class FunctionFamily(Family):
         return 1.0
 
     def noise_to_signal(self, shift: str = "none") -> float:
-        named = Shift.parse(shift)
-        return named.noise_variance(self.noise) / (self.weight_variance * named.output_scale**2)
+        named = self.parse_shift(shift)
+        return named.noise(self.noise) ** 2 / (self.weight_variance * named.weight_scale**2)
 
     def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
         """Inputs of the training distribution; what belongs to the episode (a rotation) is drawn here."""
@@ -135,7 +138,7 @@ class FunctionFamily(Family):
 
     @abstractmethod
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
-        """One function per episode."""
+        """One function per episode; `active_dims` says which inputs a curriculum has reached, the others are 0."""
 
     @abstractmethod
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
@@ -150,11 +153,23 @@ class FunctionFamily(Family):
         active_dims: int | None = None,
         shift: str = "none",
     ) -> Episodes:
-        named = Shift.parse(shift)
-        if named.kind != "none" and named.kind not in self.shift_kinds:
-            raise UnknownNameError("shift", shift, self.shift_kinds)
+        named = self.parse_shift(shift)
+        # The functions are drawn first, so that a shift meets the same ones as the task itself.
         truth = self.draw(episodes, generator, active_dims)
-        return named.sample(self, truth, episodes, points, generator, active_dims)
+        if named.isotropic:
+            x = normal((episodes, points, self.x_dim), generator)
+        else:
+            x = self.inputs(episodes, points, generator)
+        x, queries, defined = named.place(x, generator).truncate(active_dims)
+        noise = named.noise(self.noise)
+        context = self.observe(truth, x, generator, noise, named.weight_scale)
+        targets = None
+        if named.kind == "repeated-query":
+            targets, defined = repeated(context, generator)
+        elif queries is not None:
+            targets = self.observe(truth, queries, generator, noise, named.weight_scale)
+        scored = context.mask if defined is None else defined
+        return Episodes(context=context, scored=scored, targets=targets, truth=truth)
 
     def observe(
         self, truth: Truth, x: Float[Tensor, "B N Dx"], generator: torch.Generator, noise: float, scale: float = 1.0
@@ -164,4 +179,3 @@ class FunctionFamily(Family):
         if noise:
             y = y + noise * normal(y.shape, generator)
         return Points.full(x, y.unsqueeze(-1))
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-
 from typing import Annotated
 
 import torch
@@ -11,13 +10,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.cards import Strict
-from iclbench.families.base import FunctionFamily, Truth
+from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
 from iclbench.families.sampling import normal
 
 
-class CombinationParameters(Strict):
-    dim: Annotated[int, Field(ge=5)] = 5
+class CombinationParameters(FunctionParameters):
+    dim: Annotated[int, Field(ge=5, le=1_000_000)] = 5
 
 
 class Combination(FunctionFamily):

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
-from iclbench.cards import PositiveInt
 from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
 from iclbench.families.sampling import normal
 
 
 class DecisionTreeParameters(FunctionParameters):
-    depth: PositiveInt = 4
+    depth: Annotated[int, Field(gt=0, le=16)] = 4
 
 
 class DecisionTree(FunctionFamily):
-    """2^depth leaves ~ N(0, 1); split coordinates uniform with replacement; right iff the coordinate is positive. Variance 1."""
+    """2^depth leaves ~ N(0, 1); split coordinates uniform with replacement; right iff the coordinate is positive.
+    Variance 1.
+
+    A curriculum zeroes inputs and leaves the splits alone, as Garg's code does: at a coordinate not yet in use every
+    point goes left, so the trees grow with the dimensions.
+    """
 
     Parameters = DecisionTreeParameters
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         depth = self.parameters.depth
-        dims = self.x_dim if active_dims is None else active_dims
-        splits = torch.randint(dims, (episodes, 2**depth - 1), generator=generator, device=generator.device)
+        splits = torch.randint(self.x_dim, (episodes, 2**depth - 1), generator=generator, device=generator.device)
         return {"splits": splits, "leaves": normal((episodes, 2**depth), generator)}
 
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:

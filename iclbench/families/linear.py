@@ -1,12 +1,14 @@
-"""Linear functions y = w·x: isotropic, sparse, skewed and noisy (Garg et al. 2022; Grazzi et al. 2024, appendix A.1.3)."""
+"""Linear functions y = w·x: isotropic, sparse, skewed and noisy (Garg et al. 2022; Grazzi et al. 2024, appendix
+A.1.3)."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Float
+from pydantic import model_validator
 from torch import Tensor
 
 from iclbench.cards import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -32,6 +34,12 @@ class Linear(FunctionFamily):
 class SparseLinearParameters(FunctionParameters):
     sparsity: PositiveInt = 3
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.sparsity > self.dim:
+            raise ValueError(f"sparsity = {self.sparsity} should be at most dim = {self.dim}")
+        return self
+
 
 class SparseLinear(Linear):
     """Only `sparsity` random coordinates of w are non-zero, within the dimensions in use; variance s."""
@@ -39,19 +47,20 @@ class SparseLinear(Linear):
     Parameters = SparseLinearParameters
 
     @property
-    def sparsity(self) -> int:
-        return min(self.parameters.sparsity, self.x_dim)
+    def normaliser(self) -> float:
+        return float(self.parameters.sparsity)
 
     @property
-    def normaliser(self) -> float:
-        return float(self.sparsity)
+    def weight_variance(self) -> float:
+        """Averaged over supports: with it ridge is the best linear estimator, the Bayes-optimal one is not linear."""
+        return self.parameters.sparsity / self.x_dim
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         weights = normal((episodes, self.x_dim), generator)
-        rank = torch.rand((episodes, self.x_dim), generator=generator, device=generator.device)
-        if active_dims is not None:
-            rank[:, active_dims:] = 2.0
-        support = rank.argsort(1).argsort(1) < self.sparsity
+        score = torch.rand((episodes, self.x_dim), generator=generator, device=generator.device)
+        in_use = torch.arange(self.x_dim, device=generator.device) < (active_dims or self.x_dim)
+        rank = score.masked_fill(~in_use, 2.0).argsort(1).argsort(1)
+        support = (rank < self.parameters.sparsity) & in_use
         return {"weights": weights * support, "support": support}
 
 
@@ -82,7 +91,9 @@ class NoisyLinearParameters(FunctionParameters):
 class NoisyLinear(Linear):
     """w·x + N(0, sigma²); the scored label is the noisy one, so the zero predictor scores 1 + sigma²/d.
 
-    `renormalise` scales the labels back to variance d, as Garg's code does. Ridge with the noise-to-signal ratio is the oracle.
+    `renormalise` scales the labels to variance d. Garg's code does so by the batch's own standard deviation; here it is
+    the distribution's, so that no episode depends on its neighbours. Ridge with the noise-to-signal ratio is the
+    oracle.
     """
 
     Parameters = NoisyLinearParameters
@@ -92,7 +103,7 @@ class NoisyLinear(Linear):
         return float(self.parameters.noise)
 
     def observe(
-        self, truth: Truth, x: Tensor, generator: torch.Generator, noise: float, scale: float = 1.0
+        self, truth: Truth, x: Float[Tensor, "B N Dx"], generator: torch.Generator, noise: float, scale: float = 1.0
     ) -> Points:
         points = super().observe(truth, x, generator, noise, scale)
         if not self.parameters.renormalise:

@@ -1,4 +1,5 @@
-"""Two-layer ReLU networks y = sqrt(2/h) sum_j a_j relu(w_j·x) (Garg et al. 2022); CoQE's variant shares the hidden weights."""
+"""Two-layer ReLU networks y = sqrt(2/h) sum_j a_j relu(w_j·x) (Garg et al. 2022); CoQE's variant shares the hidden
+weights."""
 
 from __future__ import annotations
 
@@ -8,15 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.cards import PositiveInt
+from iclbench.cards import PositiveInt, SeedInt
 from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
-from iclbench.families.sampling import normal
+from iclbench.families.sampling import fixed_normal, normal
 
 
 class ReluNetworkParameters(FunctionParameters):
     hidden: PositiveInt = 100
     shared_hidden: bool = False
-    hidden_seed: int = 0
+    hidden_seed: SeedInt = 0
 
 
 class ReluNetwork(FunctionFamily):
@@ -39,8 +40,9 @@ class ReluNetwork(FunctionFamily):
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         hidden, dim = self.parameters.hidden, self.x_dim
         if self.parameters.shared_hidden:
-            once = torch.Generator(device=generator.device).manual_seed(self.parameters.hidden_seed)
-            inner = normal((1, hidden, dim), once).expand(episodes, hidden, dim)
+            once = fixed_normal((1, hidden, dim), self.parameters.hidden_seed, generator.device)
+            # A copy per episode, so that the truth can be indexed and saved like everything else.
+            inner = once.repeat(episodes, 1, 1)
         else:
             inner = normal((episodes, hidden, dim), generator)
         return {"hidden": inner, "output": normal((episodes, hidden), generator)}

@@ -14,21 +14,40 @@ def normal(shape: tuple[int, ...] | torch.Size, generator: torch.Generator) -> T
     return torch.randn(shape, generator=generator, device=generator.device)
 
 
+def fixed_normal(shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
+    """Standard normal numbers that are part of a task: the same ones on every device, so always drawn on the CPU."""
+    return normal(shape, torch.Generator().manual_seed(seed)).to(device)
+
+
+def random_signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """+1 or -1 with equal probability."""
+    return 2.0 * torch.randint(2, shape, generator=generator, device=generator.device) - 1
+
+
+def orthogonal(gaussian: Float[Tensor, "*batch D K"]) -> Float[Tensor, "*batch D K"]:
+    """Uniformly random orthonormal columns from Gaussian matrices, K <= D.
+
+    QR alone fixes the signs by the algorithm; the sign of R's diagonal makes the result uniform (Mezzadri 2007).
+    """
+    q, r = torch.linalg.qr(gaussian)
+    return q * torch.sign(r.diagonal(dim1=-2, dim2=-1)).unsqueeze(-2)
+
+
 def skewed_inputs(
     z: Float[Tensor, "B N D"],
     generator: torch.Generator,
     exponent: float = 2.0,
     rotation: str = "episode",
 ) -> Float[Tensor, "B N D"]:
-    """Standard normal z mapped by U diag(s) U' with s_i² proportional to 1/i^exponent and sum of s_i² = d."""
+    """Standard normal z mapped by U diag(s) U' with s_i² proportional to 1/i^exponent and sum of s_i² = d.
+
+    `rotation`: one U per "episode", one per call ("batch"), or always the same one ("fixed").
+    """
     batch, _, dim = z.shape
-    source = generator
     if rotation == "fixed":
-        source = torch.Generator(device=generator.device).manual_seed(0)
-    bases = batch if rotation == "episode" else 1
-    # The sign of R's diagonal makes the orthogonal factor uniform (Mezzadri 2007).
-    q, r = torch.linalg.qr(normal((bases, dim, dim), source))
-    basis = q * torch.sign(r.diagonal(dim1=1, dim2=2)).unsqueeze(1)
+        basis = orthogonal(fixed_normal((1, dim, dim), 0, z.device))
+    else:
+        basis = orthogonal(normal((batch if rotation == "episode" else 1, dim, dim), generator))
     scale = torch.arange(1, dim + 1, device=z.device, dtype=z.dtype).pow(-exponent / 2)
     scale = scale * math.sqrt(dim) / scale.norm()
     return ((z @ basis) * scale) @ basis.transpose(1, 2)

@@ -1,18 +1,19 @@
 """Named changes of the distribution at evaluation (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9).
 
-A shift is a kind and, for some kinds, a number: `orthants`, `input-scale-2`, `weight-scale-0.333`, `noisy-1`, `points-160`.
-Those that constrain directions (`orthants`, `orthogonal-query`, `subspace`) draw x from N(0, I), as the papers do for models
-trained on skewed inputs too; the others keep the task's own inputs. Kinds:
+A shift is a kind and, for some kinds, a number: `orthants`, `input-scale-2`, `weight-scale-0.333`, `noisy-1`,
+`points-160`. The functions are those of the task itself. Kinds that constrain directions draw x from N(0, I), as the
+papers do for models trained on skewed inputs too; the others keep the task's own inputs.
 
 - `orthants`: all context inputs in one random orthant per episode, the query free;
-- `orthogonal-query`: the query orthogonal to all context inputs, |x| as drawn; defined for n < d;
-- `repeated-query`: the query equals an earlier input, so that error 0 is attainable; defined for n > 0;
-- `subspace`: coordinates from ceil(d/2) on set to 0 (paper); `subspace-random`: a random ceil(d/2)-dimensional subspace, scaled
-  by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
+- `orthogonal-query`: the query orthogonal to all context inputs, its length as drawn; defined for n < d;
+- `repeated-query`: the query is an earlier point, label and all, so that error 0 is attainable; defined for n > 0;
+- `subspace`: coordinates from ceil(d/2) on set to 0 (paper); `subspace-random`: a random ceil(d/2)-dimensional
+  subspace, scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
 - `skewed`, `isotropic`: inputs of the skewed family, of N(0, I);
 - `noisy-S`: label noise of standard deviation S (1 when not given);
-- `input-scale-C`, `weight-scale-C`: all inputs, all outputs scaled; `wide-query-C`: only the query (3 when not given);
-- `points-N`: N context examples instead of the trained number.
+- `input-scale-C`, `weight-scale-C`: all inputs, all noiseless outputs scaled; `wide-query-C`: only the query (3 when
+  not given);
+- `points-N`: N context examples instead of the trained number. The caller asks for them; sampling changes nothing.
 """
 
 from __future__ import annotations
@@ -20,22 +21,46 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iclbench.episodes import Episodes, Points, take
-from iclbench.errors import UsageError
-from iclbench.families.sampling import normal, skewed_inputs
+from iclbench.episodes import Points, take
+from iclbench.errors import UnknownNameError, UsageError
+from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_inputs
+from iclbench.registry import canonical
 
-if TYPE_CHECKING:
-    from iclbench.families.base import FunctionFamily, Truth
+# Kinds that carry a number, and the number they have when none is given (None: it must be given).
+NUMBERED: dict[str, float | None] = {
+    "noisy": 1.0,
+    "input-scale": None,
+    "weight-scale": None,
+    "wide-query": 3.0,
+    "points": None,
+}
+# Kinds whose inputs start from N(0, I) whatever the task's own inputs are.
+_ISOTROPIC = {"orthants", "orthogonal-query", "subspace", "subspace-random", "isotropic", "skewed"}
+# What any function of a vector can be evaluated under.
+FUNCTION_KINDS = frozenset(_ISOTROPIC | set(NUMBERED) | {"repeated-query"})
+KINDS = FUNCTION_KINDS | {"none"}
 
-# Kinds that carry a number, and the number they have when none is given.
-_NUMBERED = {"noisy": 1.0, "input-scale": None, "weight-scale": None, "wide-query": 3.0, "points": None}
-_ISOTROPIC = ("orthants", "orthogonal-query", "subspace", "subspace-random", "isotropic", "skewed")
+
+class Inputs(NamedTuple):
+    """Inputs of a batch under a shift: the context's, one query per prefix (None: the next context point), and which
+    count."""
+
+    x: Float[Tensor, "B N Dx"]
+    queries: Float[Tensor, "B N Dx"] | None = None
+    defined: Bool[Tensor, "B N"] | None = None
+
+    def truncate(self, active_dims: int | None) -> Inputs:
+        """Only the first dimensions in use, all others 0."""
+        if active_dims is None:
+            return self
+        used = torch.arange(self.x.shape[-1], device=self.x.device) < active_dims
+        return self._replace(x=self.x * used, queries=None if self.queries is None else self.queries * used)
 
 
 @dataclass(frozen=True)
@@ -47,105 +72,93 @@ class Shift:
 
     @classmethod
     def parse(cls, name: str) -> Shift:
-        """Read `kind` or `kind-number`; raises `UsageError` when a needed number is missing or is not positive."""
-        found = re.fullmatch(r"([a-z-]*[a-z])(?:-([0-9.]+))?", name)
-        if found is None:
-            raise UsageError(f"'{name}' is not a shift; write a kind or kind-number, like orthants or input-scale-2")
-        kind, number = found.groups()
+        """Read `kind` or `kind-number`.
+
+        Raises:
+            UnknownNameError: no such kind.
+            UsageError: a number is missing, not positive, or goes with a kind that has none.
+        """
+        found = re.fullmatch(r"(.+?)(?:-([0-9.]+))?", canonical(name))
+        kind, number = found.groups() if found else (name, None)
+        if kind not in KINDS:
+            raise UnknownNameError("shift", kind, KINDS)
         if number is None:
-            default = _NUMBERED.get(kind, 1.0)
-            if default is None:
+            value = NUMBERED.get(kind, 1.0)
+            if value is None:
                 raise UsageError(f"shift '{kind}' needs a number, like {kind}-2")
-            return cls(kind, default)
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if kind not in _NUMBERED or not 0 < value < math.inf:
-            raise UsageError(f"'{name}' is not a shift; a positive number goes with {', '.join(sorted(_NUMBERED))}")
+            return cls(kind, value)
+        if kind not in NUMBERED:
+            raise UsageError(f"shift '{name}': a number goes only with {', '.join(sorted(NUMBERED))}; write '{kind}'")
+        value = _positive(number)
+        if value is None or (kind == "points" and not value.is_integer()):
+            wanted = "a whole number of at least 1" if kind == "points" else "a positive number"
+            raise UsageError(f"shift '{name}': expected {wanted} after '{kind}-', got '{number}'")
         return cls(kind, value)
 
     @property
-    def output_scale(self) -> float:
+    def isotropic(self) -> bool:
+        """Whether the inputs start from N(0, I) instead of the task's own distribution."""
+        return self.kind in _ISOTROPIC
+
+    @property
+    def weight_scale(self) -> float:
+        """What noiseless outputs are multiplied by."""
         return self.value if self.kind == "weight-scale" else 1.0
 
-    def noise_variance(self, trained_noise: float) -> float:
-        return self.value**2 if self.kind == "noisy" else trained_noise**2
+    def noise(self, trained: float) -> float:
+        """Standard deviation of the label noise, given that of the task."""
+        return self.value if self.kind == "noisy" else trained
 
-    def sample(
-        self,
-        family: FunctionFamily,
-        truth: Truth,
-        episodes: int,
-        points: int,
-        generator: torch.Generator,
-        active_dims: int | None,
-    ) -> Episodes:
-        """Episodes of `family` under this shift, for functions already drawn."""
-        if self.kind in _ISOTROPIC:
-            x = normal((episodes, points, family.x_dim), generator)
-        else:
-            x = family.inputs(episodes, points, generator)
-        x, queries, defined = self._place(x, generator)
-        if active_dims is not None:
-            x[..., active_dims:] = 0
-        if self.kind == "input-scale":
-            x = self.value * x
-        noise = math.sqrt(self.noise_variance(family.noise))
-        context = family.observe(truth, x, generator, noise, self.output_scale)
-        targets = None
-        if self.kind == "repeated-query":
-            targets, defined = _repeated(context, generator)
-        elif queries is not None:
-            targets = family.observe(truth, queries, generator, noise, self.output_scale)
-        scored = context.mask if defined is None else defined
-        return Episodes(context=context, scored=scored, targets=targets, truth=truth)
-
-    def _place(
-        self, x: Float[Tensor, "B N Dx"], generator: torch.Generator
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Context inputs, queries (None: the next context point) and which of them are defined."""
+    def place(self, x: Float[Tensor, "B N Dx"], generator: torch.Generator) -> Inputs:
+        """Where context and queries lie, from inputs of the task (`isotropic`: of N(0, I)). The query after the first n
+        points is row n."""
         batch, points, dim = x.shape
         half = math.ceil(dim / 2)
         match self.kind:
             case "orthants":
-                signs = torch.sign(normal((batch, 1, dim), generator))
-                return x.abs() * signs, x, None
+                return Inputs(x.abs() * random_signs((batch, 1, dim), generator), queries=x)
             case "orthogonal-query":
-                return x, _orthogonal(x, normal(x.shape, generator)), _up_to(batch, points, dim, x.device)
+                free = _orthogonal_to_earlier(x, normal(x.shape, generator))
+                return Inputs(x, free, (torch.arange(points, device=x.device) < dim).expand(batch, points))
             case "subspace":
-                x[..., half:] = 0
+                return Inputs(x * (torch.arange(dim, device=x.device) < half))
             case "subspace-random":
-                basis = torch.linalg.qr(normal((batch, dim, half), generator)).Q
-                return math.sqrt(dim / half) * x[..., :half] @ basis.transpose(1, 2), None, None
+                basis = orthogonal(normal((batch, dim, half), generator))
+                return Inputs(math.sqrt(dim / half) * x[..., :half] @ basis.transpose(1, 2))
             case "skewed":
-                return skewed_inputs(x, generator), None, None
+                return Inputs(skewed_inputs(x, generator))
             case "wide-query":
-                return x, self.value * x, None
-        return x, None, None
+                return Inputs(x, queries=self.value * x)
+            case "input-scale":
+                return Inputs(self.value * x)
+        return Inputs(x)
 
 
-def _up_to(batch: int, points: int, limit: int, device: torch.device) -> Tensor:
-    """True where fewer than `limit` points come before."""
-    return (torch.arange(points, device=device) < limit).expand(batch, points).clone()
-
-
-def _orthogonal(x: Float[Tensor, "B N D"], drawn: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-    """Row n of `drawn` made orthogonal to the first n rows of `x`, its length kept; rows from n = d on are returned as drawn."""
-    dim = x.shape[-1]
-    basis = torch.linalg.qr(x[:, :dim].double().transpose(1, 2)).Q
-    along = drawn.double() @ basis
-    before = torch.arange(along.shape[-1], device=x.device) < torch.arange(x.shape[1], device=x.device)[:, None]
-    free = drawn.double() - (along * before) @ basis.transpose(1, 2)
-    free = free * (drawn.double().norm(dim=-1, keepdim=True) / free.norm(dim=-1, keepdim=True).clamp_min(1e-12))
-    return torch.where(torch.arange(x.shape[1], device=x.device)[:, None] < dim, free.to(x.dtype), drawn)
-
-
-def _repeated(context: Points, generator: torch.Generator) -> tuple[Points, Tensor]:
-    """For every n a random one of the first n points, label and all; nothing to repeat at n = 0."""
+def repeated(context: Points, generator: torch.Generator) -> tuple[Points, Bool[Tensor, "B N"]]:
+    """For every n a random one of the first n points, and whether there is one (n > 0)."""
     batch, points = context.mask.shape
+    before = torch.arange(points, device=generator.device)
     uniform = torch.rand((batch, points), generator=generator, device=generator.device)
-    earlier = (uniform * torch.arange(points, device=generator.device)).long()
-    repeated = context.map(lambda t: take(t, earlier))
-    defined = torch.arange(points, device=generator.device).expand(batch, points) > 0
-    return repeated, defined
+    earlier = (uniform * before).long()
+    return context.map(lambda t: take(t, earlier)), (before > 0).expand(batch, points)
+
+
+def _positive(number: str) -> float | None:
+    try:
+        value = float(number)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
+def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], drawn: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    """Row n of `drawn` made orthogonal to the first n rows of `x`, its length kept; from row D on, as drawn."""
+    dim = x.shape[-1]
+    # The first n columns of Q span the first n inputs, for every n at once.
+    basis = torch.linalg.qr(x[:, :dim].double().transpose(1, 2)).Q
+    row = torch.arange(x.shape[1], device=x.device).unsqueeze(1)
+    earlier = torch.arange(basis.shape[-1], device=x.device) < row
+    wide = drawn.double()
+    free = wide - ((wide @ basis) * earlier) @ basis.transpose(1, 2)
+    free = free * wide.norm(dim=-1, keepdim=True) / free.norm(dim=-1, keepdim=True)
+    return torch.where(row < dim, free.to(x.dtype), drawn)
