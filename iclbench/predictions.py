@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from iclbench.records import TensorRecord
+
+_P = TypeVar("_P", bound="Prediction")
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -37,7 +39,7 @@ class Prediction(TensorRecord):
 
     @classmethod
     @abstractmethod
-    def from_raw(cls, raw: Float[Tensor, "*shape raw"], outputs: int) -> Self:
+    def from_raw(cls: type[_P], raw: Float[Tensor, "*shape raw"], outputs: int) -> _P:
         """Read the distribution off raw network outputs."""
 
     @abstractmethod
@@ -48,7 +50,7 @@ class Prediction(TensorRecord):
     def scores(self, y: Tensor) -> dict[str, Float[Tensor, "*shape"]]:
         """Every metric of `metrics`, per position."""
 
-    def at(self, index: int | slice | Tensor) -> Self:
+    def at(self: _P, index: slice | Tensor) -> _P:
         """The predictions at some positions (second axis)."""
         return self.map(lambda t: t[:, index])
 
@@ -66,7 +68,7 @@ class Point(Prediction):
         return outputs
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int) -> Self:
+    def from_raw(cls: type[_P], raw: Tensor, outputs: int) -> _P:
         return cls(raw)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -91,7 +93,7 @@ class Gaussian(Prediction):
         return 2 * outputs
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int, floor: float | None = None) -> Self:
+    def from_raw(cls: type[_P], raw: Tensor, outputs: int, floor: float | None = None) -> _P:
         mean, pre = raw.split(outputs, -1)
         floor = cls.floor if floor is None else floor
         return cls(mean, (F.softplus(pre) + floor**2 + 1e-12).sqrt())
@@ -133,7 +135,7 @@ class Mixture(Prediction):
         return cls.components * (1 + 2 * outputs)
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int) -> Self:
+    def from_raw(cls: type[_P], raw: Tensor, outputs: int) -> _P:
         k = cls.components
         logits, means, pre = raw.split([k, k * outputs, k * outputs], -1)
         shape = (*raw.shape[:-1], k, outputs)
@@ -171,7 +173,7 @@ class Categorical(Prediction):
         return outputs
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int) -> Self:
+    def from_raw(cls: type[_P], raw: Tensor, outputs: int) -> _P:
         return cls(raw)
 
     def loss(self, y: Int[Tensor, "*shape"]) -> Tensor:

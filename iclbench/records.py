@@ -11,7 +11,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,20 +31,22 @@ class TensorRecord:
         super().__init_subclass__(**kwargs)
         TensorRecord._classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+    def map(self: _Record, fn: Callable[[Tensor], Tensor]) -> _Record:
         """The same record with `fn` applied to every tensor in it."""
         changes = {f.name: _map(getattr(self, f.name), fn) for f in dataclasses.fields(self)}
         return dataclasses.replace(self, **changes)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self: _Record, index: Any) -> _Record:
         """The episodes that `index` (a slice, a boolean or an integer tensor) picks along the batch axis."""
         return self.map(lambda t: t[index])
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+    def to(
+        self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> _Record:
         """Moved to `device`; floating-point tensors cast to `dtype`."""
         return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
 
-    def detach(self) -> Self:
+    def detach(self: _Record) -> _Record:
         return self.map(Tensor.detach)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -66,7 +68,7 @@ class TensorRecord:
         save_file({k: t.detach().contiguous() for k, t in flat.items()}, str(path), {"record": json.dumps(skeleton)})
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Self:
+    def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:
         """Read a file written by `save`; raises `DataError` when it holds something else."""
         from safetensors import SafetensorError, safe_open
 

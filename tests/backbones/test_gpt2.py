@@ -1,0 +1,111 @@
+"""GPT-2: sizes of the papers, agreement with transformers, and the phases behind its answers."""
+
+import pytest
+import torch
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.gpt2 import GPT2, GPT2Settings, transformers_gpt2
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
+
+
+def model(positions: str = "none", **shape: object) -> GPT2:
+    torch.manual_seed(0)
+    settings = GPT2Settings(size="tiny", positions=positions, init_std=0.2)
+    return GPT2(settings, TaskShape(**{"x_dim": 5, "points": 12, **shape})).eval()
+
+
+def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, count, dim, generator=generator)
+    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
+
+
+def test_the_papers_model_has_the_papers_parameters() -> None:
+    assert GPT2(GPT2Settings(), TaskShape(x_dim=20, points=41)).parameter_count == 9_483_265
+
+
+@pytest.mark.parametrize("positions", ["none", "learned"])
+def test_lean_path_agrees_with_transformers_for_the_same_weights(positions: str) -> None:
+    ours, batch = model(positions), points()
+    theirs = transformers_gpt2(layers=3, width=64, heads=2, positions=24, init_std=0.2).eval()
+    theirs.h.load_state_dict(ours.blocks.state_dict())
+    theirs.ln_f.load_state_dict(ours.norm.state_dict())
+    theirs.wpe.weight.data = ours.positions.weight if positions == "learned" else torch.zeros_like(theirs.wpe.weight)
+    with torch.no_grad():
+        hidden = theirs(inputs_embeds=ours.read_in(batch)).last_hidden_state
+        expected = ours.read_out(hidden[:, ::2])
+        assert torch.allclose(ours.predict_next(batch).mean, expected, atol=2e-6)
+
+
+def test_gradients_agree_with_transformers_for_the_same_weights() -> None:
+    ours, batch = model(), points()
+    theirs = transformers_gpt2(layers=3, width=64, heads=2, positions=24, init_std=0.2).eval()
+    theirs.h.load_state_dict(ours.blocks.state_dict())
+    theirs.ln_f.load_state_dict(ours.norm.state_dict())
+    theirs.wpe.weight.data.zero_()
+    ours.predict_next(batch).loss(batch.y).mean().backward()
+    hidden = theirs(inputs_embeds=ours.read_in(batch).detach()).last_hidden_state
+    (ours.read_out(hidden[:, ::2]) - batch.y).square().sum(-1).mean().backward()
+    for (name, a), b in zip(ours.blocks.named_parameters(), theirs.h.parameters(), strict=True):
+        assert torch.allclose(a.grad, b.grad, atol=1e-5), name
+
+
+def test_y_enters_through_the_first_column_of_the_read_in() -> None:
+    ours, batch = model(), points()
+    padded = torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)
+    tokens = ours.read_in(batch)
+    assert torch.allclose(tokens[:, 1::2], ours.read_in.linear(padded), atol=1e-6)
+    assert torch.equal(tokens[:, ::2], ours.read_in.linear(batch.x))
+
+
+@pytest.mark.parametrize("positions", ["none", "learned"])
+def test_state_grown_point_by_point_answers_like_one_pass(positions: str) -> None:
+    ours, batch = model(positions), points()
+    with torch.no_grad():
+        whole = ours.predict_next(batch).mean
+        state = ours.condition(batch.span(0, 0))
+        for n in range(batch.count):
+            answer = ours.query(state, batch.x[:, n : n + 1]).mean
+            assert torch.allclose(answer[:, 0], whole[:, n], atol=2e-5)
+            state = ours.update(state, batch.span(n, n + 1))
+
+
+@pytest.mark.parametrize("positions", ["none", "learned"])
+def test_forked_queries_equal_one_pass_per_query(positions: str) -> None:
+    ours, batch = model(positions), points()
+    queries = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        forked = ours.predict_next(batch, x_query=queries).mean
+        for n in range(batch.count):
+            swapped = batch.x.clone()
+            swapped[:, n] = queries[:, n]
+            alone = ours.predict_next(Points.full(swapped, batch.y)).mean[:, n]
+            assert torch.allclose(forked[:, n], alone, atol=2e-5)
+
+
+def test_learned_positions_refuse_to_go_beyond_their_table() -> None:
+    with pytest.raises(UsageError, match=r"end at 12 points.*positions=none"):
+        model("learned").predict_next(points(count=13))
+
+
+def test_width_must_be_a_multiple_of_heads() -> None:
+    with pytest.raises(UsageError, match="multiple"):
+        GPT2(GPT2Settings(width=30, heads=4), TaskShape(x_dim=2, points=4))
+
+
+def test_labels_have_their_own_embedding_and_a_categorical_head() -> None:
+    ours = model(classes=4, head="categorical", question="targets")
+    batch = points()
+    labelled = Points.full(batch.x, torch.randint(4, (3, 12)))
+    answer = ours.predict_targets(labelled, batch.x[:, :2])
+    assert answer.logits.shape == (3, 2, 4)
+
+
+def test_loss_counts_only_scored_positions() -> None:
+    ours, batch = model(), points()
+    scored = torch.zeros(3, 12, dtype=torch.bool)
+    scored[:, 4] = True
+    loss, _ = ours.loss(Episodes(context=batch, scored=scored), 0.0, torch.Generator())
+    expected = ours.predict_next(batch).loss(batch.y)[:, 4].mean()
+    assert torch.allclose(loss, expected)

@@ -1,0 +1,48 @@
+"""What all tests share: one torch thread, small cards, small runs."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import tomli_w
+import torch
+
+torch.set_num_threads(1)
+
+
+def small_card(**changes: object) -> dict[str, object]:
+    """A linear task whose smoke preset trains in about a second."""
+    preset = {
+        "points": 8,
+        "episodes": 48,
+        "parameters": {"dim": 3},
+        "train": {
+            "steps": 12,
+            "batch": 8,
+            "lr": 1e-3,
+            "clip": 1.0,
+            "warmup": 3,
+            "log_every": 4,
+            "checkpoint_every": 3,
+            "curriculum": {"dims": {"start": 1, "every": 4}, "points": {"start": 5, "every": 3}},
+        },
+        "backbones": {"gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.1}},
+    }
+    card: dict[str, object] = {
+        "family": "linear",
+        "summary": "linear functions, tiny",
+        "baselines": ["zero", "mean", "knn-3"],
+        "oracles": ["least-squares"],
+        "shifts": ["orthants", "noisy"],
+        "presets": {"smoke": preset},
+    }
+    return card | changes
+
+
+@pytest.fixture
+def card_path(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny-linear.toml"
+    path.write_text(tomli_w.dumps(small_card()))
+    return path

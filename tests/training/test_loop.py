@@ -1,0 +1,167 @@
+"""Training: exact resume, signals, divergence, locks, damaged checkpoints."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from iclbench import tables
+from iclbench.config import resolve_run
+from iclbench.errors import IclbenchError, UsageError
+from iclbench.runs import Run, create
+from iclbench.training import loop
+from iclbench.training.schedule import learning_rate
+
+
+def new_run(card: Path, results: Path, *overrides: str) -> Run:
+    return create(results, resolve_run(str(card), "gpt2", "smoke", 3, overrides))
+
+
+def stop_at(step: int) -> loop.Report:
+    """A reporter that interrupts the process itself when a step is reported."""
+
+    def report(done: int, loss: float) -> None:
+        if done == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return report
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return load_file(run.weights)
+
+
+def same(a: Run, b: Run) -> bool:
+    left, right = weights(a), weights(b)
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+def test_interrupted_and_continued_equals_undisturbed_bit_for_bit(card_path: Path, tmp_path: Path) -> None:
+    straight = new_run(card_path, tmp_path / "a")
+    loop.train(straight)
+    broken = new_run(card_path, tmp_path / "b")
+    with pytest.raises(loop.Interrupted) as stopped:
+        loop.train(broken, report=stop_at(4))
+    assert stopped.value.exit_code == 130
+    assert not broken.finished
+    loop.train(broken)
+    assert same(straight, broken)
+    assert (straight.path / "values.parquet").read_bytes() == (broken.path / "values.parquet").read_bytes()
+
+
+def test_seeds_give_different_weights_and_the_same_seed_the_same(card_path: Path, tmp_path: Path) -> None:
+    runs = [create(tmp_path / n, resolve_run(str(card_path), "gpt2", "smoke", s)) for n, s in [("a", 0), ("b", 0), ("c", 1)]]
+    for run in runs:
+        loop.train(run)
+    assert same(runs[0], runs[1])
+    assert not same(runs[0], runs[2])
+
+
+def test_training_ignores_the_callers_random_state(card_path: Path, tmp_path: Path) -> None:
+    first = new_run(card_path, tmp_path / "a")
+    loop.train(first)
+    torch.manual_seed(12345)
+    torch.randn(7)
+    second = new_run(card_path, tmp_path / "b")
+    loop.train(second)
+    assert same(first, second)
+
+
+def test_truncated_checkpoint_falls_back_to_the_one_before(
+    card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    straight = new_run(card_path, tmp_path / "a")
+    loop.train(straight)
+    broken = new_run(card_path, tmp_path / "b")
+    with pytest.raises(loop.Interrupted):
+        loop.train(broken, report=stop_at(8))
+    newest = sorted(broken.path.glob("checkpoints/*.safetensors"))[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    loop.train(broken)
+    assert newest.name in caplog.text
+    assert same(straight, broken)
+
+
+def test_foreign_checkpoint_is_passed_over(card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    straight = new_run(card_path, tmp_path / "a")
+    loop.train(straight)
+    other = new_run(card_path, tmp_path / "b")
+    folder = other.path / "checkpoints"
+    folder.mkdir()
+    (folder / "step-000000009.safetensors").write_bytes(b"not a checkpoint at all")
+    from_another = new_run(card_path, tmp_path / "c", "train.lr=0.1")
+    loop.train(from_another)
+    last = sorted(from_another.path.glob("checkpoints/*.safetensors"))[-1]
+    (folder / "step-000000010.safetensors").write_bytes(last.read_bytes())
+    loop.train(other)
+    assert "another configuration" in caplog.text
+    assert "step-000000009" in caplog.text
+    assert same(straight, other)
+
+
+def test_diverged_loss_stops_with_advice_and_keeps_the_last_good_checkpoint(card_path: Path, tmp_path: Path) -> None:
+    run = new_run(card_path, tmp_path, "train.lr=1e12", "train.clip=0", "train.steps=60", "train.warmup=0", "train.schedule=constant")
+    with pytest.raises(loop.DivergedError, match=r"train\.lr"):
+        loop.train(run)
+    assert not run.finished
+    for path in run.path.glob("checkpoints/*.safetensors"):
+        assert all(torch.isfinite(t).all() for k, t in load_file(path).items() if k.startswith("log."))
+
+
+def test_second_process_on_the_same_run_says_so(card_path: Path, tmp_path: Path) -> None:
+    run = new_run(card_path, tmp_path)
+    spawn = multiprocessing.get_context("spawn")
+    ready, done = spawn.Event(), spawn.Event()
+    other = spawn.Process(target=_hold, args=(run, ready, done))
+    other.start()
+    try:
+        assert ready.wait(60)
+        with pytest.raises(IclbenchError, match="another process"):
+            loop.train(run)
+    finally:
+        done.set()
+        other.join()
+    loop.train(run)
+    assert run.finished
+
+
+def _hold(run: Run, ready, done) -> None:
+    with run.lock():
+        ready.set()
+        done.wait(60)
+
+
+def test_same_name_with_other_settings_shows_the_difference(card_path: Path, tmp_path: Path) -> None:
+    new_run(card_path, tmp_path)
+    with pytest.raises(UsageError, match=r"train\.lr: 0\.001 -> 0\.5"):
+        new_run(card_path, tmp_path, "train.lr=0.5")
+
+
+def test_training_lowers_the_loss_and_logs_it(card_path: Path, tmp_path: Path) -> None:
+    run = new_run(card_path, tmp_path, "train.steps=150", "train.log_every=25", "train.curriculum.dims.start=3",
+                  "train.curriculum.points.start=9", "backbone.init_std=0.25", "train.lr=3e-3")  # fmt: skip
+    loop.train(run)
+    curve = tables.read("values", run.path / "values.parquet")
+    assert curve["axis_value"].tolist() == [25, 50, 75, 100, 125, 150]
+    assert curve["value"].iloc[-1] < 0.95 * curve["value"].iloc[0]
+
+
+def test_learning_rates() -> None:
+    settings = resolve_settings(steps=100, warmup=10, schedule="cosine")
+    rates = [learning_rate(settings, step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == pytest.approx(1.0)
+    assert rates[55] == pytest.approx(0.5)
+    assert rates[99] < 0.001
+    inverse = resolve_settings(steps=100, warmup=4, schedule="inverse-sqrt")
+    assert learning_rate(inverse, 15) == pytest.approx(0.5)
+
+
+def resolve_settings(**values: object):
+    from iclbench.cards import TrainSettings
+
+    return TrainSettings(lr=1.0, **values)
