@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -78,9 +79,9 @@ SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {"values": VALUES, 
 
 # A row is told apart from all others by these columns.
 _KEYS: dict[TableName, list[str]] = {
-    "values": ["run", "task", "preset", "seed", "shift", "evaluator", "axis", "axis_value", "n_context", "n_related",
-               "metric", "prompt_set"],
-    "costs": ["run", "phase", "n_points", "metric", "device", "threads"],
+    "values": ["run", "task", "contestant", "preset", "seed", "shift", "evaluator", "axis", "axis_value", "n_context",
+               "n_related", "metric", "prompt_set"],
+    "costs": ["run", "task", "preset", "phase", "n_points", "metric", "device", "threads"],
     "errors": ["run", "prompt_set", "metric", "n_context", "episode"],
 }
 _KINDS = {"backbone", "baseline", "oracle", "published"}
@@ -106,7 +107,9 @@ def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
         typed = data[list(schema)].astype({c: dtype for c, (dtype, _, _) in schema.items()})
     except (TypeError, ValueError) as error:
         raise TableError(f"table '{table}': {error}") from error
-    for column, (_, optional, _) in schema.items():
+    for column, (dtype, optional, _) in schema.items():
+        if dtype == "Float64":  # a NaN computed inside a nullable column is not the missing value everywhere in pandas
+            typed[column] = typed[column].mask(np.isnan(typed[column].to_numpy(float, na_value=np.nan)))
         if not optional and typed[column].isna().any():
             raise TableError(f"table '{table}': column '{column}' has missing values")
     if table == "values":
@@ -145,7 +148,7 @@ def read(table: TableName, path: Path) -> pd.DataFrame:
         found = _metadata(path).get("table")
         if found != table:
             raise TableError(f"{path} is not an iclbench '{table}' table")
-        return validate(table, pq.read_table(path).to_pandas())
+        return validate(table, pq.read_table(path, partitioning=None).to_pandas())
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TableError(f"{path} cannot be read as an iclbench table: {str(error).splitlines()[0]}") from error
 
@@ -165,14 +168,19 @@ def _metadata(path: Path) -> dict[str, str]:
     }
 
 
-def read_all(table: TableName, results: Path) -> pd.DataFrame:
-    """All rows of one table below a results folder. A file that cannot be read is named in a warning and left alone."""
+def read_all(table: TableName, results: Path, skipped: list[TableError] | None = None) -> pd.DataFrame:
+    """All rows of one table below a results folder; of rows that stand in two files, the first.
+
+    A file that cannot be read is named in a warning, added to `skipped`, and left alone.
+    """
     frames = []
     for path in files(table, results):
         try:
             frames.append(read(table, path))
         except TableError as error:
             log.warning("skipped: %s", error)
+            if skipped is not None:
+                skipped.append(error)
     if not frames:
         return frame(table, [])
     return pd.concat(frames, ignore_index=True).drop_duplicates(_KEYS[table], keep="first", ignore_index=True)

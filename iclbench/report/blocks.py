@@ -1,0 +1,125 @@
+"""What a report is made of: sections of text, tables and figures, independent of how they are written out.
+
+Sections build these blocks from the frames; `page` writes them as HTML, `exports` as CSV, Markdown, LaTeX, PNG and SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from iclbench.report.formats import text
+from iclbench.report.style import Look
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table as it is shown.
+
+    `key` names the column of the frame, `show` writes one of its values; `low` and `high` name the ends of an interval
+    that is written behind the value; `shade` maps a value to a background between 0 (white) and 1.
+    """
+
+    key: str
+    header: str
+    show: Callable[[Any], str] = text
+    numeric: bool = False
+    low: str | None = None
+    high: str | None = None
+    shade: Callable[[Any], float | None] | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    shade: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame with every digit (what the CSV file holds) and the columns in which it is shown.
+
+    The first column names the row. `group` is a column of the frame: a rule is drawn wherever its value changes.
+    """
+
+    name: str
+    title: str
+    caption: str
+    frame: pd.DataFrame
+    columns: tuple[Column, ...]
+    group: str | None = None
+    folded: bool = False
+
+    def rows(self) -> list[list[Cell]]:
+        """Every row as it is shown."""
+        return [[_cell(column, record) for column in self.columns] for record in self.frame.to_dict("records")]
+
+    def starts_group(self) -> list[bool]:
+        """For every row: whether a group begins there (never in the first row)."""
+        if self.group is None:
+            return [False] * len(self.frame)
+        values = self.frame[self.group].tolist()
+        return [i > 0 and values[i] != values[i - 1] for i in range(len(values))]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing of a figure: the rows of the figure's data in which every column of `where` has that value."""
+
+    title: str
+    where: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure, twice: `static` is a complete Vega-Lite specification with its data and a legend, for PNG and SVG;
+    `live` is a specification without data that the page draws once per panel, with the rows of `data`.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    data: pd.DataFrame
+    static: dict[str, Any]
+    live: dict[str, Any]
+    panels: tuple[Panel, ...] = (Panel(""),)
+    legend: Mapping[str, Look] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, or a list when there are `items`."""
+
+    text: str
+    items: tuple[str, ...] = ()
+
+
+Block = Text | Table | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands below it. `id` is unique on the page and safe in file names."""
+
+    id: str
+    title: str
+    blocks: tuple[Block, ...] = ()
+    parts: tuple[Section, ...] = ()
+
+    def walk(self) -> list[Block]:
+        """All blocks of the section and of its parts, in reading order."""
+        return [*self.blocks, *(block for part in self.parts for block in part.walk())]
+
+
+def _cell(column: Column, record: dict[Any, Any]) -> Cell:
+    value = record[column.key]
+    if value is None or value is pd.NA or value != value:
+        return Cell("–")
+    shown = column.show(value)
+    if column.low and column.high and not (pd.isna(record[column.low]) or pd.isna(record[column.high])):
+        shown += f" [{column.show(record[column.low])}, {column.show(record[column.high])}]"
+    return Cell(shown, column.shade(value) if column.shade else None)

@@ -1,0 +1,191 @@
+"""The frames behind a report: what was read, what is comparable, and one slice per task and preset.
+
+Numbers are comparable only when they were scored on the same frozen prompts of the same card. Where a folder holds several
+versions, the one with the most runs is shown and the others are named under "missing or failed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.errors import UsageError
+from iclbench.report.style import Look, looks
+
+EXTRAPOLATION = r"points-\d+"
+KINDS = ("oracle", "backbone", "baseline", "published")
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was read from a results folder."""
+
+    values: pd.DataFrame
+    costs: pd.DataFrame
+    errors: EpisodeErrors
+    skipped: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        """The look of every contestant, the same all over the report."""
+        by_kind = self.values.groupby("kind")["contestant"].unique()
+        return looks(*(by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle")))
+
+    @cached_property
+    def slices(self) -> list[Slice]:
+        """One per task and preset, sorted by name."""
+        own = self.values[self.values["kind"] != "published"]
+        pairs = own[["task", "preset"]].drop_duplicates().sort_values(["task", "preset"])
+        return [Slice(self, str(task), str(preset)) for task, preset in pairs.itertuples(index=False)]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a report says of one task at one preset."""
+
+    results: Results = field(repr=False)
+    task: str
+    preset: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.task}-{self.preset}"
+
+    @cached_property
+    def values(self) -> pd.DataFrame:
+        return _of(self.results.values, self.task, self.preset)
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        return _of(self.results.costs, self.task, self.preset)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Learning curves, averaged over the runs (seeds) of a contestant.
+
+        Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes. With several
+        runs the interval reaches from the lowest lower to the highest upper end.
+        """
+        v = self.values
+        rows = v[v["axis"].isna() & v["n_context"].notna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        keys = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
+        return average(rows, keys)
+
+    @cached_property
+    def summaries(self) -> pd.DataFrame:
+        """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves."""
+        v = self.values
+        rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        return average(rows, ["evaluator", "metric", "shift", "kind", "contestant"])
+
+    @cached_property
+    def trained_length(self) -> int | None:
+        """The number of examples the backbones were trained with: where their in-distribution curves end."""
+        c = self.curves
+        lengths = c.loc[(c["shift"] == "none") & (c["kind"] == "backbone"), "n_context"]
+        return int(lengths.max()) if len(lengths) else None
+
+    @property
+    def shifts(self) -> list[str]:
+        """Shifts other than `none` and other than more points."""
+        found = self.curves["shift"].unique()
+        return sorted(s for s in found if s != "none" and not pd.Series([s]).str.fullmatch(EXTRAPOLATION).item())
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Every contestant with rows here, and its kind."""
+        v = self.values[self.values["kind"] != "published"]
+        return dict(zip(v["contestant"], v["kind"], strict=True))
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        """The looks of the contestants met here. What is the oracle of one task may be a baseline of another."""
+        oracles = [name for name, kind in self.kinds.items() if kind == "oracle"]
+        return {name: self.results.looks[name] for name in self.kinds} | looks([], [], oracles)
+
+
+class EpisodeErrors:
+    """The errors of single episodes on some prompt sets, for paired comparisons."""
+
+    def __init__(self, frames: Iterator[pd.DataFrame], prompt_sets: set[str]) -> None:
+        self._found: dict[tuple[str, str, str], pd.DataFrame] = {}
+        for data in frames:
+            kept = data[data["prompt_set"].isin(prompt_sets) & data["n_context"].notna()]
+            for (run, prompt_set, metric), rows in kept.groupby(["run", "prompt_set", "metric"]):
+                wide = rows.pivot(index="episode", columns="n_context", values="value").astype(float)
+                self._found.setdefault((str(run), str(prompt_set), str(metric)), wide)
+
+    def of(self, runs: list[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
+        """Episodes x context sizes, averaged over runs; None unless every run has its errors."""
+        found = [self._found.get((run, prompt_set, metric)) for run in runs]
+        wide = [frame for frame in found if frame is not None]
+        if not wide or len(wide) < len(found):
+            return None
+        return pd.concat(wide).groupby(level=0).mean().dropna(axis=1)
+
+
+def load(results: Path) -> Results:
+    """Read a results folder; raises `UsageError` when there is nothing to report."""
+    problems: list[tables.TableError] = []
+    values = tables.read_all("values", results, problems)
+    if values.empty:
+        skipped = f" ({len(problems)} unreadable files were skipped)" if problems else ""
+        raise UsageError(
+            f"no results in {results}{skipped}; run 'iclbench demo', or 'iclbench train TASK BACKBONE' and then "
+            "'iclbench eval', or name another folder with --results"
+        )
+    costs = tables.read_all("costs", results, problems)
+    values, set_aside = comparable(values)
+    paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
+    errors = EpisodeErrors(_errors(results, problems), paired)
+    # Paths relative to the folder: the same tables give the same page wherever they lie.
+    skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
+    return Results(values, costs, errors, skipped_lines, set_aside)
+
+
+def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The rows on the most used card and prompt set of each task, preset and shift, and one line per group left out."""
+    keep = pd.Series(True, index=values.index)
+    lines: list[str] = []
+    own = values["kind"] != "published"
+    for columns, label in ((["task", "preset", "card"], "card"), (["task", "preset", "shift", "prompt_set"], "prompt set")):
+        rows = values[keep & own & values[columns[-1]].notna()]
+        users = rows.groupby(columns)["run"].nunique().reset_index().sort_values(["run", columns[-1]], ascending=[False, True])
+        others = users[users.duplicated(columns[:-1])]
+        for other in others.sort_values(columns).to_dict("records"):
+            lines.append(
+                " · ".join(str(other[c]) for c in columns[:-1])
+                + f": {other['run']} runs on another {label} ({other[columns[-1]]}) are not shown; evaluate them again"
+            )
+            dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
+            keep &= ~dropped.fillna(False).astype(bool)
+    return values[keep].reset_index(drop=True), tuple(lines)
+
+
+def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """One row per key: the mean over runs, the envelope of their intervals, the number of runs and of episodes."""
+    averaged = rows.groupby(keys, as_index=False).agg(
+        value=("value", "mean"), low=("low", "min"), high=("high", "max"), runs=("run", "nunique"),
+        n_episodes=("n_episodes", "min"),
+    )  # fmt: skip
+    return averaged
+
+
+def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:
+    return data[(data["task"] == task) & (data["preset"] == preset)]
+
+
+def _errors(results: Path, problems: list[tables.TableError]) -> Iterator[pd.DataFrame]:
+    """One file at a time: the errors of all episodes together may not fit into memory."""
+    for path in tables.files("errors", results):
+        try:
+            yield tables.read("errors", path)
+        except tables.TableError as error:
+            tables.log.warning("skipped: %s", error)
+            problems.append(error)

@@ -1,0 +1,80 @@
+"""Figures as PNG and SVG, tables as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from iclbench.files import atomic
+from iclbench.report.blocks import Figure, Table
+
+FORMATS = ("png", "svg")
+TABLE_FORMATS = ("csv", "md", "tex")
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    "–": "--", "−": "$-$", "·": r"$\cdot$",
+}  # fmt: skip
+
+
+def write_text(path: Path, content: str) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(content, encoding="utf-8", newline="\n")
+
+
+def write_figure(figure: Figure, folder: Path, formats: Sequence[str]) -> None:
+    """One file per format, drawn by vl-convert: no browser and no network."""
+    import altair
+    import vl_convert
+
+    if not formats:
+        return
+    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    svg = vl_convert.vegalite_to_svg(figure.static, vl_version=version)
+    if "svg" in formats:
+        write_text(folder / f"{figure.name}.svg", svg)
+    if "png" in formats:
+        with atomic(folder / f"{figure.name}.png") as temporary:
+            temporary.write_bytes(vl_convert.svg_to_png(svg, scale=2))
+
+
+def write_table(table: Table, folder: Path) -> None:
+    write_text(folder / f"{table.name}.csv", table.frame.to_csv(index=False, lineterminator="\n"))
+    write_text(folder / f"{table.name}.md", markdown(table))
+    write_text(folder / f"{table.name}.tex", latex(table))
+
+
+def markdown(table: Table) -> str:
+    """A pipe table; numbers are aligned to the right."""
+    rule = ["---:" if column.numeric else ":---" for column in table.columns]
+    lines = [[_markdown(c.header) for c in table.columns], rule]
+    lines += [[_markdown(cell.text) for cell in row] for row in table.rows()]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{_markdown(table.caption)}\n"
+
+
+def latex(table: Table) -> str:
+    """A `table` environment with booktabs rules."""
+    head = " & ".join(_latex(c.header) for c in table.columns)
+    body = []
+    for row, starts in zip(table.rows(), table.starts_group(), strict=True):
+        body.append((r"\addlinespace" + "\n" if starts else "") + " & ".join(_latex(cell.text) for cell in row) + r" \\")
+    spec = "".join("r" if c.numeric else "l" for c in table.columns)
+    lines = [
+        "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{spec}}}", r"\toprule",
+        rf"{head} \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(table.caption)}}}",
+        rf"\label{{tab:{table.name}}}", r"\end{table}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(text: str) -> str:
+    flat = re.sub(r"\s+", " ", text)
+    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", flat)
+
+
+def _latex(text: str) -> str:
+    flat = re.sub(r"\s+", " ", text)
+    # A leading bracket would be read as the optional argument of the row before.
+    return "".join(_LATEX.get(character, character) for character in flat).replace("[", "{[}")

@@ -1,0 +1,1 @@
+"""Vega-Lite specifications, built with altair from tidy frames."""

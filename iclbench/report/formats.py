@@ -1,0 +1,80 @@
+"""How single values are written for people."""
+
+from typing import Any
+
+
+def text(value: Any) -> str:
+    return str(value)
+
+
+def number(value: float) -> str:
+    """Three significant digits.
+
+    >>> number(0.12345), number(1.0), number(1234.5), number(2e-9), number(0)
+    ('0.123', '1.00', '1230', '2.0e-09', '0')
+    """
+    value = float(value)
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3:
+        return f"{value:.1e}"
+    if abs(value) >= 1e5:
+        return f"{value:.2e}"
+    if abs(value) >= 100:
+        return f"{float(f'{value:.3g}'):.0f}"
+    return f"{value:#.3g}"
+
+
+def signed(value: float) -> str:
+    """A number with its sign: '+0.123'."""
+    return ("+" if value > 0 else "") + number(value)
+
+
+def integer(value: float) -> str:
+    return f"{int(value):,}"
+
+
+def count(value: float) -> str:
+    """Parameters and the like.
+
+    >>> count(950), count(9_483_265), count(22_400)
+    ('950', '9.48 M', '22.4 k')
+    """
+    return _scaled(value, 1000, ("", " k", " M", " G", " T"))
+
+
+def nbytes(value: float) -> str:
+    """
+    >>> nbytes(512), nbytes(3 * 1024**2)
+    ('512 B', '3.00 MiB')
+    """
+    return _scaled(value, 1024, (" B", " KiB", " MiB", " GiB", " TiB"))
+
+
+def seconds(value: float) -> str:
+    """
+    >>> seconds(0.0021), seconds(3.25), seconds(222), seconds(7500)
+    ('2.10 ms', '3.25 s', '3 min 42 s', '2 h 5 min')
+    """
+    if value < 1:
+        return f"{1000 * value:#.3g} ms"
+    if value < 60:
+        return f"{value:#.3g} s"
+    if value < 3600:
+        return f"{int(value) // 60} min {int(value) % 60} s"
+    return f"{int(value) // 3600:,} h {int(value) % 3600 // 60} min"
+
+
+def plural(n: int, noun: str) -> str:
+    """
+    >>> plural(1, "task"), plural(3, "task")
+    ('1 task', '3 tasks')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    value, power = float(value), 0
+    while abs(value) >= base and power < len(units) - 1:
+        value, power = value / base, power + 1
+    return f"{value:.0f}{units[0]}" if power == 0 else f"{value:#.3g}{units[power]}"

@@ -1,0 +1,27 @@
+"""What the report knows of a metric: its label, which direction is better, and whether its axis is logarithmic."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    label: str
+    lower_is_better: bool = True
+    log: bool = False
+
+
+METRICS = {
+    "squared_error": Metric("normalised squared error", log=True),
+    "loss": Metric("training loss", log=True),
+    "cross_entropy": Metric("cross-entropy"),
+    "log_likelihood": Metric("log-likelihood", lower_is_better=False),
+    "accuracy": Metric("accuracy", lower_is_better=False),
+    "auc": Metric("area under the learning curve"),
+    "score": Metric("score", lower_is_better=False),
+}
+SUMMARIES = ("auc", "score")
+
+
+def metric(name: str) -> Metric:
+    """The known metric, or a plain one on a linear axis; of an unknown metric more is taken to be better unless it is an error."""
+    return METRICS.get(name) or Metric(name.replace("_", " "), lower_is_better=name.endswith(("error", "loss")))

@@ -1,0 +1,55 @@
+"""Who is better than whom: paired comparisons on the same episodes, and ranks that admit ties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference over episodes with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def tied(self) -> bool:
+        return self.low <= 0 <= self.high
+
+
+def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Difference | None:
+    """Mean of a - b, paired by episode, with Student's t interval.
+
+    Both frames are episodes x context sizes; each episode's score is its mean over the context sizes that both have. None
+    when they share fewer than two episodes or no context size.
+    """
+    episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns)
+    if len(episodes) < 2 or len(sizes) == 0:
+        return None
+    gap = (a.loc[episodes, sizes].to_numpy() - b.loc[episodes, sizes].to_numpy()).mean(axis=1)
+    mean = float(gap.mean())
+    half = float(stats.t.ppf(0.5 + level / 2, len(gap) - 1) * gap.std(ddof=1) / np.sqrt(len(gap)))
+    return Difference(mean, mean - half, mean + half)
+
+
+def ranks(order: Sequence[str], episodes: Mapping[str, pd.DataFrame | None]) -> dict[str, int]:
+    """Ranks for contestants sorted from best to worst. Whoever cannot be told apart from the first of a rank shares it.
+
+    Comparing with the first of the group, not with the neighbour, keeps a chain of small steps from ending in one rank.
+    """
+    found: dict[str, int] = {}
+    leader = ""
+    for position, name in enumerate(order, start=1):
+        first, own = episodes.get(leader), episodes.get(name)
+        gap = difference(own, first) if own is not None and first is not None else None
+        if gap is not None and gap.tied:
+            found[name] = found[leader]
+        else:
+            found[name], leader = position, name
+    return found

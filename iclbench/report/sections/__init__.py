@@ -1,0 +1,45 @@
+"""The sections of a report, in reading order. Each takes the frames and returns a section, or None when it has no rows.
+
+A new kind of result (probes, classification, language models) becomes a new file here and a new entry in one of the lists.
+"""
+
+from collections.abc import Callable
+
+from iclbench.report.blocks import Section
+from iclbench.report.data import Results, Slice
+from iclbench.report.sections import (
+    costs,
+    extrapolation,
+    leaderboard,
+    learning_curves,
+    missing,
+    overview,
+    provenance,
+    published,
+    shifts,
+    training,
+)
+
+OPENING: list[Callable[[Results], Section | None]] = [overview.section]
+OF_TASK: list[Callable[[Slice], Section | None]] = [
+    learning_curves.section,
+    leaderboard.section,
+    extrapolation.section,
+    shifts.section,
+    published.section,
+    training.section,
+]
+CLOSING: list[Callable[[Results], Section | None]] = [costs.section, missing.section, provenance.section]
+
+
+def report(results: Results) -> list[Section]:
+    """All sections that have something to say."""
+    opening = [section(results) for section in OPENING]
+    tasks = [_task(task) for task in results.slices]
+    closing = [section(results) for section in CLOSING]
+    return [section for section in (*opening, *tasks, *closing) if section is not None]
+
+
+def _task(task: Slice) -> Section | None:
+    parts = tuple(part for part in (section(task) for section in OF_TASK) if part is not None)
+    return Section(task.id, f"{task.task} · {task.preset}", parts=parts) if parts else None

@@ -1,0 +1,134 @@
+"""Who is best: area under the learning curve with honest ties, error at a few context sizes, score and costs."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.data import Slice
+from iclbench.report.formats import count, integer, nbytes, number, seconds, signed
+from iclbench.report.metrics import metric
+from iclbench.report.pairs import difference, ranks
+
+COSTS = {
+    "parameters": ("model", "parameters"),
+    "train_seconds": ("train", "seconds"),
+    "evaluate_seconds": ("evaluate", "seconds"),
+    "evaluate_bytes": ("evaluate", "bytes"),
+}
+
+
+def section(task: Slice) -> Section | None:
+    summaries = task.summaries[task.summaries["shift"] == "none"]
+    boards = [
+        board(task, str(evaluator), rows)
+        for evaluator, rows in summaries.groupby("evaluator")
+        if (rows["metric"] == "auc").any()
+    ]
+    return Section(f"{task.id}-leaderboard", "Leaderboard", tuple(boards)) if boards else None
+
+
+def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
+    """The leaderboard of one question."""
+    curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
+    name = "squared_error" if (curves["metric"] == "squared_error").any() else next(iter(curves["metric"]), "squared_error")
+    frame = _summary(summaries, "auc").rename(columns={"value": "auc", "low": "auc_low", "high": "auc_high"})
+    frame = frame.sort_values(["auc", "contestant"], kind="stable", ignore_index=True)
+    frame = _with_ranks(task, evaluator, name, frame)
+    score = _summary(summaries, "score")[["contestant", "value", "low", "high"]]
+    frame = frame.merge(score.rename(columns={"value": "score", "low": "score_low", "high": "score_high"}), "left", "contestant")
+    frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
+    frame = _with_costs(task, frame)
+    columns = (
+        Column("contestant", "contestant"),
+        Column("rank", "rank", integer, numeric=True),
+        Column("kind", "kind"),
+        Column("runs", "runs", integer, numeric=True),
+        Column("auc", "area under curve", number, True, "auc_low", "auc_high"),
+        Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
+        *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
+        Column("score", "score", number, True, "score_low", "score_high"),
+        Column("parameters", "parameters", count, numeric=True),
+        Column("train_seconds", "training", seconds, numeric=True),
+        Column("evaluate_seconds", "evaluation", seconds, numeric=True),
+        Column("evaluate_bytes", "peak memory", nbytes, numeric=True),
+    )
+    shown = tuple(c for c in columns if c.key in ("contestant", "auc") or frame[c.key].notna().any())
+    return Table(
+        name=f"{task.id}-leaderboard-{evaluator}",
+        title=f"{task.task}: leaderboard",
+        caption=f"Sorted by the area under the learning curve (mean {metric(name).label} over context sizes; lower is better) with "
+        "its 95 % interval over episodes. Equal ranks: not told apart from the first of that rank by a paired 95 % interval over "
+        "the same episodes. Behind the row above: the mean paired difference with that interval, over the context sizes both were "
+        "asked at. Several seeds of a backbone are averaged episode by episode, so intervals do not cover the choice of seed. "
+        "Oracles are ceilings and hold no rank.",
+        frame=frame[[*[c for c in frame.columns if c in _order(sizes)]]],
+        columns=shown,
+        group="group",
+    )
+
+
+def _order(sizes: list[int]) -> list[str]:
+    return [
+        "contestant", "kind", "runs", "rank", "group", "auc", "auc_low", "auc_high", "behind", "behind_low", "behind_high",
+        *(f"n{n}" for n in sizes), "score", "score_low", "score_high", *COSTS,
+    ]  # fmt: skip
+
+
+def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
+    rows = summaries[summaries["metric"] == name]
+    return rows[["contestant", "kind", "runs", "value", "low", "high"]]
+
+
+def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns rank (missing for oracles), group (rank of the last contestant above) and the difference to the row above."""
+    v = task.values
+    curves = v[(v["shift"] == "none") & (v["evaluator"] == evaluator) & (v["metric"] == name) & v["prompt_set"].notna()]
+    episodes = {}
+    for contestant, rows in curves.groupby("contestant"):
+        runs, prompt_set = sorted(rows["run"].unique()), str(rows["prompt_set"].iloc[0])
+        episodes[str(contestant)] = task.results.errors.of(runs, prompt_set, name)
+    order = frame["contestant"].tolist()
+    found = ranks([c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"], episodes)
+    gaps = [None] + [
+        difference(a, b) if (a := episodes.get(lower)) is not None and (b := episodes.get(upper)) is not None else None
+        for upper, lower in zip(order, order[1:], strict=False)
+    ]
+    rank = pd.Series([found.get(c) for c in order], dtype="Int64")
+    return frame.assign(
+        rank=rank,
+        group=rank.ffill().fillna(0),
+        behind=pd.Series([g.value if g else None for g in gaps], dtype="Float64"),
+        behind_low=pd.Series([g.low if g else None for g in gaps], dtype="Float64"),
+        behind_high=pd.Series([g.high if g else None for g in gaps], dtype="Float64"),
+    )
+
+
+def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
+    """Columns n<k> with the error after k examples: up to three sizes at which everybody was asked."""
+    asked = curves.groupby("n_context")["contestant"].nunique()
+    common = sorted(int(n) for n in asked[asked == asked.max()].index if n > 0)
+    last = common[-1] if common else 0
+    sizes = sorted({min(common, key=lambda n: abs(n - last * part)) for part in (0.25, 0.5, 1)} if common else set())
+    wide = curves[curves["n_context"].isin(sizes)].pivot(index="contestant", columns="n_context", values="value")
+    wide = wide.rename(columns={n: f"n{n}" for n in sizes}).reset_index()
+    return frame.merge(wide, "left", "contestant"), sizes
+
+
+def _with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
+    """Costs on the machine that measured most of them: means over runs; of several evaluations the shortest one."""
+    costs = task.costs
+    for key, (phase, what) in COSTS.items():
+        rows = costs[(costs["phase"] == phase) & (costs["metric"] == what)]
+        if rows.empty:
+            frame = frame.assign(**{key: pd.Series(pd.NA, index=frame.index, dtype="Float64")})
+            continue
+        machine = rows.groupby(["device", "threads"])["run"].nunique().sort_values(ascending=False, kind="stable").index[0]
+        rows = rows[(rows["device"] == machine[0]) & (rows["threads"] == machine[1])]
+        shortest = rows.groupby("contestant")["n_points"].transform("min")
+        rows = rows[shortest.isna() | (rows["n_points"] == shortest).fillna(False).astype(bool)]
+        mean = rows.groupby("contestant")["value"].mean().rename(key).reset_index()
+        frame = frame.merge(mean, "left", "contestant")
+    return frame
+
+

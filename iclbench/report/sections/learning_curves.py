@@ -1,0 +1,58 @@
+"""In-distribution learning curves: one figure per question and metric, and the numbers behind it at a few context sizes."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Block, Column, Section, Table
+from iclbench.report.data import KINDS, Slice
+from iclbench.report.figures import learning
+from iclbench.report.formats import number
+from iclbench.report.metrics import metric
+
+AT_MOST = 8
+
+
+def section(task: Slice) -> Section | None:
+    rows = task.curves[task.curves["shift"] == "none"]
+    blocks: list[Block] = []
+    for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
+        label = metric(str(name)).label
+        stem = f"curves-{evaluator}-{name}".replace("_", "-")
+        blocks += [
+            learning.figure(
+                task, group, ["none"], name=stem, title=f"{task.task}: learning curves",
+                caption=f"{label.capitalize()} against the number of examples in context, on the training distribution"
+                f"{'' if evaluator == 'next' else f' (question: {evaluator})'}.",
+            ),
+            numbers(task, group, stem, label),
+        ]  # fmt: skip
+    return Section(f"{task.id}-curves", "Learning curves", tuple(blocks)) if blocks else None
+
+
+def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
+    """The curves as a table: a row per contestant, a column per context size."""
+    sizes = thinned(sorted(int(n) for n in rows["n_context"].unique()))
+    order = {kind: i for i, kind in enumerate(KINDS)}
+    wide = rows[rows["n_context"].isin(sizes)].pivot(index=["kind", "contestant"], columns="n_context", values="value")
+    wide = wide.reset_index().sort_values("kind", key=lambda k: k.map(order), kind="stable")
+    wide = wide.rename(columns={n: f"n{n}" for n in sizes})[["contestant", "kind", *(f"n{n}" for n in sizes)]]
+    columns = [Column("contestant", "contestant")] + [Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes]
+    return Table(
+        name=f"{task.id}-{stem}",
+        title="Numbers behind the figure",
+        caption=f"{label.capitalize()} after n examples; mean over episodes and seeds. "
+        "A dash: not asked at this n (costly baselines are asked on a grid).",
+        frame=wide.reset_index(drop=True),
+        columns=tuple(columns),
+        group="kind",
+        folded=True,
+    )
+
+
+def thinned(sizes: list[int]) -> list[int]:
+    """At most eight of the sizes, evenly spread, first and last included."""
+    if len(sizes) <= AT_MOST:
+        return sizes
+    step = (len(sizes) - 1) / (AT_MOST - 1)
+    return [sizes[round(i * step)] for i in range(AT_MOST)]

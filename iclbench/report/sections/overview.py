@@ -1,0 +1,73 @@
+"""The page in one look: how to read it, and the score of every contestant on every task."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Column, Section, Table, Text
+from iclbench.report.data import Results
+from iclbench.report.formats import number
+
+_KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
+
+
+def section(results: Results) -> Section:
+    table = scores(results)
+    blocks = (Text(reading(results)), *([table] if table is not None else []))
+    return Section("overview", "Overview", blocks)
+
+
+def reading(results: Results) -> str:
+    """How to read the numbers, with the normaliser and the interval spelt out."""
+    v = results.values
+    episodes = sorted(int(n) for n in v.loc[v["shift"] == "none", "n_episodes"].dropna().unique())
+    counted = f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
+    normalisers = "; ".join(
+        f"{task.id}: {', '.join(number(n) for n in sorted(task.values['normaliser'].dropna().unique()))}"
+        for task in results.slices
+    )
+    return (
+        "How to read this. Every contestant meets the same frozen prompts: after n examples it predicts the next output. Errors are "
+        "squared errors divided by the task's normaliser, the variance of the noiseless outputs under the training distribution "
+        f"({normalisers}), so that always predicting zero scores about 1 and lower is better. Values are means over {counted} "
+        "episodes; intervals are 95 % bootstrap intervals over episodes, and with several seeds they reach from the lowest to the "
+        "highest end. The score compares areas under the learning curve: (contestant − zero) / (best baseline or oracle − zero). 0 is "
+        "as good as predicting zero, 1 as good as the best classical method."
+    )
+
+
+def scores(results: Results) -> Table | None:
+    """Contestants x tasks."""
+    parts = []
+    for task in results.slices:
+        s = task.summaries
+        rows = s[(s["metric"] == "score") & (s["shift"] == "none") & (s["evaluator"] == s["evaluator"].min())]
+        parts.append(rows[["contestant", "kind", "value"]].assign(column=task.id))
+    rows = pd.concat(parts, ignore_index=True)
+    if rows.empty:
+        return None
+    # What is an oracle on one task may be a baseline on another; it gets one row.
+    kinds = rows.groupby("contestant")["kind"].agg(lambda k: min(k, key=lambda kind: _KIND_ORDER[kind]))
+    wide = rows.pivot(index="contestant", columns="column", values="value")
+    columns = [task.id for task in results.slices if task.id in wide.columns]
+    frame = wide[columns].assign(kind=kinds, order=kinds.map(_KIND_ORDER), best=wide.mean(axis=1)).reset_index()
+    frame = frame.sort_values(["order", "best", "contestant"], ascending=[True, False, True], ignore_index=True)
+    titles = {task.id: f"{task.task} ({task.preset})" for task in results.slices}
+    return Table(
+        name="scores",
+        title="Scores",
+        caption="Score on the training distribution of each task: 1 is as good as the best classical method, 0 as good as always "
+        "predicting zero. Darker is better. A dash: not evaluated, or failed.",
+        frame=frame[["contestant", "kind", *columns]],
+        columns=(
+            Column("contestant", "contestant"),
+            Column("kind", "kind"),
+            *(Column(c, titles[c], lambda v: f"{v:.2f}", numeric=True, shade=shade) for c in columns),
+        ),
+        group="kind",
+    )
+
+
+def shade(score: float) -> float:
+    """Scores below zero are as white as zero, beyond one as dark as one."""
+    return min(max(float(score), 0.0), 1.0)

@@ -1,0 +1,40 @@
+"""Where the numbers come from: versions, cards, prompt sets, episodes."""
+
+from __future__ import annotations
+
+from iclbench.report.blocks import Column, Section, Table, Text
+from iclbench.report.data import Results
+from iclbench.report.formats import integer, plural
+
+
+def section(results: Results) -> Section:
+    v = results.values
+    own = v[v["kind"] != "published"]
+    frame = own.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
+        episodes=("n_episodes", "max"), contestants=("contestant", "nunique"), runs=("run", "nunique")
+    )
+    versions = ", ".join(sorted(own["version"].unique()))
+    text = Text(
+        f"Written by iclbench {versions} from {plural(len(v), 'row')} of values and {plural(len(results.costs), 'row')} of costs. "
+        "The prompt set names the frozen episodes and the card's hash the exact protocol; equal hashes mean comparable numbers. "
+        "Figures on this page carry six significant digits; the CSV files carry every digit."
+    )
+    table = Table(
+        name="provenance",
+        title="Prompt sets",
+        caption="The frozen episodes behind every number of this page.",
+        frame=frame,
+        columns=(
+            Column("task", "task"),
+            Column("preset", "preset"),
+            Column("family", "family"),
+            Column("shift", "shift"),
+            Column("prompt_set", "prompt set"),
+            Column("card", "card"),
+            Column("episodes", "episodes", integer, numeric=True),
+            Column("contestants", "contestants", integer, numeric=True),
+            Column("runs", "runs", integer, numeric=True),
+        ),
+        folded=True,
+    )
+    return Section("provenance", "Provenance", (text, table))

@@ -1,0 +1,49 @@
+"""Published numbers beside ours."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.data import Slice
+from iclbench.report.formats import integer, number
+
+
+def section(task: Slice) -> Section | None:
+    """Numbers published for the task, beside what this preset measured at the same place.
+
+    The published size (often `paper`) is named, because smaller presets are not expected to reach it.
+    """
+    values = task.results.values
+    theirs = values[(values["kind"] == "published") & (values["task"] == task.task) & (values["status"] == "ok")]
+    if theirs.empty:
+        return None
+    place = ["contestant", "shift", "metric", "n_context"]
+    theirs = theirs[[*place, "preset", "value", "low", "high", "reason"]].rename(
+        columns={"preset": "published_preset", "value": "published", "low": "published_low", "high": "published_high"}
+    )
+    ours = task.curves[[*place, "value", "low", "high"]].rename(
+        columns={"value": "ours", "low": "ours_low", "high": "ours_high"}
+    )
+    both = theirs.merge(ours.drop_duplicates(place), "left", place).assign(our_preset=task.preset)
+    both = both.assign(ratio=both["ours"] / both["published"].mask(both["published"] == 0, pd.NA))
+    both = both.sort_values([*place, "published_preset"], ignore_index=True)
+    table = Table(
+        name=f"{task.id}-published",
+        title=f"{task.task}: published numbers beside ours",
+        caption=f"Ours: preset {task.preset}. Numbers of another preset are of another size (dimension, examples, training) and "
+        "are not expected to agree. A dash: not measured here.",
+        frame=both,
+        columns=(
+            Column("contestant", "contestant"),
+            Column("shift", "shift"),
+            Column("metric", "metric", lambda name: str(name).replace("_", " ")),
+            Column("n_context", "n", integer, numeric=True),
+            Column("published", "published", number, True, "published_low", "published_high"),
+            Column("published_preset", "its preset"),
+            Column("ours", f"ours ({task.preset})", number, True, "ours_low", "ours_high"),
+            Column("ratio", "ours / published", number, numeric=True),
+            Column("reason", "source and how it was read"),
+        ),
+    )
+    return Section(f"{task.id}-published", "Published numbers", (table,))

@@ -1,0 +1,24 @@
+"""Changes of the distribution at evaluation: small multiples with common axes."""
+
+from __future__ import annotations
+
+from iclbench.report.blocks import Block, Section
+from iclbench.report.data import Slice
+from iclbench.report.figures import learning
+from iclbench.report.metrics import metric
+
+
+def section(task: Slice) -> Section | None:
+    rows = task.curves[task.curves["shift"].isin(task.shifts)]
+    blocks: list[Block] = []
+    for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
+        panels = sorted(str(s) for s in group["shift"].unique())
+        blocks.append(
+            learning.figure(
+                task, group, panels, name=f"shifts-{evaluator}-{name}".replace("_", "-"),
+                title=f"{task.task}: shifted prompts", rule=False,
+                caption=f"{metric(str(name)).label.capitalize()} against the number of examples when prompts come from another "
+                "distribution than in training, one panel per shift; the normaliser stays that of the task.",
+            )
+        )  # fmt: skip
+    return Section(f"{task.id}-shifts", "Shifts", tuple(blocks)) if blocks else None

@@ -1,0 +1,35 @@
+"""The training loss against the step: one line per run."""
+
+from __future__ import annotations
+
+from iclbench.report.blocks import Block, Figure, Section
+from iclbench.report.data import Slice
+from iclbench.report.figures import curves
+from iclbench.report.formats import plural
+from iclbench.report.metrics import metric
+
+
+def section(task: Slice) -> Section | None:
+    v = task.values
+    rows = v[(v["evaluator"] == "train") & (v["axis"] == "train_step") & (v["status"] == "ok")]
+    blocks: list[Block] = []
+    for name, group in rows.groupby("metric"):
+        measure = metric(str(name))
+        looks = {n: task.looks[n] for n in sorted(group["contestant"].unique())}
+        data = group.sort_values(["run", "axis_value"]).assign(label=group["run"], series=group["run"], sparse=False)
+        data = data[["contestant", "kind", "axis_value", "value", "low", "high", "label", "series", "sparse"]].reset_index(drop=True)
+        axes = curves.Axes("training step", measure.label, curves.domain(data, measure), log=measure.log, field="axis_value")
+        blocks.append(
+            Figure(
+                name=f"{task.id}-training-{name}".replace("_", "-"),
+                title=f"{task.task}: training",
+                caption=f"{measure.label.capitalize()} against the training step; one line for each of "
+                f"{plural(int(group['run'].nunique()), 'run')}.",
+                alt=f"{measure.label} of {', '.join(looks)} against the training step.",
+                data=data,
+                static=curves.static([("", data)], axes, looks),
+                live=curves.live(axes, looks),
+                legend=looks,
+            )
+        )
+    return Section(f"{task.id}-training", "Training", tuple(blocks)) if blocks else None

@@ -1,0 +1,62 @@
+"""The look of the figures: one per contestant, the same on every figure of a report.
+
+Backbones get the strong colours of Okabe and Ito (2008), solid and thick; baselines a muted version of the colours of
+Tol (2021), thin and dashed; oracles are black. Both palettes stay apart under colour blindness, and dashes differ too, so that
+nothing hangs on colour alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MUTED = ("#AA4455", "#4A4096", "#9A8A2E", "#3F8A5B", "#4F95AD", "#8A4A6B", "#5FA79B", "#8C6D4F")
+DASHES = ((6, 3), (2, 2), (8, 2, 2, 2), (1, 3))
+GREY = "#B5B5B5"
+INK = "#1A1A1A"
+FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
+
+CONFIG: dict[str, Any] = {
+    "font": FONT,
+    "background": "white",
+    "view": {"stroke": None},
+    "axis": {
+        "domainColor": "#888", "tickColor": "#888", "gridColor": "#E8E8E8", "labelColor": "#333", "titleColor": INK,
+        "labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal", "titlePadding": 8, "labelOverlap": True,
+    },
+    "legend": {"labelFontSize": 12, "symbolStrokeWidth": 2, "symbolSize": 250, "labelLimit": 220, "rowPadding": 4},
+    "title": {"fontSize": 13, "fontWeight": "bold", "anchor": "start", "color": INK, "offset": 8},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, dash pattern (pixels; empty: solid) and width of a contestant's line."""
+
+    colour: str
+    dash: tuple[int, ...] = ()
+    width: float = 1.4
+
+
+BACKGROUND = Look(GREY, (), 1.0)
+ORACLE = Look(INK, (), 1.4)
+
+
+def looks(backbones: Iterable[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
+    """A look for every contestant, by name; more backbones than colours differ in their dashes."""
+    solid = [Look(colour, dash, 2.6) for dash, colour in product(((), *DASHES), STRONG)]
+    dashed = [Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES)]
+    black = [ORACLE, *(Look(INK, dash, 1.4) for dash in DASHES)]
+    return (
+        {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(set(baselines)))}
+        | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
+        | {name: solid[i % len(solid)] for i, name in enumerate(sorted(set(backbones)))}
+    )
+
+
+def _interleaved(colours: tuple[str, ...], dashes: tuple[tuple[int, ...], ...]) -> list[tuple[tuple[int, ...], str]]:
+    """All pairs, so that neighbours differ in both colour and dash."""
+    return [
+        (dashes[(i + turn) % len(dashes)], colour) for turn in range(len(dashes)) for i, colour in enumerate(colours)
+    ]
