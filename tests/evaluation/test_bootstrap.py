@@ -1,0 +1,31 @@
+"""Bootstrap intervals against explicit resampling and against the normal approximation."""
+
+import numpy as np
+
+from iclbench.evaluation.bootstrap import bootstrap_interval
+
+
+def test_equals_explicit_resampling_with_the_same_draws() -> None:
+    errors = np.random.default_rng(0).gamma(1.0, size=(30, 4))
+    low, high = bootstrap_interval(errors, seed=5, resamples=200)
+    counts = np.random.default_rng(5).multinomial(30, np.full(30, 1 / 30), size=200)
+    means = np.stack([np.repeat(errors, c, axis=0).mean(0) for c in counts])
+    assert np.allclose(low, np.quantile(means, 0.025, axis=0))
+    assert np.allclose(high, np.quantile(means, 0.975, axis=0))
+
+
+def test_width_matches_the_normal_approximation_for_many_episodes() -> None:
+    errors = np.random.default_rng(1).normal(2.0, 3.0, size=(4000, 2))
+    low, high = bootstrap_interval(errors)
+    half = 1.96 * errors.std(0) / np.sqrt(4000)
+    assert np.allclose(high - low, 2 * half, rtol=0.15)
+    assert ((low < errors.mean(0)) & (errors.mean(0) < high)).all()
+
+
+def test_unscored_positions_are_left_out() -> None:
+    errors = np.random.default_rng(2).normal(size=(50, 3))
+    errors[:, 1] = np.nan
+    errors[:10, 2] = np.nan
+    low, high = bootstrap_interval(errors)
+    assert np.isnan(low[1]) and np.isnan(high[1])
+    assert low[2] < np.nanmean(errors[:, 2]) < high[2]

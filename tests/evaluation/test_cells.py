@@ -1,0 +1,117 @@
+"""Evaluation cells: kept when done, tried again when failed, byte for byte the same, paired by episode."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.config import resolve_run
+from iclbench.errors import UsageError
+from iclbench.estimators.knn import NearestNeighbours
+from iclbench.evaluation.evaluate import evaluate, shifts_of
+from iclbench.runs import Run, create
+from iclbench.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    import tomli_w
+
+    from tests.conftest import small_card
+
+    folder = tmp_path_factory.mktemp("trained")
+    card = folder / "tiny-linear.toml"
+    card.write_text(tomli_w.dumps(small_card()))
+    run = create(folder, resolve_run(str(card), "gpt2", "smoke", 0))
+    train(run)
+    return folder, run
+
+
+def values(results: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
+
+
+def test_model_baselines_and_oracle_meet_on_one_prompt_set(trained: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained
+    cells = list(evaluate(tmp_path, run))
+    assert [c.contestant.name for c in cells] == ["gpt2", "least-squares", "zero", "mean", "knn-3"]
+    assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
+    rows = tables.read_all("values", tmp_path)
+    assert set(rows["kind"]) == {"backbone", "baseline", "oracle"}
+    exact = rows.query("contestant == 'least-squares' and metric == 'squared_error' and n_context > 3")["value"]
+    assert (exact < 1e-6).all()
+    scores = rows.query("metric == 'score'").set_index("run")["value"]
+    assert scores["zero"] == pytest.approx(0)
+    assert scores["least-squares"] == pytest.approx(1)
+    assert scores["knn-3"] < 1
+
+
+def test_tables_are_the_same_byte_for_byte(trained: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained
+    for folder in ("a", "b"):
+        list(evaluate(tmp_path / folder, run, ("none", "orthants")))
+    assert values(tmp_path / "a") == values(tmp_path / "b")
+
+
+def test_finished_cells_are_kept_and_damaged_ones_done_again(trained: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained
+    list(evaluate(tmp_path, run))
+    before = values(tmp_path)
+    assert all(cell.cached for cell in evaluate(tmp_path, run))
+    broken = next((tmp_path / "tables").rglob("knn-3.values.parquet"))
+    broken.write_bytes(broken.read_bytes()[:200])
+    assert [c.contestant.name for c in evaluate(tmp_path, run) if not c.cached] == ["knn-3"]
+    assert values(tmp_path) == before
+
+
+def test_failed_cell_is_a_row_with_a_reason_and_is_tried_again(
+    trained: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, run = trained
+    with monkeypatch.context() as patched:
+        patched.setattr(NearestNeighbours, "predict_next", _fail)
+        reasons = {c.contestant.name: c.reason for c in evaluate(tmp_path, run)}
+    assert reasons.pop("knn-3") == "RuntimeError: out of luck"
+    assert not any(reasons.values())
+    row = tables.read_all("values", tmp_path).query("status == 'failed'").iloc[0]
+    assert (row["contestant"], row["reason"]) == ("knn-3", "RuntimeError: out of luck")
+    assert [c.contestant.name for c in evaluate(tmp_path, run) if not c.cached] == ["knn-3"]
+    assert (tables.read_all("values", tmp_path)["status"] == "ok").all()
+
+
+def _fail(*arguments: object, **options: object) -> None:
+    raise RuntimeError("out of luck")
+
+
+def test_errors_are_paired_by_episode_and_average_to_the_values(trained: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained
+    list(evaluate(tmp_path, run))
+    errors = tables.read_all("errors", tmp_path)
+    rows = tables.read_all("values", tmp_path).query("metric == 'squared_error'")
+    means = errors.groupby(["run", "n_context"])["value"].mean()
+    joined = rows.set_index(["run", "n_context"])["value"]
+    pd.testing.assert_series_equal(means.sort_index(), joined.sort_index(), check_names=False, check_dtype=False)
+    assert errors.groupby(["run", "n_context"])["episode"].nunique().eq(48).all()
+
+
+def test_extrapolation_and_shifts_are_prompt_sets_of_their_own(trained: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained
+    shifts = shifts_of(run, ["all"], 20)
+    assert shifts == ["none", "orthants", "noisy", "points-20"]
+    list(evaluate(tmp_path, run, shifts))
+    rows = tables.read_all("values", tmp_path)
+    assert set(rows["shift"]) == set(shifts)
+    assert rows.query("shift == 'points-20'")["n_context"].max() == 20
+    noisy = rows.query("shift == 'noisy' and contestant == 'zero' and metric == 'auc'")["value"].iloc[0]
+    assert noisy == pytest.approx(1 + 1 / 3, rel=0.3)
+
+
+def test_extrapolating_within_the_trained_length_is_refused(trained: tuple[Path, Run]) -> None:
+    with pytest.raises(UsageError, match="not beyond the trained length"):
+        shifts_of(trained[1], [], 8)
+
+
+def test_unknown_shift_lists_near_matches(trained: tuple[Path, Run]) -> None:
+    with pytest.raises(UsageError, match="did you mean 'orthants'"):
+        shifts_of(trained[1], ["orthant"], None)

@@ -1,0 +1,92 @@
+"""Prompt sets are frozen and shared; curves are normalised; areas and scores are what they say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from iclbench.config import TaskConfig, resolve_task
+from iclbench.evaluation.curves import Curve, learning_curve, prefix_grid
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.registry import ESTIMATORS
+
+
+@pytest.fixture
+def task(card_path: Path) -> TaskConfig:
+    return resolve_task(str(card_path), "smoke")[0]
+
+
+def test_prompt_sets_are_frozen_and_independent_of_the_callers_random_state(task: TaskConfig) -> None:
+    first = PromptSet(task, "smoke").episodes
+    torch.manual_seed(99)
+    again = PromptSet(task, "smoke").episodes
+    assert torch.equal(first.context.x, again.context.x)
+    assert torch.equal(first.context.y, again.context.y)
+    other = PromptSet(task, "smoke", seed=1).episodes
+    assert not torch.equal(first.context.x, other.context.x)
+
+
+def test_a_larger_prompt_set_begins_with_the_smaller(task: TaskConfig) -> None:
+    small = PromptSet(task.model_copy(update={"episodes": 64}), "smoke").episodes
+    large = PromptSet(task.model_copy(update={"episodes": 100}), "smoke").episodes
+    assert len(large) == 100
+    assert torch.equal(small.context.x, large.context.x[:64])
+
+
+def test_identity_depends_on_everything_that_changes_the_episodes(task: TaskConfig) -> None:
+    sets = [
+        PromptSet(task, "smoke"),
+        PromptSet(task, "smoke", "orthants"),
+        PromptSet(task, "smoke", "points-20"),
+        PromptSet(task, "smoke", seed=1),
+        PromptSet(task.model_copy(update={"episodes": 47}), "smoke"),
+        PromptSet(task.model_copy(update={"parameters": {"dim": 4}}), "smoke"),
+    ]
+    assert len({s.id for s in sets}) == len(sets)
+    assert PromptSet(task.model_copy(update={"baselines": []}), "smoke").id == sets[0].id
+
+
+def test_zero_predictor_scores_one(task: TaskConfig) -> None:
+    many = PromptSet(task.model_copy(update={"episodes": 4000}), "smoke")
+    curve = learning_curve(ESTIMATORS.get("zero")(), many)
+    errors = curve.scores["squared_error"]
+    assert errors.shape == (4000, 9)
+    assert np.allclose(errors.mean(0), 1.0, atol=4 * errors.std() / np.sqrt(4000))
+
+
+def test_chunks_do_not_change_the_scores(task: TaskConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = PromptSet(task, "smoke")
+    knn = ESTIMATORS.get("knn")()
+    whole = learning_curve(knn, prompts).scores["squared_error"]
+    monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", 7 * 9)
+    assert np.allclose(whole, learning_curve(knn, prompts).scores["squared_error"], rtol=1e-5)
+
+
+def test_grid_answers_equal_the_same_columns_of_the_whole_curve(task: TaskConfig) -> None:
+    prompts = PromptSet(task, "smoke")
+    knn = ESTIMATORS.get("knn")()
+    grid = learning_curve(knn, prompts, [0, 2, 5])
+    whole = learning_curve(knn, prompts)
+    assert np.allclose(grid.scores["squared_error"], whole.scores["squared_error"][:, [0, 2, 5]])
+
+
+def test_undefined_queries_are_not_scored(task: TaskConfig) -> None:
+    curve = learning_curve(ESTIMATORS.get("zero")(), PromptSet(task, "smoke", "orthogonal-query"))
+    scored = np.isfinite(curve.scores["squared_error"]).all(0)
+    assert scored.tolist() == [True] * 3 + [False] * 6
+
+
+def test_area_is_the_mean_height_whatever_the_grid() -> None:
+    straight = lambda n: 1 - n / 10  # noqa: E731
+    full = Curve(tuple(range(11)), {"m": np.array([[straight(n) for n in range(11)]])}, 1.0)
+    grid = Curve((0, 1, 3, 10), {"m": np.array([[straight(n) for n in (0, 1, 3, 10)]])}, 1.0)
+    assert full.area("m") == pytest.approx([0.5])
+    assert grid.area("m") == pytest.approx([0.5])
+
+
+def test_prefix_grid_is_geometric_and_keeps_what_it_is_told() -> None:
+    grid = prefix_grid(160, through=(40,))
+    assert grid[0] == 0 and grid[-1] == 160 and 40 in grid
+    assert grid == sorted(set(grid))
+    assert len(grid) <= 10

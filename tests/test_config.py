@@ -1,0 +1,102 @@
+"""From what a user types to a frozen configuration."""
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iclbench.cards import read_toml, validate
+from iclbench.config import ROOTS, RunConfig, difference, parse_overrides, resolve_run
+from iclbench.errors import UsageError
+from tests.conftest import small_card
+
+
+def test_overrides_are_toml_values_and_plain_words() -> None:
+    parsed = parse_overrides(["backbone.layers=6", "task.glyphs=omniglot", "train.lr=3e-4", "train.curriculum.dims.start=2"])
+    assert parsed == {
+        "backbone": {"layers": 6},
+        "task": {"glyphs": "omniglot"},
+        "train": {"lr": 3e-4, "curriculum": {"dims": {"start": 2}}},
+    }
+
+
+@pytest.mark.parametrize("pair", ["layers=6", "backbone.layers", "=3", "backbone.=3", "model.layers=6", "train.=.=", "", "."])
+def test_malformed_overrides_say_how_to_write_them(pair: str) -> None:
+    with pytest.raises(UsageError, match="root.key=value|unknown key"):
+        parse_overrides([pair])
+
+
+@given(st.lists(st.text(max_size=30), max_size=3))
+def test_any_text_is_an_override_or_a_usage_error(pairs: list[str]) -> None:
+    try:
+        assert set(parse_overrides(pairs)) <= set(ROOTS)
+    except UsageError as error:
+        assert str(error)
+
+
+@given(st.sampled_from(ROOTS), st.text(alphabet="abcdlerstp_.", min_size=1, max_size=12), st.text(max_size=12))
+def test_any_override_resolves_or_is_a_usage_error(root: str, key: str, value: str) -> None:
+    try:
+        resolve_run("linear", "gpt2", "smoke", 0, [f"{root}.{key}={value}"])
+    except UsageError as error:
+        assert str(error)
+
+
+def test_a_run_configuration_survives_toml(card_path: Path, tmp_path: Path) -> None:
+    config = resolve_run(str(card_path), "gpt2", "smoke", 1, ["train.lr=0.5"])
+    (tmp_path / "c.toml").write_text(tomli_w.dumps(config.dump()))
+    again = validate(RunConfig, read_toml(tmp_path / "c.toml"), "c.toml")
+    assert again == config
+    assert again.hash == config.hash
+
+
+def test_every_source_overrides_the_one_before(card_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "more.toml"
+    file.write_text("[train]\nlr = 0.25\nclip = 2.0\n[backbone]\nlayers = 3\n[task]\npoints = 9\n")
+    config = resolve_run(str(card_path), "gpt2", "smoke", 0, ["train.lr=0.5", "task.dim=4"], file)
+    assert (config.train.lr, config.train.clip) == (0.5, 2.0)
+    assert config.backbone.settings["layers"] == 3
+    assert (config.task.points, config.task.parameters["dim"]) == (9, 4)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.steeps=3", r"did you mean 'steps'"),
+        ("backbone.layer=3", r"did you mean 'layers'"),
+        ("task.dims=3", r"did you mean 'dim'"),
+        ("train.steps=-3", r"steps.*greater than 0.*-3"),
+        ("train.lr=nan", r"lr.*finite"),
+        ("train.lr=fast", r"lr.*number.*fast"),
+        ("backbone.width=none", r"width"),
+    ],
+)
+def test_bad_overrides_name_the_key_and_the_fix(card_path: Path, override: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve_run(str(card_path), "gpt2", "smoke", 0, [override])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("linaer", "gpt2"), "unknown task 'linaer'; did you mean 'linear'"),
+        (("linear", "gpt3"), "unknown backbone 'gpt3'; did you mean 'gpt2'"),
+        (("linear", "gpt2", "smal"), "unknown preset 'smal'; did you mean 'small'"),
+    ],
+)
+def test_unknown_names_list_near_matches(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve_run(*arguments)
+
+
+def test_bad_family_parameters_in_a_card_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps(small_card(parameters={"dimension": 3})))
+    with pytest.raises(UsageError, match=r"mine.*parameters.*dimension.*dim"):
+        resolve_run(str(path), "gpt2", "smoke")
+
+
+def test_difference_shows_old_and_new() -> None:
+    assert difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}) == ["a.c: 2 -> 3", "d: None -> 4"]
