@@ -41,8 +41,8 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
-def _plain(value: Any, key: str = "") -> Any:
-    """The value, unless there is something in it that a card may not hold: infinities, NaN, dates."""
+def _plain(value: Any, key: str = "", depth: int = 0) -> Any:
+    """The value, unless there is something in it that a card may not hold: infinities, NaN, dates, deep nesting."""
     inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         inner = value.items()
@@ -52,13 +52,15 @@ def _plain(value: Any, key: str = "") -> Any:
         raise ValueError(f"expected a finite number for {key!r}, got {value}")
     elif not isinstance(value, str | int | float | None):
         raise ValueError(f"expected a number, a string or a boolean for {key!r}, got {reprlib.repr(value)}")
+    if depth > 8:
+        raise ValueError("expected tables and lists at most eight deep")
     for name, item in inner:
-        _plain(item, str(name))
+        _plain(item, str(name), depth + 1)
     return value
 
 
-def _plain_values(table: dict[str, Any]) -> dict[str, Any]:
-    return _plain(table)  # type: ignore[no-any-return]
+def _plain_values(table: dict[str, Any]) -> Any:
+    return _plain(table)
 
 
 # Settings that some family, backbone or estimator will check against its own model.
@@ -157,14 +159,14 @@ class TaskCard(Strict):
             except UnknownNameError as error:
                 raise ValueError(str(error)) from None
         elif not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
-            raise ValueError("should be a family's name or package.module:Class")
+            raise ValueError(f"expected a family's name or package.module:Class, got {value!r}")
         return value
 
     @field_validator("presets")
     @classmethod
     def _at_least_one(cls, value: dict[PresetName, Preset]) -> dict[PresetName, Preset]:
         if not value:
-            raise ValueError("should hold at least one of smoke, small, paper")
+            raise ValueError("expected at least one of smoke, small, paper")
         return value
 
     def preset(self, name: str, task: str) -> Preset:
@@ -231,8 +233,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def validate(model: type[_Model], data: Any, where: str) -> _Model:
-    """Build `model` from `data`; the first problem becomes one line: where, key, what was expected, what stood
-    there."""
+    """Build `model` from `data`; the first problem becomes one line: where, key, expected and got."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -243,14 +244,14 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         raise UsageError(f"{where}: {_unknown_key(model, place)}")
     if first["type"] == "missing":
         raise UsageError(f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing")
-    if first["type"] in ("model_type", "dict_type", "model_attributes_type"):
+    prefix = f"{where}: {key}: " if key else f"{where}: "
+    if first["type"] == "value_error":
+        raise UsageError(prefix + _line(first["msg"].removeprefix("Value error, ")))
+    if first["type"] in ("model_type", "dict_type"):
         expected = "expected a table of keys"
     else:
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        expected = re.sub(r"^should (be |have |match )?", r"expected \1", message).replace("expected be ", "expected ")
-    prefix = f"{where}: {key}: " if key else f"{where}: "
-    got = "" if isinstance(first["input"], dict) else f", got {reprlib.repr(first['input'])}"
-    raise UsageError(f"{prefix}{_line(expected)}{got}")
+        expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", first["msg"])
+    raise UsageError(f"{prefix}{_line(expected)}, got {reprlib.repr(first['input'])}")
 
 
 def _line(text: str) -> str:

@@ -30,7 +30,7 @@ class UnknownNameError(UsageError):
             advice = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
         else:
             advice = "known: " + ", ".join(known) if known else "none are known"
-        super().__init__(f"unknown {kind} '{name}'; {advice}{' ' + hint if hint else ''}")
+        super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 
 class DataError(UsageError):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from iclbench.cards import PositiveInt, Strict
 from iclbench.episodes import Episodes, Points
-from iclbench.errors import UnknownNameError
+from iclbench.errors import UsageError
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import FUNCTION_KINDS, Shift, repeated
 
@@ -60,15 +60,16 @@ class Family(ABC):
         return ""
 
     def parse_shift(self, name: str) -> Shift:
-        """The named shift, if this family knows it; `none` and `points-N` are known to all.
+        """The named shift, if this family can be evaluated under it; `none` and `points-N` are for all.
 
         Raises:
-            UnknownNameError: listing the nearest shifts of this family.
+            UnknownNameError: no family knows it; the nearest names are listed.
+            UsageError: it does not apply here; those that do are listed.
         """
         shift = Shift.parse(name)
         known = self.shift_kinds | {"none", "points"}
         if shift.kind not in known:
-            raise UnknownNameError("shift", shift.kind, known, hint="(not every task knows every shift)")
+            raise UsageError(f"the shift '{shift.kind}' does not apply to this task; known: {', '.join(sorted(known))}")
         return shift
 
     def noise_to_signal(self, shift: str = "none") -> float:

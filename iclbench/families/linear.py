@@ -4,7 +4,7 @@ A.1.3)."""
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -35,9 +35,9 @@ class SparseLinearParameters(FunctionParameters):
     sparsity: PositiveInt = 3
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> SparseLinearParameters:
         if self.sparsity > self.dim:
-            raise ValueError(f"sparsity = {self.sparsity} should be at most dim = {self.dim}")
+            raise ValueError(f"expected sparsity of at most dim = {self.dim}, got {self.sparsity}")
         return self
 
 

@@ -13,8 +13,9 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -94,7 +95,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """Names and columns of text. Blank lines are skipped; every other line must have the same number of fields."""
     try:
         with _opened(path) as file:
-            reader = csv.reader(file)
+            reader = csv.reader(file, skipinitialspace=True)
             rows = [(reader.line_num, row) for row in reader if row]
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
@@ -119,7 +120,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     return names, [list(column) for column in zip(*body, strict=True)]
 
 
-def _opened(path: Path) -> TextIO:
+def _opened(path: Path) -> TextIOWrapper:
     if table_stem(path, ".csv.gz"):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     if table_stem(path, ".csv"):

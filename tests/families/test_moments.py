@@ -1,0 +1,206 @@
+"""Moments of every family against closed forms, to about four standard errors."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from iclbench.families.combination import Combination, features
+from iclbench.families.decision_tree import DecisionTree
+from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
+from iclbench.families.quadratic import Quadratic
+from iclbench.families.relu_network import ReluNetwork
+from iclbench.families.sampling import skewed_inputs
+
+
+def make(cls, **parameters):
+    return cls(cls.Parameters(**parameters))
+
+
+def stream(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def second_moment(y: Tensor) -> tuple[float, float]:
+    """Mean of y² over independent episodes, and its standard error."""
+    each = y.double().square().mean(dim=tuple(range(1, y.dim())))
+    return each.mean().item(), (each.std() / math.sqrt(len(each))).item()
+
+
+@pytest.mark.parametrize(
+    ("cls", "parameters", "variance"),
+    [
+        (Linear, {"dim": 7}, 7.0),
+        (SparseLinear, {"dim": 9, "sparsity": 4}, 4.0),
+        (SkewedLinear, {"dim": 6}, 6.0),
+        (SkewedLinear, {"dim": 6, "exponent": 4.0}, 6.0),
+        (NoisyLinear, {"dim": 5, "noise": 0.0}, 5.0),
+        (ReluNetwork, {"dim": 5, "hidden": 20}, 5.0),
+        (DecisionTree, {"dim": 5}, 1.0),
+        (Quadratic, {"dim": 5}, 5.0),
+        (Combination, {}, 1 + 3 + 15 + 0.5 * (1 + math.exp(-2 * math.pi**2)) + math.exp(0.08)),
+    ],
+)
+def test_the_normaliser_is_the_variance_of_the_noiseless_output(cls, parameters, variance):
+    family = make(cls, **parameters)
+    assert family.normaliser == pytest.approx(variance, rel=1e-6)
+    found, error = second_moment(family.sample(30_000, 6, stream()).context.y)
+    assert abs(found - variance) < 4 * error
+
+
+def test_the_combinations_variance_by_quadrature():
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    at = torch.tensor(nodes)[:, None].expand(-1, 5)
+    expected = (features(at).square() * torch.tensor(weights / weights.sum())[:, None]).sum()
+    # |x|, x², x³ and exp are integrated exactly enough; the cosine's frequency is what 80 nodes are for.
+    assert make(Combination).normaliser == pytest.approx(expected.item(), abs=1e-6)
+    assert make(Combination).normaliser == pytest.approx(20.58, abs=5e-3)
+
+
+def test_noise_adds_its_variance_and_zero_scores_one_plus_sigma2_over_d():
+    family = make(NoisyLinear, dim=5, noise=2.0)
+    found, error = second_moment(family.sample(30_000, 6, stream()).context.y)
+    assert family.normaliser == 5
+    assert abs(found - (5 + 4)) < 4 * error
+
+
+def test_renormalised_noisy_labels_have_variance_d_and_keep_the_noise_to_signal_ratio():
+    family = make(NoisyLinear, dim=5, noise=2.0, renormalise=True)
+    episodes = family.sample(30_000, 6, stream())
+    found, error = second_moment(episodes.context.y)
+    assert abs(found - 5) < 4 * error
+    signal = math.sqrt(5 / 9) * family.apply(episodes.truth, episodes.context.x)
+    noise, error = second_moment(episodes.context.y[..., 0] - signal)
+    assert abs(noise - 4 * 5 / 9) < 4 * error
+    assert family.noise_to_signal() == 4
+
+
+def test_linear_inputs_and_weights_are_standard_normal():
+    episodes = make(Linear, dim=4).sample(20_000, 3, stream())
+    weights = episodes.truth["weights"]
+    torch.testing.assert_close(weights.T @ weights / len(weights), torch.eye(4), atol=4 * math.sqrt(2 / 20_000), rtol=0)
+    x = episodes.context.x.reshape(-1, 4)
+    torch.testing.assert_close(x.T @ x / len(x), torch.eye(4), atol=4 * math.sqrt(2 / 60_000), rtol=0)
+    expected = (episodes.context.x * weights[:, None]).sum(-1, keepdim=True)
+    torch.testing.assert_close(episodes.context.y, expected)
+
+
+def test_sparse_weights_have_exactly_s_non_zeros_uniformly_placed():
+    episodes = make(SparseLinear, dim=8, sparsity=3).sample(16_000, 1, stream())
+    nonzero = episodes.truth["weights"] != 0
+    assert (nonzero.sum(1) == 3).all()
+    assert (nonzero == episodes.truth["support"]).all()
+    share = nonzero.double().mean(0)
+    assert (share - 3 / 8).abs().max() < 4 * math.sqrt(3 / 8 * 5 / 8 / 16_000)
+
+
+@pytest.mark.parametrize("active", [1, 3, 5])
+def test_a_curriculum_keeps_the_sparse_support_within_the_dimensions_in_use(active):
+    support = make(SparseLinear, dim=8, sparsity=3).sample(500, 1, stream(), active_dims=active).truth["support"]
+    assert not support[:, active:].any()
+    assert (support.sum(1) == min(3, active)).all()
+
+
+@pytest.mark.parametrize(("exponent", "rotation"), [(2.0, "episode"), (4.0, "episode"), (2.0, "batch"), (2.0, "fixed")])
+def test_skewed_covariance_has_eigenvalues_falling_like_a_power_and_trace_d(exponent, rotation):
+    dim = 6
+    # The map itself, exactly: rows of the identity in place of random z.
+    maps = skewed_inputs(torch.eye(dim).expand(3, dim, dim), stream(), exponent, rotation)
+    covariance = maps.transpose(1, 2) @ maps
+    expected = torch.arange(1, dim + 1).double() ** -exponent
+    expected = expected * dim / expected.sum()
+    torch.testing.assert_close(torch.linalg.eigvalsh(covariance.double()).flip(1), expected.expand(3, dim), atol=1e-5, rtol=1e-4)
+    other = skewed_inputs(torch.eye(dim).expand(3, dim, dim), stream(1), exponent, rotation)
+    same_in_call = torch.allclose(maps[0], maps[1], atol=1e-5)
+    same_between_calls = torch.allclose(maps[0], other[0], atol=1e-5)
+    assert (same_in_call, same_between_calls) == {"episode": (False, False), "batch": (True, False), "fixed": (True, True)}[
+        rotation
+    ]
+
+
+def test_skewed_rotations_are_uniform():
+    """The mean covariance over episodes is the identity, entry by entry."""
+    x = make(SkewedLinear, dim=4).sample(20_000, 1, stream()).context.x[:, 0]
+    spread = (x.unsqueeze(2) * x.unsqueeze(1)).std(0) / math.sqrt(len(x))
+    assert ((x.T @ x / len(x) - torch.eye(4)).abs() < 4 * spread).all()
+
+
+def test_relu_networks_equal_the_formula_of_the_paper():
+    family = make(ReluNetwork, dim=3, hidden=7)
+    episodes = family.sample(4, 5, stream())
+    for b in range(4):
+        for n in range(5):
+            inner = episodes.truth["hidden"][b].numpy() @ episodes.context.x[b, n].numpy()
+            expected = np.sqrt(2 / 7) * np.sum(episodes.truth["output"][b].numpy() * np.maximum(inner, 0))
+            assert episodes.context.y[b, n, 0].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_shared_hidden_weights_are_the_same_in_every_episode_and_call():
+    family = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True)
+    first, second = (family.sample(50, 3, stream(seed)) for seed in (0, 1))
+    assert (first.truth["hidden"] == second.truth["hidden"][:1]).all()
+    assert not torch.equal(first.truth["output"], second.truth["output"])
+    other = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True, hidden_seed=1)
+    assert not torch.equal(other.sample(50, 3, stream()).truth["hidden"], first.truth["hidden"])
+
+
+def test_the_variance_with_shared_hidden_weights_is_their_mean_square_and_d_on_average():
+    # E[relu(w.x)²] = |w|²/2, so the variance given the hidden weights is sum_j |w_j|² / h.
+    variances = []
+    for seed in range(100):
+        family = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True, hidden_seed=seed)
+        variances.append(family.sample(1, 1, stream()).truth["hidden"].square().sum().item() / 10)
+    assert abs(np.mean(variances) - family.normaliser) < 4 * np.std(variances) / 10
+    found, error = second_moment(family.sample(30_000, 6, stream()).context.y)
+    assert abs(found - variances[-1]) < 4 * error
+
+
+def naive_tree(splits, leaves, x, node=0):
+    """Walk down recursively; heap order."""
+    if node >= len(splits):
+        return leaves[node - len(splits)]
+    return naive_tree(splits, leaves, x, 2 * node + (2 if x[splits[node]] > 0 else 1))
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_decision_trees_equal_a_recursive_walk(depth):
+    episodes = make(DecisionTree, dim=4, depth=depth).sample(6, 20, stream())
+    for b in range(6):
+        splits, leaves = (episodes.truth[k][b].tolist() for k in ("splits", "leaves"))
+        walked = [naive_tree(splits, leaves, x) for x in episodes.context.x[b].tolist()]
+        assert episodes.context.y[b, :, 0].tolist() == walked
+
+
+def test_splits_are_uniform_with_replacement():
+    splits = make(DecisionTree, dim=20).sample(400, 1, stream()).truth["splits"]
+    assert splits.shape == (400, 15)
+    share = torch.bincount(splits.flatten(), minlength=20) / (400 * 15)
+    assert (share - 1 / 20).abs().max() < 4 * math.sqrt(0.05 * 0.95 / 6000)
+
+
+def test_every_leaf_of_a_decision_tree_is_reached():
+    episodes = make(DecisionTree, dim=300).sample(30, 300, stream())
+    distinct = [b for b, splits in enumerate(episodes.truth["splits"].tolist()) if len(set(splits)) == 15]
+    assert distinct, "no tree without a repeated coordinate"
+    # Without a repeated coordinate each of the 16 leaves has probability 1/16; 300 points miss one with probability 6e-8.
+    for b in distinct:
+        assert set(episodes.context.y[b, :, 0].tolist()) == set(episodes.truth["leaves"][b].tolist())
+
+
+def test_quadratic_equals_its_formula():
+    episodes = make(Quadratic, dim=3).sample(10, 4, stream())
+    expected = (episodes.context.x**2 * episodes.truth["weights"][:, None]).sum(-1) / math.sqrt(3)
+    torch.testing.assert_close(episodes.context.y[..., 0], expected)
+
+
+def test_combination_features_are_the_papers():
+    x = torch.tensor([[-2.0, 3.0, -1.5, 0.5, 1.0]])
+    expected = torch.tensor([[2.0, 9.0, -3.375, 0.0, math.exp(0.2)]])
+    torch.testing.assert_close(features(x), expected, atol=1e-6, rtol=1e-6)
+    family = make(Combination, dim=7)
+    episodes = family.sample(5, 3, stream())
+    x = episodes.context.x.clone()
+    x[..., 5:] = 9.0
+    torch.testing.assert_close(family.apply(episodes.truth, x).unsqueeze(-1), episodes.context.y)
