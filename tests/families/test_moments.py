@@ -111,13 +111,17 @@ def test_skewed_covariance_has_eigenvalues_falling_like_a_power_and_trace_d(expo
     covariance = maps.transpose(1, 2) @ maps
     expected = torch.arange(1, dim + 1).double() ** -exponent
     expected = expected * dim / expected.sum()
-    torch.testing.assert_close(torch.linalg.eigvalsh(covariance.double()).flip(1), expected.expand(3, dim), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.linalg.eigvalsh(covariance.double()).flip(1), expected.expand(3, dim), atol=1e-5, rtol=1e-4
+    )
     other = skewed_inputs(torch.eye(dim).expand(3, dim, dim), stream(1), exponent, rotation)
     same_in_call = torch.allclose(maps[0], maps[1], atol=1e-5)
     same_between_calls = torch.allclose(maps[0], other[0], atol=1e-5)
-    assert (same_in_call, same_between_calls) == {"episode": (False, False), "batch": (True, False), "fixed": (True, True)}[
-        rotation
-    ]
+    assert (same_in_call, same_between_calls) == {
+        "episode": (False, False),
+        "batch": (True, False),
+        "fixed": (True, True),
+    }[rotation]
 
 
 def test_skewed_rotations_are_uniform():

@@ -181,7 +181,12 @@ def test_a_curriculum_zeroes_context_and_queries_alike():
 
 @pytest.mark.parametrize(
     ("name", "kind", "value"),
-    [("none", "none", 1.0), ("input_scale-0.333", "input-scale", 0.333), ("Noisy", "noisy", 1.0), ("noisy-2", "noisy", 2.0)],
+    [
+        ("none", "none", 1.0),
+        ("input_scale-0.333", "input-scale", 0.333),
+        ("Noisy", "noisy", 1.0),
+        ("noisy-2", "noisy", 2.0),
+    ],
 )
 def test_names_are_read_in_either_spelling(name, kind, value):
     assert Shift.parse(name) == Shift(kind, value)

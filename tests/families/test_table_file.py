@@ -170,7 +170,9 @@ def test_bad_parquet_columns_are_one_clear_line(tmp_path, columns, message):
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CELLS = st.one_of(
-    st.floats(width=32).map(str), st.integers().map(str), st.sampled_from(["", "NA", "nan", "inf", "x", '"', "1,5", " "])
+    st.floats(width=32).map(str),
+    st.integers().map(str),
+    st.sampled_from(["", "NA", "nan", "inf", "x", '"', "1,5", " "]),
 )
 
 
@@ -202,7 +204,9 @@ def test_any_text_is_read_or_refused(tmp_path, content, target):
 
 
 @FUZZ
-@given(st.integers(1, 3).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), max_size=6)), st.booleans())
+@given(
+    st.integers(1, 3).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), max_size=6)), st.booleans()
+)
 def test_any_cells_are_read_or_refused(tmp_path, cells, header):
     path = tmp_path / "t.csv.gz"
     lines = ([["a", "b", "c"][: len(cells[0])]] if header and cells else []) + cells

@@ -189,9 +189,9 @@ def test_table_names_cannot_leave_the_folder(name):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(
-        st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), min_size=2, max_size=12
-    ).filter(lambda rows: len({y for _, y in rows}) > 1)
+    st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), min_size=2, max_size=12).filter(
+        lambda rows: len({y for _, y in rows}) > 1
+    )
 )
 def test_any_finite_table_gives_finite_inputs_and_labels(rows):
     values = np.array(rows)
