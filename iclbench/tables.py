@@ -1,8 +1,8 @@
 """The schema of the result tables and the only door to parquet.
 
-Three tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs` what is
-measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are tested paired.
-Nothing here imports torch, and no file carries a time stamp.
+Three tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
+what is measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are
+tested paired. Nothing here imports torch, and no file carries a time stamp.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _validate_values(typed: pd.DataFrame) -> None:
 
 
 def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:
-    """Validate and write one parquet file: to a temporary file first, then renamed, so that no reader sees half of it."""
+    """Validate and write one parquet file: to a temporary file first, then renamed; no reader sees half of it."""
     checked = frame(table, data) if isinstance(data, list) else validate(table, data)
     arrow = pa.Table.from_pandas(checked, preserve_index=False)
     own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, **metadata}.items()}

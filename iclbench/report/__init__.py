@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,19 +16,15 @@ from iclbench.report.formats import plural
 from iclbench.report.page import render
 from iclbench.report.sections import report
 
-log = logging.getLogger("iclbench")
-
 PAGE = "index.html"
 
 
-def build(
-    results: Path, out: Path, *, formats: Sequence[str] = exports.FORMATS, title: str | None = None
-) -> Path:
+def build(results: Path, out: Path, *, formats: Sequence[str] = exports.FORMATS, title: str | None = None) -> Path:
     """Write the report on a results folder to `out` and return the path of its page.
 
-    Beside the page: `figures/` in every one of `formats` (png, svg; none is fine) and `tables/` as CSV, Markdown and LaTeX. The
-    same tables give the same bytes. Raises `UsageError` when there is nothing to report and `IclbenchError` when `out` cannot
-    be written.
+    Beside the page: `figures/` in every one of `formats` (png, svg; none is fine) and `tables/` as CSV, Markdown and
+    LaTeX. The same tables give the same bytes. Raises `UsageError` when there is nothing to report and `IclbenchError`
+    when `out` cannot be written.
     """
     if unknown := set(formats) - set(exports.FORMATS):
         raise UsageError(f"unknown figure format '{sorted(unknown)[0]}'; known: {', '.join(exports.FORMATS)}")
@@ -41,18 +36,19 @@ def build(
             if isinstance(block, Table):
                 exports.write_table(block, out / "tables")
             elif isinstance(block, Figure):
-                log.info("figure %s", block.name)
                 exports.write_figure(block, out / "figures", formats)
         page = out / PAGE
         exports.write_text(page, render(sections, title or "In-context learning results", subtitle(found), formats))
     except OSError as error:
-        raise IclbenchError(f"cannot write the report to {out}: {error.strerror}; name another folder with --out") from error
+        raise IclbenchError(
+            f"cannot write the report to {out}: {error.strerror}; name another folder with --out"
+        ) from error
     return page
 
 
 def subtitle(results: Results) -> str:
     """How much is in the report."""
-    own = results.values[results.values["kind"] != "published"]
+    own = results.rows[results.rows["kind"] != "published"]
     by_kind = own.groupby("kind")["contestant"].nunique()
     parts = [plural(int(own["task"].nunique()), "task")]
     parts += [plural(int(by_kind[kind]), kind) for kind in ("backbone", "baseline", "oracle") if kind in by_kind]

@@ -34,8 +34,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    text: str
+    """What stands in a cell: a value, the interval behind it, a background."""
+
+    value: str
+    interval: str = ""
     shade: float | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.value} {self.interval}" if self.interval else self.value
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,9 @@ class Table:
         """For every row: whether a group begins there (never in the first row)."""
         if self.group is None:
             return [False] * len(self.frame)
-        values = self.frame[self.group].tolist()
-        return [i > 0 and values[i] != values[i - 1] for i in range(len(values))]
+        values = self.frame[self.group].astype(object).ffill()
+        above = values.shift()
+        return (above.notna() & (values != above).fillna(True)).astype(bool).tolist()
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def _cell(column: Column, record: dict[Any, Any]) -> Cell:
     value = record[column.key]
     if value is None or value is pd.NA or value != value:
         return Cell("–")
-    shown = column.show(value)
+    interval = ""
     if column.low and column.high and not (pd.isna(record[column.low]) or pd.isna(record[column.high])):
-        shown += f" [{column.show(record[column.low])}, {column.show(record[column.high])}]"
-    return Cell(shown, column.shade(value) if column.shade else None)
+        interval = f"[{column.show(record[column.low])}, {column.show(record[column.high])}]"
+    return Cell(column.show(value), interval, column.shade(value) if column.shade else None)

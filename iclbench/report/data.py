@@ -1,7 +1,7 @@
 """The frames behind a report: what was read, what is comparable, and one slice per task and preset.
 
-Numbers are comparable only when they were scored on the same frozen prompts of the same card. Where a folder holds several
-versions, the one with the most runs is shown and the others are named under "missing or failed".
+Numbers are comparable only when they were scored on the same frozen prompts of the same card. Where a folder holds
+several versions, the one with the most runs is shown and the others are named under "missing or failed".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = ("oracle", "backbone", "baseline", "published")
 class Results:
     """Everything that was read from a results folder."""
 
-    values: pd.DataFrame
+    rows: pd.DataFrame
     costs: pd.DataFrame
     errors: EpisodeErrors
     skipped: tuple[str, ...] = ()
@@ -34,13 +34,13 @@ class Results:
     @cached_property
     def looks(self) -> dict[str, Look]:
         """The look of every contestant, the same all over the report."""
-        by_kind = self.values.groupby("kind")["contestant"].unique()
+        by_kind = self.rows.groupby("kind")["contestant"].unique()
         return looks(*(by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle")))
 
     @cached_property
     def slices(self) -> list[Slice]:
         """One per task and preset, sorted by name."""
-        own = self.values[self.values["kind"] != "published"]
+        own = self.rows[self.rows["kind"] != "published"]
         pairs = own[["task", "preset"]].drop_duplicates().sort_values(["task", "preset"])
         return [Slice(self, str(task), str(preset)) for task, preset in pairs.itertuples(index=False)]
 
@@ -58,8 +58,8 @@ class Slice:
         return f"{self.task}-{self.preset}"
 
     @cached_property
-    def values(self) -> pd.DataFrame:
-        return _of(self.results.values, self.task, self.preset)
+    def rows(self) -> pd.DataFrame:
+        return _of(self.results.rows, self.task, self.preset)
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -72,7 +72,7 @@ class Slice:
         Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes. With several
         runs the interval reaches from the lowest lower to the highest upper end.
         """
-        v = self.values
+        v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].notna() & (v["status"] == "ok") & (v["kind"] != "published")]
         keys = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
         return average(rows, keys)
@@ -80,7 +80,7 @@ class Slice:
     @cached_property
     def summaries(self) -> pd.DataFrame:
         """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves."""
-        v = self.values
+        v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
         return average(rows, ["evaluator", "metric", "shift", "kind", "contestant"])
 
@@ -100,7 +100,7 @@ class Slice:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """Every contestant with rows here, and its kind."""
-        v = self.values[self.values["kind"] != "published"]
+        v = self.rows[self.rows["kind"] != "published"]
         return dict(zip(v["contestant"], v["kind"], strict=True))
 
     @cached_property
@@ -118,7 +118,7 @@ class EpisodeErrors:
         for data in frames:
             kept = data[data["prompt_set"].isin(prompt_sets) & data["n_context"].notna()]
             for (run, prompt_set, metric), rows in kept.groupby(["run", "prompt_set", "metric"]):
-                wide = rows.pivot(index="episode", columns="n_context", values="value").astype(float)
+                wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
                 self._found.setdefault((str(run), str(prompt_set), str(metric)), wide)
 
     def of(self, runs: list[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
@@ -154,9 +154,17 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     keep = pd.Series(True, index=values.index)
     lines: list[str] = []
     own = values["kind"] != "published"
-    for columns, label in ((["task", "preset", "card"], "card"), (["task", "preset", "shift", "prompt_set"], "prompt set")):
+    for columns, label in (
+        (["task", "preset", "card"], "card"),
+        (["task", "preset", "shift", "prompt_set"], "prompt set"),
+    ):
         rows = values[keep & own & values[columns[-1]].notna()]
-        users = rows.groupby(columns)["run"].nunique().reset_index().sort_values(["run", columns[-1]], ascending=[False, True])
+        users = (
+            rows.groupby(columns)["run"]
+            .nunique()
+            .reset_index()
+            .sort_values(["run", columns[-1]], ascending=[False, True])
+        )
         others = users[users.duplicated(columns[:-1])]
         for other in others.sort_values(columns).to_dict("records"):
             lines.append(

@@ -14,8 +14,8 @@ TABLE_FORMATS = ("csv", "md", "tex")
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    "–": "--", "−": "$-$", "·": r"$\cdot$",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "–": "--", "−": "$-$", "·": r"$\cdot$",
 }  # fmt: skip
 
 
@@ -59,7 +59,9 @@ def latex(table: Table) -> str:
     head = " & ".join(_latex(c.header) for c in table.columns)
     body = []
     for row, starts in zip(table.rows(), table.starts_group(), strict=True):
-        body.append((r"\addlinespace" + "\n" if starts else "") + " & ".join(_latex(cell.text) for cell in row) + r" \\")
+        body.append(
+            (r"\addlinespace" + "\n" if starts else "") + " & ".join(_latex(cell.text) for cell in row) + r" \\"
+        )
     spec = "".join("r" if c.numeric else "l" for c in table.columns)
     lines = [
         "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{spec}}}", r"\toprule",

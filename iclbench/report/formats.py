@@ -20,14 +20,23 @@ def number(value: float) -> str:
         return f"{value:.1e}"
     if abs(value) >= 1e5:
         return f"{value:.2e}"
-    if abs(value) >= 100:
+    if abs(value) >= 99.95:
         return f"{float(f'{value:.3g}'):.0f}"
     return f"{value:#.3g}"
 
 
+def fixed(value: float, decimals: int = 3) -> str:
+    """A fixed number of decimals, so that a column of scores lines up; never minus zero.
+
+    >>> fixed(0.61549), fixed(-0.00002), fixed(-0.004, 2)
+    ('0.615', '0.000', '0.00')
+    """
+    return f"{round(float(value), decimals) + 0.0:.{decimals}f}"
+
+
 def signed(value: float) -> str:
-    """A number with its sign: '+0.123'."""
-    return ("+" if value > 0 else "") + number(value)
+    """Three decimals with a sign: '+0.123'."""
+    return ("+" if float(fixed(value)) > 0 else "") + fixed(value)
 
 
 def integer(value: float) -> str:
@@ -57,9 +66,9 @@ def seconds(value: float) -> str:
     ('2.10 ms', '3.25 s', '3 min 42 s', '2 h 5 min')
     """
     if value < 1:
-        return f"{1000 * value:#.3g} ms"
+        return f"{_three(1000 * value)} ms"
     if value < 60:
-        return f"{value:#.3g} s"
+        return f"{_three(value)} s"
     if value < 3600:
         return f"{int(value) // 60} min {int(value) % 60} s"
     return f"{int(value) // 3600:,} h {int(value) % 3600 // 60} min"
@@ -77,4 +86,9 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     value, power = float(value), 0
     while abs(value) >= base and power < len(units) - 1:
         value, power = value / base, power + 1
-    return f"{value:.0f}{units[0]}" if power == 0 else f"{value:#.3g}{units[power]}"
+    return f"{value:.0f}{units[0]}" if power == 0 else f"{_three(value)}{units[power]}"
+
+
+def _three(value: float) -> str:
+    """Three significant digits of a value below 1,024, without the dot that '201.' would end in."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"

@@ -19,9 +19,8 @@ METRICS = {
     "auc": Metric("area under the learning curve"),
     "score": Metric("score", lower_is_better=False),
 }
-SUMMARIES = ("auc", "score")
 
 
 def metric(name: str) -> Metric:
-    """The known metric, or a plain one on a linear axis; of an unknown metric more is taken to be better unless it is an error."""
+    """The known metric, or a plain one on a linear axis; unknown errors and losses are better when lower."""
     return METRICS.get(name) or Metric(name.replace("_", " "), lower_is_better=name.endswith(("error", "loss")))

@@ -26,13 +26,15 @@ class Difference:
 def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Difference | None:
     """Mean of a - b, paired by episode, with Student's t interval.
 
-    Both frames are episodes x context sizes; each episode's score is its mean over the context sizes that both have. None
-    when they share fewer than two episodes or no context size.
+    Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
+    `auc`) over the context sizes that both have. None when they share fewer than two episodes or two context sizes.
     """
-    episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns)
-    if len(episodes) < 2 or len(sizes) == 0:
+    episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
+    if len(episodes) < 2 or len(sizes) < 2:
         return None
-    gap = (a.loc[episodes, sizes].to_numpy() - b.loc[episodes, sizes].to_numpy()).mean(axis=1)
+    gaps = a.loc[episodes, sizes].to_numpy() - b.loc[episodes, sizes].to_numpy()
+    n = sizes.to_numpy(dtype=float)
+    gap = np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0])
     mean = float(gap.mean())
     half = float(stats.t.ppf(0.5 + level / 2, len(gap) - 1) * gap.std(ddof=1) / np.sqrt(len(gap)))
     return Difference(mean, mean - half, mean + half)

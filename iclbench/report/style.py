@@ -1,8 +1,8 @@
 """The look of the figures: one per contestant, the same on every figure of a report.
 
 Backbones get the strong colours of Okabe and Ito (2008), solid and thick; baselines a muted version of the colours of
-Tol (2021), thin and dashed; oracles are black. Both palettes stay apart under colour blindness, and dashes differ too, so that
-nothing hangs on colour alone.
+Tol (2021), thin and dashed; oracles are black. Both palettes stay apart under colour blindness, and dashes differ too,
+so that nothing hangs on colour alone.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from itertools import product
 from typing import Any
 
 STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MUTED = ("#AA4455", "#4A4096", "#9A8A2E", "#3F8A5B", "#4F95AD", "#8A4A6B", "#5FA79B", "#8C6D4F")
-DASHES = ((6, 3), (2, 2), (8, 2, 2, 2), (1, 3))
+MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
+DASHES = ((7, 3), (3, 2), (10, 3, 2, 3), (2, 2))
 GREY = "#B5B5B5"
 INK = "#1A1A1A"
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
@@ -36,20 +36,23 @@ class Look:
 
     colour: str
     dash: tuple[int, ...] = ()
-    width: float = 1.4
+    width: float = 1.6
 
 
 BACKGROUND = Look(GREY, (), 1.0)
-ORACLE = Look(INK, (), 1.4)
+ORACLE = Look(INK)
+# The reference that scores 1 by definition looks like a rule, not like a contestant.
+ZERO = Look("#777777", (1, 3), 1.6)
 
 
 def looks(backbones: Iterable[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
     """A look for every contestant, by name; more backbones than colours differ in their dashes."""
     solid = [Look(colour, dash, 2.6) for dash, colour in product(((), *DASHES), STRONG)]
     dashed = [Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES)]
-    black = [ORACLE, *(Look(INK, dash, 1.4) for dash in DASHES)]
+    black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
         {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(set(baselines)))}
+        | {"zero": ZERO}
         | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
         | {name: solid[i % len(solid)] for i, name in enumerate(sorted(set(backbones)))}
     )

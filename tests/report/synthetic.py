@@ -1,4 +1,4 @@
-"""A results folder as an evaluation would leave it, with invented numbers: fast, and with every case a report must show."""
+"""A results folder as an evaluation would leave it, with invented numbers and every case that a report must show."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ N, D, EPISODES = 20, 5, 64
 BASELINES = ["zero", "mean", "least-squares", "ridge", "lasso-1e-2", "knn-3", "averaging", "xgboost"]
 BACKBONES = {"gpt2": [0, 1, 2], "mamba": [0]}
 TASKS = {"linear": "linear", "sparse-linear": "sparse_linear", "decision-tree": "decision_tree"}
+REASON = "OutOfMemoryError: 9.1 GiB asked, <7 GiB> free & no swap"
 SHIFTS = ["none", "orthants", "input-scale-2", "noisy", "points-80"]
 
 
@@ -26,7 +27,9 @@ def mean_curve(contestant: str, task: str, shift: str, n: np.ndarray, trained: i
         return level * np.maximum(1 - n / solved, 1e-7) + spike
     if contestant in floor:
         f = floor[contestant]
-        return level * (f + (1 - f) * np.exp(-n / 8) + (0.3 * np.exp(-n / 3) * (n > 0) if contestant != "xgboost" else 0))
+        return level * (
+            f + (1 - f) * np.exp(-n / 8) + (0.3 * np.exp(-n / 3) * (n > 0) if contestant != "xgboost" else 0)
+        )
     if contestant == "lasso-1e-2":
         return level * np.maximum(np.exp(-n / (0.5 * solved)), 2e-3)
     rate = {"gpt2": 0.55, "mamba": 0.7}[contestant] * solved
@@ -41,39 +44,55 @@ def write(folder: Path) -> Path:
         costs: list[dict[str, object]] = []
         for contestant, kind, seed in _contestants(task):
             run = contestant if seed is None else f"{task}-{contestant}-small-s{seed}"
-            own: list[dict[str, object]] = []
-            errors: list[pd.DataFrame] = []
             for shift in SHIFTS:
                 if shift == "noisy" and contestant == "mamba":
-                    own.append(_row(task, contestant, kind, run, seed, shift, metric="squared_error", value=None,
-                                    status="failed", reason="out of memory: 9.1 GiB asked, <7 GiB> free & no swap"))
+                    values.append(
+                        _row(
+                            task,
+                            contestant,
+                            kind,
+                            run,
+                            seed,
+                            shift,
+                            metric="squared_error",
+                            value=None,
+                            status="failed",
+                            reason=REASON,
+                        )
+                    )
                     continue
-                curve, table = _curve(task, contestant, kind, run, seed, shift)
-                own += curve
-                errors.append(table)
+                curve, errors = _curve(task, contestant, kind, run, seed, shift)
+                values += curve
+                if shift == "none":
+                    tables.write("errors", errors, folder / "tables" / f"{task}-{shift}" / f"{run}.errors.parquet", {})
             if kind == "backbone":
-                own += _training(task, contestant, run, seed)
-            values += own
+                values += _training(task, contestant, run, seed)
             costs += _costs(task, contestant, kind, run)
-            tables.write("errors", pd.concat(errors), folder / "tables" / f"{task}-{run}-errors.parquet", {})
         values += _published(task)
-        tables.write("values", values, folder / "tables" / f"{task}-values.parquet", {"task": task})
-        tables.write("costs", costs, folder / "tables" / f"{task}-costs.parquet", {"task": task})
+        tables.write("values", values, folder / "tables" / f"{task}.values.parquet", {"task": task})
+        tables.write("costs", costs, folder / "tables" / f"{task}.costs.parquet", {"task": task})
     return folder
 
 
 def _contestants(task: str) -> list[tuple[str, str, int | None]]:
     found: list[tuple[str, str, int | None]] = [(name, "baseline", None) for name in BASELINES]
-    found += [(name, "backbone", seed) for name, seeds in BACKBONES.items() for seed in seeds
-              if (name, task) != ("mamba", "decision-tree")]
+    found += [
+        (name, "backbone", seed)
+        for name, seeds in BACKBONES.items()
+        for seed in seeds
+        if (name, task) != ("mamba", "decision-tree")
+    ]
     return found + ([("oracle-bayes", "oracle", None)] if task != "decision-tree" else [])
 
 
-def _row(task: str, contestant: str, kind: str, run: str, seed: int | None, shift: str, **more: object) -> dict[str, object]:
+def _row(
+    task: str, contestant: str, kind: str, run: str, seed: int | None, shift: str, **more: object
+) -> dict[str, object]:
     return {
         "run": run, "task": task, "family": TASKS[task], "contestant": contestant, "kind": kind, "preset": "small",
-        "seed": seed, "shift": shift, "evaluator": "next", "n_episodes": EPISODES, "normaliser": float(D), "status": "ok",
-        "prompt_set": f"{task}-small-{shift}-0", "card": f"c0ffee{len(task):06d}", "version": __version__, **more,
+        "seed": seed, "shift": shift, "evaluator": "next", "n_episodes": EPISODES, "normaliser": float(D),
+        "status": "ok", "prompt_set": f"{task}-small-{shift}-0", "card": f"c0ffee{len(task):06d}",
+        "version": __version__, **more,
     }  # fmt: skip
 
 
@@ -91,20 +110,46 @@ def _curve(
     spread = 1.96 * per_episode.std(axis=0, ddof=1) / np.sqrt(EPISODES)
     mean = per_episode.mean(axis=0)
     rows = [
-        _row(task, contestant, kind, run, seed, shift, metric="squared_error", n_context=int(k), value=float(m),
-             low=max(float(m - s), 0.0), high=float(m + s))
+        _row(
+            task,
+            contestant,
+            kind,
+            run,
+            seed,
+            shift,
+            metric="squared_error",
+            n_context=int(k),
+            value=float(m),
+            low=max(float(m - s), 0.0),
+            high=float(m + s),
+        )
         for k, m, s in zip(n, mean, spread, strict=True)
     ]
-    auc = per_episode.mean(axis=1)
+    auc = np.trapezoid(per_episode, n, axis=1) / last
     low, high = auc.mean() - 0.25 * auc.std(), auc.mean() + 0.25 * auc.std()
-    best = mean_curve("ridge" if task != "decision-tree" else "xgboost", task, shift, np.arange(last + 1)).mean()
+    best = mean_curve("ridge" if task != "decision-tree" else "lasso-1e-2", task, shift, np.arange(last + 1)).mean()
     score = (auc.mean() - 1.0) / (best - 1.0)
-    rows.append(_row(task, contestant, kind, run, seed, shift, metric="auc", value=float(auc.mean()), low=low, high=high))
-    rows.append(_row(task, contestant, kind, run, seed, shift, metric="score", value=float(score),
-                     low=float(score - 0.03), high=float(score + 0.03)))
+    rows.append(
+        _row(task, contestant, kind, run, seed, shift, metric="auc", value=float(auc.mean()), low=low, high=high)
+    )
+    rows.append(
+        _row(
+            task,
+            contestant,
+            kind,
+            run,
+            seed,
+            shift,
+            metric="score",
+            value=float(score),
+            low=float(score - 0.03),
+            high=float(score + 0.03),
+        )
+    )
     errors = pd.DataFrame({
         "run": run, "prompt_set": f"{task}-small-{shift}-0", "metric": "squared_error",
-        "n_context": np.tile(n, EPISODES), "episode": np.repeat(np.arange(EPISODES), len(n)), "value": per_episode.ravel(),
+        "n_context": np.tile(n, EPISODES), "episode": np.repeat(np.arange(EPISODES), len(n)),
+        "value": per_episode.ravel(),
     })  # fmt: skip
     return rows, errors
 
@@ -117,16 +162,35 @@ def hash_of(name: str) -> int:
 def _training(task: str, contestant: str, run: str, seed: int | None) -> list[dict[str, object]]:
     noise = np.random.default_rng(seed).normal(0, 0.05, 41)
     return [
-        _row(task, contestant, "backbone", run, seed, "none", evaluator="train", axis="train_step", axis_value=float(100 * i),
-             metric="loss", value=float(D * (0.12 + 0.88 / (1 + np.exp((i - 15) / 2.5))) * np.exp(noise[i])),
-             n_episodes=None, prompt_set=None)
+        _row(
+            task,
+            contestant,
+            "backbone",
+            run,
+            seed,
+            "none",
+            evaluator="train",
+            axis="train_step",
+            axis_value=float(100 * i),
+            metric="loss",
+            value=float(D * (0.12 + 0.88 / (1 + np.exp((i - 15) / 2.5))) * np.exp(noise[i])),
+            n_episodes=None,
+            prompt_set=None,
+        )
         for i in range(41)
     ]
 
 
 def _costs(task: str, contestant: str, kind: str, run: str) -> list[dict[str, object]]:
-    base = {"run": run, "task": task, "contestant": contestant, "preset": "small", "device": "cpu", "threads": 1,
-            "version": __version__}
+    base = {
+        "run": run,
+        "task": task,
+        "contestant": contestant,
+        "preset": "small",
+        "device": "cpu",
+        "threads": 1,
+        "version": __version__,
+    }
     slow = 12.0 if contestant == "xgboost" else 0.4
     rows = [{**base, "phase": "evaluate", "n_points": n, "metric": "seconds", "value": slow * n / N} for n in (N, 80)]
     rows.append({**base, "phase": "evaluate", "n_points": N, "metric": "bytes", "value": 180e6 + 1e6 * len(contestant)})
@@ -143,9 +207,27 @@ def _costs(task: str, contestant: str, kind: str, run: str) -> list[dict[str, ob
 def _published(task: str) -> list[dict[str, object]]:
     if task == "decision-tree":
         return []
-    common = {"evaluator": "next", "metric": "squared_error", "prompt_set": None, "n_episodes": None, "normaliser": None}
+    common = {
+        "evaluator": "next",
+        "metric": "squared_error",
+        "prompt_set": None,
+        "n_episodes": None,
+        "normaliser": None,
+    }
     return [
-        _row(task, name, "published", "published", None, "none", **common | {"n_context": n, "value": value, "preset": preset},
-             reason="Garg et al. 2022, Figure 2; read off the plot")
-        for name, n, value, preset in (("gpt2", 10, 0.05, "small"), ("least-squares", 10, 0.5, "paper"), ("gpt2", 10, 0.02, "paper"))
+        _row(
+            task,
+            name,
+            "published",
+            "published",
+            None,
+            "none",
+            **common | {"n_context": n, "value": value, "preset": preset},
+            reason="Garg et al. 2022, Figure 2; read off the plot",
+        )
+        for name, n, value, preset in (
+            ("gpt2", 10, 0.05, "small"),
+            ("least-squares", 10, 0.5, "paper"),
+            ("gpt2", 10, 0.02, "paper"),
+        )
     ]

@@ -25,8 +25,9 @@ def figure(
     looks = cast(task, rows)
     data = _drawn(task, rows, looks)
     axes = curves.Axes(
-        EXAMPLES, measure.label, curves.domain(data, measure), log=measure.log, rule=task.trained_length if rule else None
-    )
+        EXAMPLES, measure.label, curves.extent(data["n_context"]), curves.domain(data, measure), log=measure.log,
+        rule=task.trained_length if rule else None,
+    )  # fmt: skip
     alone = len(panels) == 1
     return Figure(
         name=f"{task.id}-{name}",
@@ -43,9 +44,10 @@ def figure(
 
 
 def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
-    """The looks of those who are drawn, in legend order: backbones, oracles, featured baselines, and the others in grey.
+    """The looks of those who are drawn, in legend order: backbones, oracles, featured baselines, the others in grey.
 
-    Featured is the best of each kind of baseline (of `lasso-1e-2` and `lasso-1e-4` the better), up to seven, and `zero`.
+    Featured is the best of each kind of baseline (of `lasso-1e-2` and `lasso-1e-4` the better), up to seven, and
+    `zero`.
     """
     mean = rows[rows["kind"] != "published"].groupby(["kind", "contestant"])["value"].mean().reset_index()
     mean = mean.sort_values("value", ascending=metric(str(rows["metric"].iloc[0])).lower_is_better, kind="stable")
@@ -58,8 +60,8 @@ def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
 
 
 def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFrame:
-    """The rows in drawing order (backbones last, on top) with what tooltips need, and the published points among them."""
-    published = task.values[(task.values["kind"] == "published") & task.values["contestant"].isin(list(looks))]
+    """The rows in drawing order (backbones last, on top) with what tooltips need, and the published points."""
+    published = task.rows[(task.rows["kind"] == "published") & task.rows["contestant"].isin(list(looks))]
     published = published[
         published["metric"].isin(rows["metric"].unique()) & published["shift"].isin(rows["shift"].unique())
     ]
@@ -76,7 +78,9 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
         label=data["contestant"] + seeds.where(~published_row, " (published)"),
         series=data["contestant"],
         sparse=(points < span) & ~published_row,
-    )[["contestant", "kind", "shift", "n_context", "value", "low", "high", "label", "series", "sparse"]].reset_index(drop=True)
+    )[["contestant", "kind", "shift", "n_context", "value", "low", "high", "label", "series", "sparse"]].reset_index(
+        drop=True
+    )
 
 
 def _legend(looks: dict[str, Look]) -> dict[str, Look]:
@@ -89,7 +93,9 @@ def _reading(axes: curves.Axes, looks: dict[str, Look]) -> str:
     if axes.rule is not None:
         parts.append(f" Dashed rule: {axes.rule} examples, the trained length.")
     if axes.log:
-        parts.append(f" Logarithmic axis; values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on its edge.")
+        parts.append(
+            f" Logarithmic axis; values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on its edge."
+        )
     if BACKGROUND in looks.values():
         parts.append(" Grey: further baselines, named by the tooltip.")
     return "".join(parts)

@@ -1,6 +1,6 @@
 """The sections of a report, in reading order. Each takes the frames and returns a section, or None when it has no rows.
 
-A new kind of result (probes, classification, language models) becomes a new file here and a new entry in one of the lists.
+A new kind of result (probes, classification, language models) becomes a new file here and an entry in one of the lists.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,9 @@ def section(results: Results) -> Section | None:
         return None
     keys = ["task", "preset", "contestant", "phase", "n_points", "metric", "device", "threads"]
     frame = costs.groupby(keys, as_index=False, dropna=False).agg(value=("value", "mean"), runs=("run", "nunique"))
-    frame = frame.sort_values(keys, ignore_index=True).assign(shown=[_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)])
+    frame = frame.sort_values(keys, ignore_index=True).assign(
+        shown=[_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
+    )
     tables = tuple(_table(str(task), str(preset), rows) for (task, preset), rows in frame.groupby(["task", "preset"]))
     return Section("costs", "Costs", tables)
 
@@ -26,7 +28,8 @@ def _table(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{task}-{preset}-costs",
         title=f"{task} · {preset}",
-        caption="Means over runs (seeds). Measured, so different on every machine; compare only within one device and thread count.",
+        caption="Means over runs (seeds). Measured, so different on every machine; compare only within one device and "
+        "thread count.",
         frame=rows.reset_index(drop=True),
         columns=(
             Column("contestant", "contestant"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.formats import count, integer, nbytes, number, seconds, signed
+from iclbench.report.formats import count, fixed, integer, nbytes, number, seconds, signed
 from iclbench.report.metrics import metric
 from iclbench.report.pairs import difference, ranks
 
@@ -31,23 +33,30 @@ def section(task: Slice) -> Section | None:
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     """The leaderboard of one question."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
-    name = "squared_error" if (curves["metric"] == "squared_error").any() else next(iter(curves["metric"]), "squared_error")
+    name = (
+        "squared_error"
+        if (curves["metric"] == "squared_error").any()
+        else next(iter(curves["metric"]), "squared_error")
+    )
     frame = _summary(summaries, "auc").rename(columns={"value": "auc", "low": "auc_low", "high": "auc_high"})
     frame = frame.sort_values(["auc", "contestant"], kind="stable", ignore_index=True)
     frame = _with_ranks(task, evaluator, name, frame)
+    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     score = _summary(summaries, "score")[["contestant", "value", "low", "high"]]
-    frame = frame.merge(score.rename(columns={"value": "score", "low": "score_low", "high": "score_high"}), "left", "contestant")
+    frame = frame.merge(
+        score.rename(columns={"value": "score", "low": "score_low", "high": "score_high"}), "left", "contestant"
+    )
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = _with_costs(task, frame)
     columns = (
         Column("contestant", "contestant"),
         Column("rank", "rank", integer, numeric=True),
         Column("kind", "kind"),
-        Column("runs", "runs", integer, numeric=True),
-        Column("auc", "area under curve", number, True, "auc_low", "auc_high"),
+        Column("runs", "seeds", integer, numeric=True),
+        Column("auc", "area under curve", fixed, True, "auc_low", "auc_high"),
         Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
         *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
-        Column("score", "score", number, True, "score_low", "score_high"),
+        Column("score", "score", fixed, True, "score_low", "score_high"),
         Column("parameters", "parameters", count, numeric=True),
         Column("train_seconds", "training", seconds, numeric=True),
         Column("evaluate_seconds", "evaluation", seconds, numeric=True),
@@ -57,22 +66,16 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     return Table(
         name=f"{task.id}-leaderboard-{evaluator}",
         title=f"{task.task}: leaderboard",
-        caption=f"Sorted by the area under the learning curve (mean {metric(name).label} over context sizes; lower is better) with "
-        "its 95 % interval over episodes. Equal ranks: not told apart from the first of that rank by a paired 95 % interval over "
-        "the same episodes. Behind the row above: the mean paired difference with that interval, over the context sizes both were "
-        "asked at. Several seeds of a backbone are averaged episode by episode, so intervals do not cover the choice of seed. "
+        caption=f"Sorted by the area under the learning curve (mean height in {metric(name).label}; lower is better), "
+        "with its 95 % interval over episodes. Equal ranks: not told apart from the first of that rank by a paired 95 "
+        "% interval over the same episodes. Behind the row above: the mean paired difference with that interval, over "
+        "the context sizes both were asked at. Several seeds of a backbone are averaged episode by episode first, so "
+        "that these intervals do not cover the choice of seed. "
         "Oracles are ceilings and hold no rank.",
-        frame=frame[[*[c for c in frame.columns if c in _order(sizes)]]],
+        frame=frame,
         columns=shown,
-        group="group",
+        group="rank",
     )
-
-
-def _order(sizes: list[int]) -> list[str]:
-    return [
-        "contestant", "kind", "runs", "rank", "group", "auc", "auc_low", "auc_high", "behind", "behind_low", "behind_high",
-        *(f"n{n}" for n in sizes), "score", "score_low", "score_high", *COSTS,
-    ]  # fmt: skip
 
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -81,8 +84,8 @@ def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns rank (missing for oracles), group (rank of the last contestant above) and the difference to the row above."""
-    v = task.values
+    """Columns rank (missing for oracles) and behind: the paired difference to the row above."""
+    v = task.rows
     curves = v[(v["shift"] == "none") & (v["evaluator"] == evaluator) & (v["metric"] == name) & v["prompt_set"].notna()]
     episodes = {}
     for contestant, rows in curves.groupby("contestant"):
@@ -92,12 +95,10 @@ def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> 
     found = ranks([c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"], episodes)
     gaps = [None] + [
         difference(a, b) if (a := episodes.get(lower)) is not None and (b := episodes.get(upper)) is not None else None
-        for upper, lower in zip(order, order[1:], strict=False)
+        for upper, lower in pairwise(order)
     ]
-    rank = pd.Series([found.get(c) for c in order], dtype="Int64")
     return frame.assign(
-        rank=rank,
-        group=rank.ffill().fillna(0),
+        rank=pd.Series([found.get(c) for c in order], dtype="Int64"),
         behind=pd.Series([g.value if g else None for g in gaps], dtype="Float64"),
         behind_low=pd.Series([g.low if g else None for g in gaps], dtype="Float64"),
         behind_high=pd.Series([g.high if g else None for g in gaps], dtype="Float64"),
@@ -110,7 +111,7 @@ def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFram
     common = sorted(int(n) for n in asked[asked == asked.max()].index if n > 0)
     last = common[-1] if common else 0
     sizes = sorted({min(common, key=lambda n: abs(n - last * part)) for part in (0.25, 0.5, 1)} if common else set())
-    wide = curves[curves["n_context"].isin(sizes)].pivot(index="contestant", columns="n_context", values="value")
+    wide = curves[curves["n_context"].isin(sizes)].pivot_table("value", index="contestant", columns="n_context")
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).reset_index()
     return frame.merge(wide, "left", "contestant"), sizes
 
@@ -123,12 +124,12 @@ def _with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
         if rows.empty:
             frame = frame.assign(**{key: pd.Series(pd.NA, index=frame.index, dtype="Float64")})
             continue
-        machine = rows.groupby(["device", "threads"])["run"].nunique().sort_values(ascending=False, kind="stable").index[0]
+        machine = (
+            rows.groupby(["device", "threads"])["run"].nunique().sort_values(ascending=False, kind="stable").index[0]
+        )
         rows = rows[(rows["device"] == machine[0]) & (rows["threads"] == machine[1])]
         shortest = rows.groupby("contestant")["n_points"].transform("min")
         rows = rows[shortest.isna() | (rows["n_points"] == shortest).fillna(False).astype(bool)]
         mean = rows.groupby("contestant")["value"].mean().rename(key).reset_index()
         frame = frame.merge(mean, "left", "contestant")
     return frame
-
-

@@ -1,4 +1,4 @@
-"""In-distribution learning curves: one figure per question and metric, and the numbers behind it at a few context sizes."""
+"""In-distribution learning curves: a figure per question and metric, and the numbers behind it at a few sizes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
     """The curves as a table: a row per contestant, a column per context size."""
     sizes = thinned(sorted(int(n) for n in rows["n_context"].unique()))
     order = {kind: i for i, kind in enumerate(KINDS)}
-    wide = rows[rows["n_context"].isin(sizes)].pivot(index=["kind", "contestant"], columns="n_context", values="value")
+    wide = rows[rows["n_context"].isin(sizes)].pivot_table("value", index=["kind", "contestant"], columns="n_context")
     wide = wide.reset_index().sort_values("kind", key=lambda k: k.map(order), kind="stable")
     wide = wide.rename(columns={n: f"n{n}" for n in sizes})[["contestant", "kind", *(f"n{n}" for n in sizes)]]
     columns = [Column("contestant", "contestant")] + [Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes]

@@ -2,59 +2,85 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import EXTRAPOLATION, Results, Slice
+
+_UNREADABLE = "Files that were skipped because they could not be read as tables (they are left as they are):"
 
 
 def section(results: Results) -> Section:
     blocks: list[Block] = []
     if (failed := _failed(results)) is not None:
         blocks.append(failed)
-    gaps = pd.DataFrame([gap for task in results.slices for gap in _gaps(task)], columns=["task", "preset", "contestant", "what", "fix"])
-    if len(gaps):
-        columns = [Column(c, c) for c in ("task", "preset", "contestant")] + [Column("what", "what is missing"), Column("fix", "what to run")]
+    if gaps := [gap for task in results.slices for gap in _gaps(task)]:
+        headers = {
+            "task": "task",
+            "preset": "preset",
+            "contestant": "contestant",
+            "what": "missing",
+            "fix": "what to run",
+        }
+        frame = pd.DataFrame(gaps, columns=list(headers))
         caption = "What others have on the same task, or the same backbone on other tasks."
-        blocks.append(Table("missing", "Not run", caption, gaps, tuple(columns)))
+        blocks.append(Table("missing", "Not run", caption, frame, tuple(Column(k, h) for k, h in headers.items())))
     if results.skipped:
-        blocks.append(Text("Files that were skipped because they could not be read as tables (they are left as they are):", results.skipped))
+        blocks.append(Text(_UNREADABLE, results.skipped))
     if results.set_aside:
         blocks.append(Text("Rows that cannot be compared with the ones shown:", results.set_aside))
-    return Section("missing", "What is missing or failed", tuple(blocks or [Text("Nothing: every cell that was started has its numbers.")]))
+    if not blocks:
+        blocks.append(Text("Nothing: every cell that was started has its numbers."))
+    return Section("missing", "What is missing or failed", tuple(blocks))
 
 
 def _failed(results: Results) -> Table | None:
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "reason"]
-    rows = results.values[results.values["status"] == "failed"]
+    rows = results.rows[results.rows["status"] == "failed"]
     if rows.empty:
         return None
-    frame = rows.groupby(keys, as_index=False, dropna=False).agg(metrics=("metric", lambda m: ", ".join(sorted(set(m)))))
+    frame = rows.groupby(keys, as_index=False, dropna=False).agg(
+        metrics=("metric", lambda m: ", ".join(sorted(set(m))))
+    )
     columns = tuple(Column(c, c) for c in ("task", "preset", "contestant", "run", "shift", "evaluator", "reason"))
-    return Table("failed", "Failed", "Cells that were started and gave no number, with the reason they gave.", frame, columns)
+    return Table(
+        "failed", "Failed", "Cells that were started and gave no number, with the reason they gave.", frame, columns
+    )
 
 
-def _gaps(task: Slice) -> list[dict[str, str]]:
+def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     """Backbones and baselines of this task without rows where others have some; failed cells are not gaps."""
-    v = task.values
-    tried = {(r.contestant, r.shift) for r in v[v["evaluator"] != "train"][["contestant", "shift"]].drop_duplicates().itertuples()}
-    own = [name for name, kind in task.kinds.items() if kind != "oracle"]
-    shifts = sorted({shift for _, shift in tried})
-    found = []
-    for name in sorted(own):
-        runs = v.loc[v["contestant"] == name, "run"]
-        run = str(runs.iloc[0]) if task.kinds[name] == "backbone" and len(runs) else "RUN"
-        for shift in shifts:
-            if (name, shift) not in tried:
-                what, fix = "evaluation", f"iclbench eval {run}"
-                if pd.Series([shift]).str.fullmatch(EXTRAPOLATION).item():
-                    what, fix = f"extrapolation ({shift})", f"{fix} --extrapolate {shift.removeprefix('points-')}"
-                elif shift != "none":
-                    what, fix = f"shift {shift}", f"{fix} --shift {shift}"
-                found.append({"task": task.task, "preset": task.preset, "contestant": name, "what": what, "fix": fix})
-    values = task.results.values
-    elsewhere = values.loc[(values["kind"] == "backbone") & (values["preset"] == task.preset), "contestant"].unique()
-    for name in sorted(set(elsewhere) - set(task.kinds)):
-        fix = f"iclbench train {task.task} {name} --preset {task.preset}"
-        found.append({"task": task.task, "preset": task.preset, "contestant": name, "what": "everything", "fix": fix})
-    return found
+    evaluated = task.rows[~task.rows["evaluator"].isin(["train"]) & (task.rows["kind"] != "published")]
+    tried = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
+    shifts = sorted({str(shift) for _, shift in tried})
+    contestants = sorted(name for name, kind in task.kinds.items() if kind != "oracle")
+    found = [
+        (
+            task.task,
+            task.preset,
+            name,
+            "evaluation" if shift == "none" else f"shift {shift}",
+            _command(task, name, shift),
+        )
+        for name in contestants
+        for shift in shifts or ["none"]
+        if (name, shift) not in tried
+    ]
+    rows = task.results.rows
+    elsewhere = rows.loc[(rows["kind"] == "backbone") & (rows["preset"] == task.preset), "contestant"]
+    return found + [
+        (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
+        for name in sorted(set(elsewhere) - set(task.kinds))
+    ]
+
+
+def _command(task: Slice, contestant: str, shift: str) -> str:
+    """What fills the gap; baselines are evaluated beside any run of the task."""
+    rows = task.rows[task.rows["kind"] == "backbone"]
+    own = rows[rows["contestant"] == contestant]
+    run = next(iter(sorted((own if len(own) else rows)["run"])), "RUN")
+    if re.fullmatch(EXTRAPOLATION, shift):
+        return f"iclbench eval {run} --extrapolate {shift.removeprefix('points-')}"
+    return f"iclbench eval {run}" + ("" if shift == "none" else f" --shift {shift}")

@@ -6,34 +6,44 @@ import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.formats import number
+from iclbench.report.formats import fixed
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 
 
 def section(results: Results) -> Section:
     table = scores(results)
-    blocks = (Text(reading(results)), *([table] if table is not None else []))
-    return Section("overview", "Overview", blocks)
+    return Section("overview", "Overview", (reading(results), *([table] if table is not None else [])))
 
 
-def reading(results: Results) -> str:
+def reading(results: Results) -> Text:
     """How to read the numbers, with the normaliser and the interval spelt out."""
-    v = results.values
+    v = results.rows
     episodes = sorted(int(n) for n in v.loc[v["shift"] == "none", "n_episodes"].dropna().unique())
-    counted = f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
-    normalisers = "; ".join(
-        f"{task.id}: {', '.join(number(n) for n in sorted(task.values['normaliser'].dropna().unique()))}"
-        for task in results.slices
+    counted = (
+        f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
     )
-    return (
-        "How to read this. Every contestant meets the same frozen prompts: after n examples it predicts the next output. Errors are "
-        "squared errors divided by the task's normaliser, the variance of the noiseless outputs under the training distribution "
-        f"({normalisers}), so that always predicting zero scores about 1 and lower is better. Values are means over {counted} "
-        "episodes; intervals are 95 % bootstrap intervals over episodes, and with several seeds they reach from the lowest to the "
-        "highest end. The score compares areas under the learning curve: (contestant − zero) / (best baseline or oracle − zero). 0 is "
-        "as good as predicting zero, 1 as good as the best classical method."
+    return Text(
+        "How to read this. Every contestant meets the same frozen prompts; after n examples it predicts the next.",
+        (
+            "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
+            f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better.",
+            f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval over episodes. With "
+            "several seeds of a backbone: the mean over seeds, and an interval from the lowest to the highest end.",
+            "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, "
+            "without one, the best baseline. 0 is as good as always predicting zero, 1 as good as the best classical answer.",
+        ),
     )
+
+
+def normalisers(results: Results) -> str:
+    """The normaliser of the squared error on every task."""
+    parts = []
+    for task in results.slices:
+        of_error = task.rows.loc[task.rows["metric"] == "squared_error", "normaliser"].dropna()
+        if len(of_error):
+            parts.append(f"{task.task} {', '.join(f'{n:g}' for n in sorted(of_error.unique()))}")
+    return "; ".join(dict.fromkeys(parts)) or "not recorded"
 
 
 def scores(results: Results) -> Table | None:
@@ -48,7 +58,7 @@ def scores(results: Results) -> Table | None:
         return None
     # What is an oracle on one task may be a baseline on another; it gets one row.
     kinds = rows.groupby("contestant")["kind"].agg(lambda k: min(k, key=lambda kind: _KIND_ORDER[kind]))
-    wide = rows.pivot(index="contestant", columns="column", values="value")
+    wide = rows.pivot_table("value", index="contestant", columns="column")
     columns = [task.id for task in results.slices if task.id in wide.columns]
     frame = wide[columns].assign(kind=kinds, order=kinds.map(_KIND_ORDER), best=wide.mean(axis=1)).reset_index()
     frame = frame.sort_values(["order", "best", "contestant"], ascending=[True, False, True], ignore_index=True)
@@ -56,13 +66,13 @@ def scores(results: Results) -> Table | None:
     return Table(
         name="scores",
         title="Scores",
-        caption="Score on the training distribution of each task: 1 is as good as the best classical method, 0 as good as always "
-        "predicting zero. Darker is better. A dash: not evaluated, or failed.",
+        caption="Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 "
+        "as good as always predicting zero. Darker is better. A dash: not evaluated, or failed.",
         frame=frame[["contestant", "kind", *columns]],
         columns=(
             Column("contestant", "contestant"),
             Column("kind", "kind"),
-            *(Column(c, titles[c], lambda v: f"{v:.2f}", numeric=True, shade=shade) for c in columns),
+            *(Column(c, titles[c], lambda v: fixed(v, 2), numeric=True, shade=shade) for c in columns),
         ),
         group="kind",
     )

@@ -8,15 +8,16 @@ from iclbench.report.formats import integer, plural
 
 
 def section(results: Results) -> Section:
-    v = results.values
+    v = results.rows
     own = v[v["kind"] != "published"]
     frame = own.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
         episodes=("n_episodes", "max"), contestants=("contestant", "nunique"), runs=("run", "nunique")
     )
     versions = ", ".join(sorted(own["version"].unique()))
     text = Text(
-        f"Written by iclbench {versions} from {plural(len(v), 'row')} of values and {plural(len(results.costs), 'row')} of costs. "
-        "The prompt set names the frozen episodes and the card's hash the exact protocol; equal hashes mean comparable numbers. "
+        f"Written by iclbench {versions} from {plural(len(v), 'row')} of values and "
+        f"{plural(len(results.costs), 'row')} of costs. The prompt set names the frozen episodes and the card's hash "
+        "the exact protocol; equal hashes mean comparable numbers. "
         "Figures on this page carry six significant digits; the CSV files carry every digit."
     )
     table = Table(

@@ -14,7 +14,7 @@ def section(task: Slice) -> Section | None:
 
     The published size (often `paper`) is named, because smaller presets are not expected to reach it.
     """
-    values = task.results.values
+    values = task.results.rows
     theirs = values[(values["kind"] == "published") & (values["task"] == task.task) & (values["status"] == "ok")]
     if theirs.empty:
         return None
@@ -31,8 +31,8 @@ def section(task: Slice) -> Section | None:
     table = Table(
         name=f"{task.id}-published",
         title=f"{task.task}: published numbers beside ours",
-        caption=f"Ours: preset {task.preset}. Numbers of another preset are of another size (dimension, examples, training) and "
-        "are not expected to agree. A dash: not measured here.",
+        caption=f"Ours: preset {task.preset}. Numbers of another preset are of another size (dimension, examples, "
+        "training) and are not expected to agree. A dash: not measured here.",
         frame=both,
         columns=(
             Column("contestant", "contestant"),

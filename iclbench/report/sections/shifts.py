@@ -17,8 +17,8 @@ def section(task: Slice) -> Section | None:
             learning.figure(
                 task, group, panels, name=f"shifts-{evaluator}-{name}".replace("_", "-"),
                 title=f"{task.task}: shifted prompts", rule=False,
-                caption=f"{metric(str(name)).label.capitalize()} against the number of examples when prompts come from another "
-                "distribution than in training, one panel per shift; the normaliser stays that of the task.",
+                caption=f"{metric(str(name)).label.capitalize()} against the number of examples when prompts come from "
+                "another distribution than in training, one panel per shift; the normaliser stays that of the task.",
             )
         )  # fmt: skip
     return Section(f"{task.id}-shifts", "Shifts", tuple(blocks)) if blocks else None

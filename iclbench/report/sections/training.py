@@ -10,15 +10,20 @@ from iclbench.report.metrics import metric
 
 
 def section(task: Slice) -> Section | None:
-    v = task.values
+    v = task.rows
     rows = v[(v["evaluator"] == "train") & (v["axis"] == "train_step") & (v["status"] == "ok")]
     blocks: list[Block] = []
     for name, group in rows.groupby("metric"):
         measure = metric(str(name))
         looks = {n: task.looks[n] for n in sorted(group["contestant"].unique())}
         data = group.sort_values(["run", "axis_value"]).assign(label=group["run"], series=group["run"], sparse=False)
-        data = data[["contestant", "kind", "axis_value", "value", "low", "high", "label", "series", "sparse"]].reset_index(drop=True)
-        axes = curves.Axes("training step", measure.label, curves.domain(data, measure), log=measure.log, field="axis_value")
+        data = data[
+            ["contestant", "kind", "axis_value", "value", "low", "high", "label", "series", "sparse"]
+        ].reset_index(drop=True)
+        axes = curves.Axes(
+            "training step", measure.label, curves.extent(data["axis_value"]), curves.domain(data, measure),
+            log=measure.log, field="axis_value",
+        )  # fmt: skip
         blocks.append(
             Figure(
                 name=f"{task.id}-training-{name}".replace("_", "-"),
