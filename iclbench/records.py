@@ -1,8 +1,8 @@
 """Records of batch-first tensors: indexed along the batch, moved between devices, measured in bytes, saved and loaded.
 
-Episodes, predictions and the states of predictors are all frozen dataclasses of tensors (or of further records, tuples and
-dicts of them). What they share lives here, once. Files are safetensors with a JSON skeleton in the metadata: loading one
-never executes code.
+Episodes, predictions and the states of predictors are all frozen dataclasses of tensors (or of further records, tuples
+and dicts of them). What they share lives here, once. Files are safetensors with a JSON skeleton in the metadata:
+loading one never executes code.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class TensorRecord:
         """The episodes that `index` (a slice, a boolean or an integer tensor) picks along the batch axis."""
         return self.map(lambda t: t[index])
 
-    def to(
-        self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> _Record:
+    def to(self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> _Record:
         """Moved to `device`; floating-point tensors cast to `dtype`."""
         return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
 
@@ -65,7 +63,12 @@ class TensorRecord:
 
         flat: dict[str, Tensor] = {}
         skeleton = _skeleton(self, "", flat)
-        save_file({k: t.detach().contiguous() for k, t in flat.items()}, str(path), {"record": json.dumps(skeleton)})
+        # Copies, because safetensors refuses tensors that share memory (a mask is often also what is scored).
+        save_file(
+            {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in flat.items()},
+            str(path),
+            {"record": json.dumps(skeleton)},
+        )
 
     @classmethod
     def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:
@@ -75,7 +78,7 @@ class TensorRecord:
         try:
             with safe_open(str(path), framework="pt", device=str(device)) as file:
                 record = _rebuild(json.loads((file.metadata() or {})["record"]), file.get_tensor)
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"{path} does not hold a saved {cls.__name__} ({error})") from error
         if not isinstance(record, cls):
             raise DataError(f"{path} holds a {type(record).__name__}, not a {cls.__name__}")
@@ -111,9 +114,7 @@ def _skeleton(value: Any, path: str, flat: dict[str, Tensor]) -> Any:
     join = f"{path}." if path else ""
     if isinstance(value, TensorRecord):
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        fields = {
-            f.name: _skeleton(getattr(value, f.name), join + f.name, flat) for f in dataclasses.fields(value)
-        }
+        fields = {f.name: _skeleton(getattr(value, f.name), join + f.name, flat) for f in dataclasses.fields(value)}
         return {"record": name, "fields": fields}
     if isinstance(value, tuple):
         return {"tuple": [_skeleton(v, f"{join}{i}", flat) for i, v in enumerate(value)]}

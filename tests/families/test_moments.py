@@ -188,7 +188,7 @@ def test_every_leaf_of_a_decision_tree_is_reached():
     episodes = make(DecisionTree, dim=300).sample(30, 300, stream())
     distinct = [b for b, splits in enumerate(episodes.truth["splits"].tolist()) if len(set(splits)) == 15]
     assert distinct, "no tree without a repeated coordinate"
-    # Without a repeated coordinate each of the 16 leaves has probability 1/16; 300 points miss one with probability 6e-8.
+    # Without a repeated coordinate each of the 16 leaves has probability 1/16; 300 points miss one once in 1e7 trees.
     for b in distinct:
         assert set(episodes.context.y[b, :, 0].tolist()) == set(episodes.truth["leaves"][b].tolist())
 

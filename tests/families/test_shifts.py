@@ -158,7 +158,7 @@ def test_noise_to_signal_follows_the_true_noise_and_the_weight_scale(family, shi
 
 
 def test_ridge_with_noise_to_signal_beats_other_penalties():
-    """The ratio is the Bayes-optimal penalty: NumPy's ridge with it has the lowest error, also under the weight shift."""
+    """The ratio is the Bayes-optimal penalty: ridge with it has the lowest error, also under the weight shift."""
     for shift in ("none", "weight-scale-2"):
         episodes = draw(shift, NOISY, episodes=4000, points=9)
         x, y = episodes.context.x.double(), episodes.context.y.double()

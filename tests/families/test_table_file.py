@@ -139,11 +139,11 @@ def test_a_file_that_is_no_table_is_one_clear_line(tmp_path, name, content, mess
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
 def test_missing_files_and_folders_are_one_clear_line(tmp_path, suffix):
-    with pytest.raises(DataError, match="cannot read .*No such file"):
+    with pytest.raises(DataError, match=r"cannot read .*No such file"):
         read_table(tmp_path / f"nowhere{suffix}")
     folder = tmp_path / f"folder{suffix}"
     folder.mkdir()
-    with pytest.raises(DataError, match="cannot read .*[Dd]irectory"):
+    with pytest.raises(DataError, match=r"cannot read .*[Dd]irectory"):
         read_table(folder)
     with pytest.raises(DataError):
         read_table(f"null\0byte{suffix}")

@@ -169,7 +169,7 @@ def test_tables_are_found_by_name_in_the_data_folder(folder):
 def test_missing_data_is_one_clear_line_and_only_on_use(tmp_path, folder):
     with pytest.raises(DataError, match="--data-dir or ICLBENCH_DATA"):
         Tabular(Tabular.Parameters()).sample(1, 5, stream())
-    with pytest.raises(DataError, match="cannot read .*tabular: No such file.*ICLBENCH_DATA"):
+    with pytest.raises(DataError, match=r"cannot read .*tabular: No such file.*ICLBENCH_DATA"):
         Tabular(Tabular.Parameters(), tmp_path / "nowhere").sample(1, 5, stream())
     with pytest.raises(UnknownNameError, match="unknown table 'larg'; did you mean 'large'"):
         Tabular(Tabular.Parameters(tables=["larg"]), folder).sample(1, 5, stream())
@@ -183,7 +183,7 @@ def test_missing_data_is_one_clear_line_and_only_on_use(tmp_path, folder):
 
 @pytest.mark.parametrize("name", ["../secret", "a/b", "/etc/passwd", "..", ""])
 def test_table_names_cannot_leave_the_folder(name):
-    with pytest.raises(UsageError, match="tables.0"):
+    with pytest.raises(UsageError, match=r"tables.0"):
         validate(Tabular.Parameters, {"tables": [name]}, "card")
 
 
