@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from iclbench.backbones.activations import gelu_tanh
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.cards import PositiveFloat, PositiveInt, Strict
@@ -155,7 +156,7 @@ class GPT2(SequenceBackbone):
                 q, hidden = q[:, :, ::2], hidden[:, ::2]
             mixed = attend(layer, q, k, v).transpose(1, 2).flatten(2)
             hidden = hidden + block.attn.c_proj(mixed)
-            inner = F.gelu(block.mlp.c_fc(block.ln_2(hidden)), approximate="tanh")
+            inner = gelu_tanh(block.mlp.c_fc(block.ln_2(hidden)))
             hidden = hidden + block.mlp.c_proj(inner)
         return self.norm(hidden)
 

@@ -1,6 +1,6 @@
 """Bootstrap intervals of means over episodes, for a whole curve at once.
 
-Resampling episodes with replacement is drawing multinomial counts, and the resampled means of all positions are one product of the
+How often each episode is drawn is all that a resample is, and the resampled means of all positions are one product of these
 counts with the error matrix: no resampled copy of the errors is ever made.
 """
 
@@ -25,16 +25,14 @@ def bootstrap_interval(
         Lower and upper ends, `(positions,)` each; NaN where nothing was scored.
     """
     episodes = errors.shape[0]
-    counts = np.random.default_rng(seed).multinomial(episodes, np.full(episodes, 1 / episodes), size=resamples)
-    counts = counts.astype(np.float64)
+    picks = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
+    picks += episodes * np.arange(resamples)[:, None]
+    counts = np.bincount(picks.ravel(), minlength=resamples * episodes).reshape(resamples, episodes).astype(np.float64)
     there = np.isfinite(errors)
     sums = counts @ np.where(there, errors, 0.0)
     weights = np.full_like(sums, episodes) if there.all() else counts @ there
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(weights > 0, sums / weights, np.nan)
     tail = (1 - level) / 2
-    ends = np.full((2, errors.shape[1]), np.nan)
-    scored = there.any(0)
-    if scored.any():
-        ends[:, scored] = np.nanquantile(means[:, scored], [tail, 1 - tail], axis=0)
-    return ends[0], ends[1]
+    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    return low, high

@@ -1,0 +1,50 @@
+# make demo       install into .venv and run the main job on embedded defaults
+# make test       lint, types, tests: what CI runs
+# make test-slow  the kill tests and other long ones
+# make bench      speed as ratios against plain re-implementations
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A branch of torch per machine: constraints.txt pins the CPU build.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+WORKERS ?= 2
+
+export OMP_WAIT_POLICY := passive
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/iclbench demo
+
+test: $(VENV)/.installed-dev lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-slow: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/backbones.py
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "iclbench needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (a few hundred megabytes, one to three minutes) ..."
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
