@@ -1,0 +1,118 @@
+"""A two-layer ReLU network per episode and prefix, trained from scratch on the prefix (Garg et al. 2022).
+
+All networks of a group of prefixes advance in one batched product per layer, with the gradient written out and Adam fused. Deviation: the loss is the mean over a network's own points. Garg's code averages over the batch of prompts too, which
+divides every gradient by the batch size, so that (through Adam's epsilon) a prediction depends on how many others it is made with.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.cards import PositiveFloat, PositiveInt, Strict
+from iclbench.estimators.base import Estimator
+from iclbench.seeds import generator
+
+# Networks trained side by side: enough to fill a core, few enough for their activations to stay in the cache.
+_NETWORKS = 64
+
+Network = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class NetworkSettings(Strict):
+    """`width` of the hidden layer: the width of the task's own networks when not given. CoQE: 50 steps. Full batches."""
+
+    width: PositiveInt | None = None
+    steps: PositiveInt = 100
+    lr: PositiveFloat = 5e-3
+
+
+class TwoLayerNetwork(Estimator):
+    """One hidden layer, Adam, full batches. The n-th network starts from the same weights in every episode."""
+
+    Settings = NetworkSettings
+    costly = True
+    dtype = torch.float32
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        lengths = lengths.expand(len(x), -1)
+        answers = queries.new_zeros(queries.shape[:3])
+        # In order of length, so that those trained side by side need little padding.
+        order = lengths.flatten().argsort(stable=True)
+        order = order[lengths.flatten()[order] > 0]
+        for group in order.split(_NETWORKS):
+            episode, prefix = group // lengths.shape[1], group % lengths.shape[1]
+            counts = lengths[episode, prefix]
+            longest = int(counts.max())
+            start = self.initial(counts, x.shape[-1])
+            network = train(start, x[episode, :longest], y[episode, :longest], counts, self.settings.steps, self.settings.lr)
+            answers[episode, prefix] = forward(network, queries[episode, prefix])
+        return answers
+
+    def initial(self, counts: Int[Tensor, " M"], dim: int) -> Network:
+        """Weights of M networks, uniform in ±1/sqrt(fan-in) as torch.nn.Linear draws them, from one stream per prefix length."""
+        width = self.settings.width or self.facts.hidden_width
+        distinct, index = counts.unique(return_inverse=True)
+        total = (dim + 2) * width + 1
+        drawn = torch.stack([torch.rand(total, generator=generator(self.seed, "mlp", n)) for n in distinct.tolist()])
+        uniform = (2 * drawn - 1).to(device=counts.device)[index]
+        inner, outer = uniform.split([(dim + 1) * width, width + 1], 1)
+        hidden, bias = (inner / math.sqrt(dim)).split([dim * width, width], 1)
+        output, offset = (outer / math.sqrt(width)).split([width, 1], 1)
+        return hidden.unflatten(1, (dim, width)), bias.unsqueeze(1), output.unsqueeze(2), offset.unsqueeze(2)
+
+
+def forward(network: Network, x: Float[Tensor, "M N Dx"]) -> Float[Tensor, "M N"]:
+    """Outputs of M networks, each on its own inputs."""
+    hidden, bias, output, offset = network
+    return torch.baddbmm(offset, torch.baddbmm(bias, x, hidden).relu_(), output).squeeze(2)
+
+
+def train(
+    network: Network,
+    x: Float[Tensor, "M N Dx"],
+    y: Float[Tensor, "M N"],
+    counts: Int[Tensor, " M"],
+    steps: int,
+    lr: float,
+) -> Network:
+    """Train M networks, each on the mean squared error over its own first `counts` points, by `steps` of Adam.
+
+    Args:
+        network: hidden weights `(M, Dx, H)`, biases `(M, 1, H)`, output weights `(M, H, 1)` and offset `(M, 1, 1)`.
+        x: inputs.
+        y: outputs.
+        counts: how many of the N points belong to each network.
+        steps: full-batch steps.
+        lr: learning rate.
+
+    Returns:
+        The trained weights, in the same shapes.
+    """
+    hidden, bias, output, offset = network
+    # The bias as one more input that is always 1: its gradient comes with the product.
+    inner = torch.cat([hidden, bias], 1)
+    outer, offset = output.clone(), offset.clone()
+    adam = torch.optim.Adam([inner, outer, offset], lr=lr, fused=True)
+    ones = torch.cat([x, torch.ones_like(x[..., :1])], 2)
+    mine = torch.arange(x.shape[1], device=x.device) < counts.unsqueeze(1)
+    coefficient = (2 * mine / counts.unsqueeze(1)).to(x.dtype).unsqueeze(2)
+    target = y.unsqueeze(2)
+    for _ in range(steps):
+        active = torch.bmm(ones, inner).relu_()
+        error = torch.baddbmm(offset, active, outer).sub_(target).mul_(coefficient)
+        outer.grad, offset.grad = active.mT @ error, error.sum(1, keepdim=True)
+        # The gradient of relu is 1 where its output is positive; `active` is used up here.
+        back = active.gt_(0).mul_(error).mul_(outer.mT)
+        inner.grad = ones.mT @ back
+        adam.step()
+    return inner[:, :-1], inner[:, -1:], outer, offset
