@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from iclbench.report.blocks import Figure, Section, Table, Text
 from iclbench.report.exports import TABLE_FORMATS
-from iclbench.report.style import CONFIG, Look
+from iclbench.report.style import Look
 
 
 def render(sections: Sequence[Section], title: str, subtitle: str, formats: Sequence[str]) -> str:
@@ -32,7 +32,6 @@ def render(sections: Sequence[Section], title: str, subtitle: str, formats: Sequ
         style=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
         vega=Markup(_vega()) if drawn else "",
-        config=CONFIG,
         swatch=swatch,
     )
 

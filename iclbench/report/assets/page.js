@@ -1,6 +1,5 @@
 "use strict";
 (() => {
-  const config = JSON.parse(document.getElementById("config").textContent);
   const parsed = new WeakMap();
   const views = new WeakMap();
 
@@ -34,9 +33,9 @@
     const { spec, rows } = content(figure);
     const where = Object.entries(JSON.parse(plot.dataset.where));
     const own = rows.filter((row) => where.every(([key, value]) => row[key] === value));
-    const complete = { ...JSON.parse(spec), config, datasets: { rows: own } };
+    const complete = { ...JSON.parse(spec), datasets: { rows: own } };
     if (plot.closest(".many")) complete.height = 200;
-    const pending = vegaEmbed(plot, complete, { actions: false, renderer: "canvas" }).then(({ view }) => {
+    const pending = vegaEmbed(plot, complete, { mode: "vega-lite", actions: false, renderer: "canvas" }).then(({ view }) => {
       plot.style.minHeight = "0";
       return view;
     });
@@ -64,6 +63,7 @@
   }
 
   // Figures are drawn as they come near, so that a page of twenty tasks opens at once; all of them before printing.
+  const margin = 600;
   const plots = document.querySelectorAll(".plot");
   const near = new IntersectionObserver(
     (entries) => {
@@ -73,8 +73,11 @@
         draw(entry.target);
       }
     },
-    { rootMargin: "600px" },
+    { rootMargin: `${margin}px` },
   );
-  plots.forEach((plot) => near.observe(plot));
+  for (const plot of plots) {
+    if (plot.getBoundingClientRect().top < window.innerHeight + margin) draw(plot);
+    else near.observe(plot);
+  }
   window.addEventListener("beforeprint", () => plots.forEach(draw));
 })();

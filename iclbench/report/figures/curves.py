@@ -18,6 +18,7 @@ from iclbench.report.metrics import Metric
 from iclbench.report.style import BACKGROUND, CONFIG, Look
 
 OTHERS = "other baselines"
+COLUMNS = 3
 _SHOWN = "highlight === null || datum.contestant === highlight"
 
 
@@ -34,28 +35,28 @@ class Axes:
     field: str = "n_context"
 
 
-def live(axes: Axes, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """A specification without data, as wide as its container; it draws the data set `rows`."""
-    drawing = _Drawing(axes, looks)
-    chart = alt.layer(*drawing.lines(), drawing.nearest_point(), *drawing.rule(), data=alt.NamedData(name="rows"))
-    return _plain(chart.add_params(alt.param(name="highlight", value=None)).properties(width="container", height=300))
+def specifications(
+    panels: Sequence[tuple[str, pd.DataFrame]], axes: Axes, looks: Mapping[str, Look]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two specifications of one figure, made of the same layers.
 
-
-def static(
-    panels: Sequence[tuple[str, pd.DataFrame]], axes: Axes, looks: Mapping[str, Look], columns: int = 3
-) -> dict[str, Any]:
-    """A complete specification with data and legend; one panel or a grid of them, each with its title and its rows."""
-    drawing = _Drawing(axes, looks, [name for name, look in looks.items() if look != BACKGROUND])
+    The static one is complete, with the rows and the title of every panel. The live one has no data: it draws the data set
+    `rows`, as wide as its container, and adds the tooltip; its legend is the page's business.
+    """
+    printed, shown = _Drawing(axes, looks, legend=True), _Drawing(axes, looks, legend=False)
+    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    live = shared | {
+        "data": {"name": "rows"},
+        "width": "container",
+        "height": 300,
+        "layer": [*shown.lines(), shown.nearest_point(), *shown.rule()],
+    }
     width, height = (560, 340) if len(panels) == 1 else (260, 220)
-    charts = [
-        alt.layer(*drawing.lines(), *drawing.rule(), data=alt.NamedData(name=f"rows {i}")).properties(
-            width=width, height=height, title=title
-        )
-        for i, (title, _) in enumerate(panels)
-    ]
-    whole = charts[0] if len(charts) == 1 else alt.concat(*charts, columns=columns)
-    spec = _plain(whole.add_params(alt.param(name="highlight", value=None)))
-    return spec | {"config": CONFIG, "datasets": {f"rows {i}": records(data) for i, (_, data) in enumerate(panels)}}
+    size, layers = {"width": width, "height": height}, [*printed.lines(), *printed.rule()]
+    views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
+    static = shared | {"$schema": alt.SCHEMA_URL}
+    static |= views[0] if len(views) == 1 else {"concat": views, "columns": COLUMNS}
+    return static, live
 
 
 def records(data: pd.DataFrame) -> list[dict[str, Any]]:
@@ -98,9 +99,10 @@ def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
 class _Drawing:
     """The layers of one chart: encodings that all of them share, and a method per kind of mark."""
 
-    def __init__(self, axes: Axes, looks: Mapping[str, Look], legend: list[str] | None = None) -> None:
+    def __init__(self, axes: Axes, looks: Mapping[str, Look], legend: bool) -> None:
         self.axes, self.looks = axes, looks
-        key = alt.Legend(title=None, values=legend, symbolType="stroke", symbolOpacity=1) if legend else None
+        named = [name for name, look in looks.items() if look != BACKGROUND]
+        key = alt.Legend(title=None, values=named, symbolType="stroke", symbolOpacity=1) if legend else None
 
         def by_contestant(channel: type, values: list[Any]) -> Any:
             return channel("contestant", type="nominal", scale=alt.Scale(domain=list(looks), range=values), legend=key)
@@ -122,7 +124,7 @@ class _Drawing:
     def opacity(self, full: float, faded: float) -> alt.OpacityValue:
         return alt.OpacityValue(faded, condition={"test": _SHOWN, "value": full})
 
-    def lines(self) -> list[alt.Chart]:
+    def lines(self) -> list[dict[str, Any]]:
         """Bands of the backbones, a line each, dots where a line has few points, diamonds for published numbers."""
         chart, shared = alt.Chart(), {"x": self.x, "color": self.colour}
         plain = {"y": self.y(), "opacity": self.opacity(1.0, 0.12)} | shared
@@ -143,9 +145,9 @@ class _Drawing:
         dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=True)
         theirs = chart.transform_filter("datum.kind === 'published'")
         diamonds = theirs.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)
-        return [*layers, dots.encode(**plain), diamonds.encode(**plain)]
+        return [_layer(chart) for chart in (*layers, dots.encode(**plain), diamonds.encode(**plain))]
 
-    def nearest_point(self) -> alt.Chart:
+    def nearest_point(self) -> dict[str, Any]:
         """The point nearest to the pointer, with its tooltip."""
         nearest = alt.selection_point(name="hover", on="pointerover", nearest=True, empty=False, clear="pointerout")
         number: dict[str, Any] = {"type": "quantitative", "format": ".4~g"}
@@ -156,21 +158,20 @@ class _Drawing:
             alt.Tooltip("low", title="interval from", **number),
             alt.Tooltip("high", title="to", **number),
         ]
-        mark = alt.Chart().mark_point(filled=True, size=70, clip=True).properties(name="points").add_params(nearest)
+        mark = alt.Chart().mark_point(filled=True, size=70, clip=True).add_params(nearest)
         shown = alt.OpacityValue(0, condition={"param": "hover", "value": 1, "empty": False})
-        return mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=shown)
+        return _layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=shown))
 
-    def rule(self) -> list[alt.Chart]:
+    def rule(self) -> list[dict[str, Any]]:
         """A dashed rule at the trained number of examples."""
         if self.axes.rule is None:
             return []
-        mark = alt.Chart(alt.Data(values=[{"n": self.axes.rule, "text": f"trained: {self.axes.rule}"}]))
         x = alt.X("n", type="quantitative")
-        label = mark.mark_text(align="right", baseline="top", dx=-4, dy=2, fontSize=11, color="#444")
-        return [
-            mark.mark_rule(strokeDash=[5, 4], color="#555", strokeWidth=1.2).encode(x=x),
-            label.encode(x=x, y=alt.YValue(0), text=alt.Text("text", type="nominal")),
-        ]
+        line = alt.Chart().mark_rule(strokeDash=[5, 4], color="#555", strokeWidth=1.2).encode(x=x)
+        label = alt.Chart().mark_text(align="right", baseline="top", dx=-4, dy=2, fontSize=11, color="#444")
+        label = label.encode(x=x, y=alt.YValue(0), text=alt.Text("text", type="nominal"))
+        row = {"n": self.axes.rule, "text": f"trained: {self.axes.rule}"}
+        return [_layer(chart) | {"data": {"values": [row]}} for chart in (line, label)]
 
 
 def extent(values: pd.Series) -> tuple[float, float]:
@@ -179,8 +180,7 @@ def extent(values: pd.Series) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _plain(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """The specification alone: altair's own configuration is replaced by ours."""
-    spec: dict[str, Any] = chart.to_dict(validate=False)  # the tests validate; here it would take most of the time
-    spec.pop("config", None)
-    return spec
+def _layer(chart: alt.Chart) -> dict[str, Any]:
+    """One layer without what belongs to the whole. The tests validate; here it would take most of the time."""
+    spec: dict[str, Any] = chart.to_dict(validate=False)
+    return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data")}

@@ -29,15 +29,17 @@ def figure(
         rule=task.trained_length if rule else None,
     )  # fmt: skip
     alone = len(panels) == 1
+    titled = [("" if alone else shift, data[data["shift"] == shift]) for shift in panels]
+    static, live = curves.specifications(titled, axes, looks)
     return Figure(
         name=f"{task.id}-{name}",
         title=title,
-        caption=caption + _reading(axes, looks),
+        caption=caption + _reading(axes, looks, data),
         alt=f"{title}: {measure.label} of {', '.join(n for n, k in looks.items() if k != BACKGROUND)} "
         f"against the number of examples in context{'' if alone else '; panels: ' + ', '.join(panels)}.",
         data=data,
-        static=curves.static([("" if alone else s, data[data["shift"] == s]) for s in panels], axes, looks),
-        live=curves.live(axes, looks),
+        static=static,
+        live=live,
         panels=tuple(Panel("" if alone else s, {"shift": s}) for s in panels),
         legend=_legend(looks),
     )
@@ -88,7 +90,7 @@ def _legend(looks: dict[str, Look]) -> dict[str, Look]:
     return named | ({curves.OTHERS: BACKGROUND} if len(named) < len(looks) else {})
 
 
-def _reading(axes: curves.Axes, looks: dict[str, Look]) -> str:
+def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
     parts = [" Bands: 95 % intervals over episodes."]
     if axes.rule is not None:
         parts.append(f" Dashed rule: {axes.rule} examples, the trained length.")
@@ -96,6 +98,8 @@ def _reading(axes: curves.Axes, looks: dict[str, Look]) -> str:
         parts.append(
             f" Logarithmic axis; values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on its edge."
         )
+    if (data["kind"] == "published").any():
+        parts.append(" Diamonds: published numbers.")
     if BACKGROUND in looks.values():
         parts.append(" Grey: further baselines, named by the tooltip.")
     return "".join(parts)

@@ -24,14 +24,14 @@ def reading(results: Results) -> Text:
         f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
     )
     return Text(
-        "How to read this. Every contestant meets the same frozen prompts; after n examples it predicts the next.",
+        "How to read this. Every contestant meets the same frozen prompts and predicts each output from the examples before it.",
         (
             "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
             f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better.",
             f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval over episodes. With "
             "several seeds of a backbone: the mean over seeds, and an interval from the lowest to the highest end.",
             "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, "
-            "without one, the best baseline. 0 is as good as always predicting zero, 1 as good as the best classical answer.",
+            "without one, the best baseline. 0 is as good as always predicting zero, 1 as good as that best.",
         ),
     )
 

@@ -24,6 +24,7 @@ def section(task: Slice) -> Section | None:
             "training step", measure.label, curves.extent(data["axis_value"]), curves.domain(data, measure),
             log=measure.log, field="axis_value",
         )  # fmt: skip
+        static, live = curves.specifications([("", data)], axes, looks)
         blocks.append(
             Figure(
                 name=f"{task.id}-training-{name}".replace("_", "-"),
@@ -32,8 +33,8 @@ def section(task: Slice) -> Section | None:
                 f"{plural(int(group['run'].nunique()), 'run')}.",
                 alt=f"{measure.label} of {', '.join(looks)} against the training step.",
                 data=data,
-                static=curves.static([("", data)], axes, looks),
-                live=curves.live(axes, looks),
+                static=static,
+                live=live,
                 legend=looks,
             )
         )
