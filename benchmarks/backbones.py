@@ -2,8 +2,8 @@
 
     python benchmarks/backbones.py
 
-- a training step against the loop that Garg et al.'s code runs: `transformers.GPT2Model` with its default vocabulary, y padded to
-  a full vector, outputs read at every token, Adam without fusing;
+- a training step against the loop that Garg et al.'s code runs: `transformers.GPT2Model` with its default vocabulary,
+  y padded to a full vector, outputs read at every token, Adam without fusing;
 - shifted-query evaluation against one full pass per query, also as Garg's code does it;
 - the bootstrap of a curve against explicit resampling.
 
@@ -25,10 +25,10 @@ from transformers import GPT2Config, GPT2Model
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
+from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes, Points
 from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.training.loop import make_optimiser
-from iclbench.cards import TrainSettings
 
 BATCH = 64
 
@@ -133,8 +133,8 @@ def main() -> None:
     lines = [
         "# Backbones and evaluation: ratios against plain re-implementations",
         "",
-        f"`python benchmarks/backbones.py`, {date.today()}, {platform.machine()}, one thread, torch {torch.__version__}, "
-        f"batch {BATCH}; CPU seconds, best of the repeats.",
+        f"`python benchmarks/backbones.py`, {date.today()}, {platform.machine()}, one thread, "
+        f"torch {torch.__version__}, batch {BATCH}; CPU seconds, best of the repeats.",
         "",
         "| what | rival (s) | ours (s) | ratio | promised |",
         "| --- | --- | --- | --- | --- |",

@@ -56,7 +56,11 @@ class TaskConfig(Strict):
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters."""
+        from iclbench.families.base import Family
+
         cls = FAMILIES.get(self.family)
+        if not (isinstance(cls, type) and issubclass(cls, Family)):
+            raise UsageError(f"'{self.family}' is not a family: it must be a subclass of iclbench.families.base.Family")
         return cls(validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters"), data_dir)
 
 
@@ -68,7 +72,13 @@ class BackboneConfig(Strict):
 
     def build(self, shape: TaskShape) -> Backbone:
         """The backbone, its weights drawn from torch's global generator."""
+        from iclbench.backbones.base import Backbone
+
         cls = BACKBONES.get(self.name)
+        if not (isinstance(cls, type) and issubclass(cls, Backbone)):
+            raise UsageError(
+                f"'{self.name}' is not a backbone: it must be a subclass of iclbench.backbones.base.Backbone"
+            )
         return cls(validate(cls.Settings, self.settings, f"backbone '{self.name}'"), shape)
 
 
@@ -129,7 +139,8 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
 def resolve_task(
     name: str, preset: str, overrides: Mapping[str, Any] | None = None, where: str = "-o task"
 ) -> tuple[TaskConfig, TaskCard]:
-    """The task at a preset, with `overrides` (the `task` table) applied and the family's parameters checked and complete."""
+    """The task at a preset, with `overrides` (the `task` table) applied and the family's parameters checked and
+    complete."""
     task, card = load_task(name)
     chosen = card.preset(canonical(preset), task)
     parameters = FAMILIES.get(card.family).Parameters

@@ -86,7 +86,8 @@ class Episodes(TensorRecord):
 
     Attributes:
         context: the points that condition a predictor. For the question `next` this is the whole sequence.
-        targets: for the question `targets`, the points to be predicted from the whole context. For the question `next`, one
+        targets: for the question `targets`, the points to be predicted from the whole context. For the question
+        `next`, one
             query per prefix (`targets[:, n]` is asked after the first n context points); None: the context points
             themselves are the queries.
         scored: the positions of `asked` that count.

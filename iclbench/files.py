@@ -8,7 +8,8 @@ from pathlib import Path
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it is synced and renamed to `path` if the block succeeds, removed if not."""
+    """Yield a temporary path beside `path`; it is synced and renamed to `path` if the block succeeds, removed if
+    not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

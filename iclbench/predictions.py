@@ -68,7 +68,7 @@ class Point(Prediction):
         return outputs
 
     @classmethod
-    def from_raw(cls: type[_P], raw: Tensor, outputs: int) -> _P:
+    def from_raw(cls, raw: Tensor, outputs: int) -> Point:
         return cls(raw)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Gaussian(Prediction):
         return 2 * outputs
 
     @classmethod
-    def from_raw(cls: type[_P], raw: Tensor, outputs: int, floor: float | None = None) -> _P:
+    def from_raw(cls, raw: Tensor, outputs: int, floor: float | None = None) -> Gaussian:
         mean, pre = raw.split(outputs, -1)
         floor = cls.floor if floor is None else floor
         return cls(mean, (F.softplus(pre) + floor**2 + 1e-12).sqrt())
@@ -135,7 +135,7 @@ class Mixture(Prediction):
         return cls.components * (1 + 2 * outputs)
 
     @classmethod
-    def from_raw(cls: type[_P], raw: Tensor, outputs: int) -> _P:
+    def from_raw(cls, raw: Tensor, outputs: int) -> Mixture:
         k = cls.components
         logits, means, pre = raw.split([k, k * outputs, k * outputs], -1)
         shape = (*raw.shape[:-1], k, outputs)
@@ -173,7 +173,7 @@ class Categorical(Prediction):
         return outputs
 
     @classmethod
-    def from_raw(cls: type[_P], raw: Tensor, outputs: int) -> _P:
+    def from_raw(cls, raw: Tensor, outputs: int) -> Categorical:
         return cls(raw)
 
     def loss(self, y: Int[Tensor, "*shape"]) -> Tensor:

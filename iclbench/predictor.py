@@ -1,7 +1,7 @@
 """The one contract that every contestant fulfils: backbones, estimators and oracles alike.
 
-Two questions, three phases. A subclass writes one of `predict_next` and `predict_targets` (or the phases) and gets the rest.
-Every answer is a `Prediction`; everything is batched over episodes and no episode may influence another.
+Two questions, three phases. A subclass writes one of `predict_next` and `predict_targets` (or the phases) and gets the
+rest. Every answer is a `Prediction`; everything is batched over episodes and no episode may influence another.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,7 +25,8 @@ _ONE_OF = ("predict_next", "predict_targets", "query")
 
 @dataclass(frozen=True)
 class State(TensorRecord):
-    """What a predictor keeps of the points it was conditioned on. Batch-first tensors; can be indexed, saved, measured."""
+    """What a predictor keeps of the points it was conditioned on. Batch-first tensors; can be indexed, saved,
+    measured."""
 
 
 @dataclass(frozen=True)

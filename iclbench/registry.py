@@ -42,9 +42,9 @@ class Entry:
         except (ImportError, AttributeError, OSError) as error:
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
 
-
     def availability(self) -> str:
-        """"yes", or why the class cannot be had here; looks for the module without importing it."""
+        """
+        "yes", or why the class cannot be had here; looks for the module without importing it."""
         module = self.target.partition(":")[0]
         try:
             found = find_spec(module) is not None
@@ -136,13 +136,17 @@ ESTIMATORS = Registry(
         "mean": Entry("iclbench.estimators.constant:Mean", "mean of the outputs so far"),
         "least-squares": Entry("iclbench.estimators.least_squares:LeastSquares", "minimum-norm least squares"),
         "ridge": Entry("iclbench.estimators.ridge:Ridge", "ridge regression"),
-        "kernel-ridge": Entry("iclbench.estimators.ridge:KernelRidge", "kernel ridge, i.e. Gaussian process regression"),
+        "kernel-ridge": Entry(
+            "iclbench.estimators.ridge:KernelRidge", "kernel ridge, i.e. Gaussian process regression"
+        ),
         "lasso": Entry("iclbench.estimators.lasso:Lasso", "exact Lasso by homotopy"),
         "knn": Entry("iclbench.estimators.knn:NearestNeighbours", "mean of the k nearest"),
         "averaging": Entry("iclbench.estimators.averaging:Averaging", "w = mean of x·y"),
         "mlp": Entry("iclbench.estimators.mlp:TwoLayerNetwork", "two-layer network trained by Adam"),
         "decision-tree": Entry("iclbench.estimators.trees:GreedyTree", "greedy regression tree"),
         "xgboost": Entry("iclbench.estimators.trees:XGBoost", "gradient-boosted trees"),
-        "gradient-descent": Entry("iclbench.estimators.gradient_descent:GradientDescent", "gradient descent on w, GD++"),
+        "gradient-descent": Entry(
+            "iclbench.estimators.gradient_descent:GradientDescent", "gradient descent on w, GD++"
+        ),
     },
 )

@@ -1,9 +1,9 @@
 """Run folders: where a trained model lives, `RESULTS/runs/NAME`.
 
-    config.toml                  everything the run depends on
-    checkpoints/step-N.safetensors   the last two, while training goes on
-    model.safetensors            the finished weights
-    values.parquet, costs.parquet    training curve and cost of training
+config.toml                  everything the run depends on
+checkpoints/step-N.safetensors   the last two, while training goes on
+model.safetensors            the finished weights
+values.parquet, costs.parquet    training curve and cost of training
 """
 
 from __future__ import annotations
@@ -56,12 +56,15 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for this process; raises `IclbenchError` when another one has it. The system frees it on any death."""
+        """Hold the run for this process; raises `IclbenchError` when another one has it. The system frees it on any
+        death."""
         with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise IclbenchError(f"run '{self.name}' is being trained by another process; wait for it or stop it") from error
+                raise IclbenchError(
+                    f"run '{self.name}' is being trained by another process; wait for it or stop it"
+                ) from error
             yield
 
     def build(self, data_dir: Path | None = None) -> Backbone:

@@ -79,8 +79,21 @@ SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {"values": VALUES, 
 
 # A row is told apart from all others by these columns.
 _KEYS: dict[TableName, list[str]] = {
-    "values": ["run", "task", "contestant", "preset", "seed", "shift", "evaluator", "axis", "axis_value", "n_context",
-               "n_related", "metric", "prompt_set"],
+    "values": [
+        "run",
+        "task",
+        "contestant",
+        "preset",
+        "seed",
+        "shift",
+        "evaluator",
+        "axis",
+        "axis_value",
+        "n_context",
+        "n_related",
+        "metric",
+        "prompt_set",
+    ],
     "costs": ["run", "task", "preset", "phase", "n_points", "metric", "device", "threads"],
     "errors": ["run", "prompt_set", "metric", "n_context", "episode"],
 }
@@ -193,4 +206,3 @@ def files(table: TableName, results: Path) -> Iterator[Path]:
 
 def table_names() -> tuple[TableName, ...]:
     return get_args(TableName)
-

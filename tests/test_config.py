@@ -14,7 +14,9 @@ from tests.conftest import small_card
 
 
 def test_overrides_are_toml_values_and_plain_words() -> None:
-    parsed = parse_overrides(["backbone.layers=6", "task.glyphs=omniglot", "train.lr=3e-4", "train.curriculum.dims.start=2"])
+    parsed = parse_overrides(
+        ["backbone.layers=6", "task.glyphs=omniglot", "train.lr=3e-4", "train.curriculum.dims.start=2"]
+    )
     assert parsed == {
         "backbone": {"layers": 6},
         "task": {"glyphs": "omniglot"},
@@ -22,7 +24,9 @@ def test_overrides_are_toml_values_and_plain_words() -> None:
     }
 
 
-@pytest.mark.parametrize("pair", ["layers=6", "backbone.layers", "=3", "backbone.=3", "model.layers=6", "train.=.=", "", "."])
+@pytest.mark.parametrize(
+    "pair", ["layers=6", "backbone.layers", "=3", "backbone.=3", "model.layers=6", "train.=.=", "", "."]
+)
 def test_malformed_overrides_say_how_to_write_them(pair: str) -> None:
     with pytest.raises(UsageError, match="root.key=value|unknown key"):
         parse_overrides([pair])

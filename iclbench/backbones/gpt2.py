@@ -1,17 +1,19 @@
 """GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
 
-Layers and their initialisation are those of `transformers.GPT2Model`; the forward path is our own and leaner: no token embedding
-(12.9 M unused parameters with the default vocabulary), fused attention, fused GELU, and after the last layer's keys and values
-only the input tokens are carried on, since nothing is read at an output token. Both paths agree with copied weights (a test).
+Layers and their initialisation are those of `transformers.GPT2Model`; the forward path is our own and leaner: no token
+embedding (12.9 M unused parameters with the default vocabulary), fused attention, fused GELU, and after the last
+layer's keys and values only the input tokens are carried on, since nothing is read at an output token. Both paths
+agree with copied weights (a test).
 
-Positions: none by default, as in Grazzi et al., so that contexts longer than the trained ones are possible at all; Garg et al. learn them.
+Positions: none by default, as in Grazzi et al., so that contexts longer than the trained ones are possible at all;
+Garg et al. learn them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +39,8 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 class GPT2Settings(Strict):
     """Garg's sizes by name (`size`), each number may be given instead.
 
-    `init_std` is the standard deviation of the initial weights: 0.02 is GPT-2's; at width 64 it starts attention nearly uniform.
+    `init_std` is the standard deviation of the initial weights: 0.02 is GPT-2's; at width 64 it starts attention
+    nearly uniform.
     """
 
     size: Literal["tiny", "small", "standard"] = "standard"
@@ -75,8 +78,9 @@ class GPT2(SequenceBackbone):
         self.heads_count, self.layers = sizes["heads"], sizes["layers"]
         self.max_points = settings.max_points or shape.points
         model = transformers_gpt2(**sizes, positions=2 * self.max_points, init_std=settings.init_std)
-        self.blocks, self.norm = model.h, model.ln_f
-        self.positions = model.wpe if settings.positions == "learned" else None
+        self.blocks: nn.ModuleList = model.h
+        self.norm: nn.LayerNorm = model.ln_f
+        self.positions: nn.Embedding | None = model.wpe if settings.positions == "learned" else None
 
     def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
         length = tokens.shape[1]
@@ -148,6 +152,7 @@ class GPT2(SequenceBackbone):
         self, hidden: Float[Tensor, "B T D"], attend: _Attend, inputs_only: bool = False
     ) -> Float[Tensor, "B T_out D"]:
         """All blocks and the final norm. `inputs_only` keeps every second token from the last block's queries on."""
+        block: Any
         for layer, block in enumerate(self.blocks):
             batch, _, width = hidden.shape
             qkv = block.attn.c_attn(block.ln_1(hidden))
@@ -185,7 +190,7 @@ def _attend_past_and_self(
     return F.scaled_dot_product_attention(q, torch.cat([k_past, k], 2), torch.cat([v_past, v], 2), attn_mask=mask)
 
 
-def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> nn.Module:
+def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> Any:
     """A freshly initialised `transformers.GPT2Model` without dropout and with an empty vocabulary."""
     from transformers import GPT2Config, GPT2Model
 

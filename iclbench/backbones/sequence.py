@@ -1,7 +1,7 @@
 """Causal sequence models over interleaved pairs x_1, y_1, ..., x_N, y_N (Garg et al. 2022).
 
-The prediction for x_n is read at its own token, which has seen n - 1 pairs. A subclass brings a trunk that maps tokens to hidden
-vectors and can resume from a state; reading in, forking queries and reading out are the same for all of them.
+The prediction for x_n is read at its own token, which has seen n - 1 pairs. A subclass brings a trunk that maps tokens
+to hidden vectors and can resume from a state; reading in, forking queries and reading out are the same for all of them.
 """
 
 from __future__ import annotations

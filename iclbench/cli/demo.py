@@ -16,7 +16,8 @@ from iclbench.cli.options import Results, set_up_torch
 if TYPE_CHECKING:
     from iclbench.runs import Run
 
-# Small enough that in-context learning is plain to see after a minute or two on one core: three dimensions, 15 examples.
+# Small enough that in-context learning is plain to see after a minute or two on one core: three dimensions, 15
+# examples.
 TASKS = ("linear", "skewed-linear")
 BACKBONES = ("gpt2",)
 SETTINGS = (
@@ -51,9 +52,7 @@ def demo(results: Results = Path("results/demo")) -> None:
     _train_all(runs, workers)
     say("2/3 evaluating on frozen prompts, with every baseline")
     evaluated: list[str] = []
-    failed = sum(
-        evaluate_run(results, run, list(SHIFTS), EXTRAPOLATE, "cpu", evaluated=evaluated) for run in runs
-    )
+    failed = sum(evaluate_run(results, run, list(SHIFTS), EXTRAPOLATE, "cpu", evaluated=evaluated) for run in runs)
     say("3/3 writing tables, figures and the report")
     page = build(results, results / "report")
     print_summary(results, [name for name in evaluated if "-none-" in name])

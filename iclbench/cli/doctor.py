@@ -12,7 +12,17 @@ import typer
 
 from iclbench.cli.options import RESULTS, DataDir, Json, Results
 
-_LIBRARIES = ("torch", "transformers", "scikit-learn", "xgboost", "pandas", "pyarrow", "altair", "vl-convert-python", "mamba-ssm")
+_LIBRARIES = (
+    "torch",
+    "transformers",
+    "scikit-learn",
+    "xgboost",
+    "pandas",
+    "pyarrow",
+    "altair",
+    "vl-convert-python",
+    "mamba-ssm",
+)
 
 
 def doctor(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
@@ -43,7 +53,9 @@ def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-de
             found[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             found[library] = "not installed" + (" (optional: CUDA kernels)" if library == "mamba-ssm" else "")
-    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    devices = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
     found["cuda"] = ", ".join(devices) or "none"
     found["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines"
     for registry in (FAMILIES, BACKBONES, ESTIMATORS):

@@ -26,7 +26,11 @@ def evaluate(
     run: Annotated[list[str] | None, typer.Argument(help="Runs to evaluate; none: all finished ones.")] = None,
     extrapolate: Annotated[
         int | None,
-        typer.Option("--extrapolate", help="Also evaluate up to N examples; without N: 4 times the trained length.", metavar="[N]"),
+        typer.Option(
+            "--extrapolate",
+            help="Also evaluate up to N examples; without N: 4 times the trained length.",
+            metavar="[N]",
+        ),
     ] = None,
     shift: Annotated[
         list[str] | None, typer.Option("--shift", help="Also evaluate under this shift; 'all': every one of the card.")
@@ -34,7 +38,9 @@ def evaluate(
     baseline: Annotated[
         list[str] | None, typer.Option("--baseline", help="Only these baselines instead of the card's.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet).")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet).")
+    ] = None,
     target: Annotated[str | None, typer.Option("--target", help="Column of --csv to be predicted.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
     results: Results = RESULTS,
@@ -59,7 +65,8 @@ def evaluate(
     for name in baseline or []:
         _check_baseline(name)
     chosen = set_up_torch(device, threads)
-    failed, evaluated = 0, []
+    failed = 0
+    evaluated: list[str] = []
     for each in runs:
         own_table = _own_table(each, csv, target) if csv is not None and target is not None else None
         failed += evaluate_run(
@@ -86,8 +93,15 @@ def evaluate_run(  # type: ignore[no-untyped-def]
     size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
     failed = done = 0
     with step_bar(f"evaluate {run.name}", len(shifts) * (1 + size)) as update:
-        for cell in run_evaluation(  # fmt: skip
-            results, run, shifts, seed=seed, device=device, data_dir=data_dir, task=task, family=family,
+        for cell in run_evaluation(
+            results,
+            run,
+            shifts,
+            seed=seed,
+            device=device,
+            data_dir=data_dir,
+            task=task,
+            family=family,
             baseline_names=baseline,
         ):
             done += 1
@@ -107,19 +121,22 @@ def _check_baseline(name: str) -> None:
 
 
 def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
-    """The user's table as a task of its own: episodes of the run's dimension and length, beside every kind of baseline."""
-    import hashlib
+    """The user's table as a task of its own: episodes of the run's dimension and length, labels at the scale that the
+    run was trained on, beside every kind of baseline."""
     import re
 
-    from iclbench.families.tabular import from_file
+    from iclbench.families.table_file import read_table
+    from iclbench.families.tabular import Tabular
 
     trained = run.config.task
-    family = from_file(csv, target, dim=trained.build().x_dim, points=trained.points + 1)
+    scale = trained.build()
+    parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
+    family = Tabular(parameters, tables=[read_table(csv, target)])
     stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-") or "table"
     frozen = {
         "name": f"csv-{stem}",
         "family": "tabular",
-        "parameters": {"dim": family.x_dim, "target": target, "sha256": hashlib.sha256(csv.read_bytes()).hexdigest()},
+        "parameters": parameters.model_dump(mode="json"),
         "baselines": list(_TABLE_BASELINES),
         "oracles": [],
         "shifts": [],

@@ -89,7 +89,9 @@ def _runs(results) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]
         try:
             config = run.config
         except UsageError as error:
-            rows.append({"run": run.name, "task": "-", "backbone": "-", "preset": "-", "seed": "-", "state": str(error)})
+            rows.append(
+                {"run": run.name, "task": "-", "backbone": "-", "preset": "-", "seed": "-", "state": str(error)}
+            )
             continue
         steps = sorted(run.path.glob("checkpoints/step-*.safetensors"))
         reached = int(steps[-1].stem.removeprefix("step-")) if steps else 0

@@ -26,7 +26,8 @@ RESULTS = Path("results")
 
 
 def set_up_torch(device: str, threads: int) -> str:
-    """Import torch with this many threads and return the device that `auto` stands for; raises `UsageError` if it is not there."""
+    """Import torch with this many threads and return the device that `auto` stands for; raises `UsageError` if it is
+    not there."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     import torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,9 +21,14 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
     from iclbench.cli.terminal import out, table
 
     for name, values in frames.items():
-        columns, rows = leaderboard(values)
+        columns, lines = leaderboard(values)
         first = values.iloc[0]
-        table(f"{first['task']}, {first['preset']}, shift {first['shift']} ({name})", columns, rows, range(2, len(columns)))
+        table(
+            f"{first['task']}, {first['preset']}, shift {first['shift']} ({name})",
+            columns,
+            lines,
+            range(2, len(columns)),
+        )
         out.print()
 
 

@@ -27,7 +27,11 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[Callable[[int, s
         )  # fmt: skip
         with Progress(*columns, console=err) as progress:
             bar = progress.add_task(label, total=total, completed=done, text="")
-            yield lambda step, text="": progress.update(bar, completed=step, text=text)
+
+            def move(step: int, text: str = "") -> None:
+                progress.update(bar, completed=step, text=text)
+
+            yield move
         return
     started = last = time.monotonic()
     first = done

@@ -12,14 +12,20 @@ from iclbench.cli.options import RESULTS, DataDir, Device, Results, Threads, set
 
 def train(
     task: Annotated[str, typer.Argument(help="Task card: a name (iclbench list tasks) or a path to a .toml file.")],
-    backbone: Annotated[str, typer.Argument(help="Backbone: a name (iclbench list backbones) or package.module:Class.")],
+    backbone: Annotated[
+        str, typer.Argument(help="Backbone: a name (iclbench list backbones) or package.module:Class.")
+    ],
     preset: Annotated[str, typer.Option("--preset", "-p", help="smoke, small or paper.")] = "small",
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     override: Annotated[
         list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file with tables [task] [backbone] [train].")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run; default TASK-BACKBONE-PRESET-sSEED.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with tables [task] [backbone] [train].")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run; default TASK-BACKBONE-PRESET-sSEED.")
+    ] = None,
     results: Results = RESULTS,
     data_dir: DataDir = None,
     device: Device = "auto",

@@ -1,7 +1,7 @@
 """Bootstrap intervals of means over episodes, for a whole curve at once.
 
-How often each episode is drawn is all that a resample is, and the resampled means of all positions are one product of these
-counts with the error matrix: no resampled copy of the errors is ever made.
+How often each episode is drawn is all that a resample is, and the resampled means of all positions are one product of
+these counts with the error matrix: no resampled copy of the errors is ever made.
 """
 
 import numpy as np

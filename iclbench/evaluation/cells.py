@@ -1,8 +1,8 @@
 """Evaluation cells: one contestant on one prompt set, computed once and kept.
 
-A cell is three files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{errors,costs,values}.parquet`, each written atomically and `values` last.
-It is done when the metadata of `values` carries the hash of all that it depends on. A failed cell is a row with a reason and is
-tried again on the next call.
+A cell is three files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{errors,costs,values}.parquet`, each written atomically
+and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on. A failed cell
+is a row with a reason and is tried again on the next call.
 """
 
 from __future__ import annotations
@@ -60,10 +60,17 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
     seconds = time.perf_counter() - started
     metadata = {"cell": cell_hash(contestant, prompts)} | {f"library.{k}": v for k, v in contestant.libraries.items()}
     with writing(results):
-        tables.write("errors", _error_rows(contestant, prompts, curve), cell_path(results, contestant, prompts, "errors"), metadata)
+        tables.write(
+            "errors",
+            _error_rows(contestant, prompts, curve),
+            cell_path(results, contestant, prompts, "errors"),
+            metadata,
+        )
         costs = _cost_rows(contestant, prompts, seconds)
         tables.write("costs", costs, cell_path(results, contestant, prompts, "costs"), metadata)
-        tables.write("values", _value_rows(contestant, prompts, curve), cell_path(results, contestant, prompts), metadata)
+        tables.write(
+            "values", _value_rows(contestant, prompts, curve), cell_path(results, contestant, prompts), metadata
+        )
     return None
 
 
@@ -139,8 +146,8 @@ def _cost_rows(contestant: Contestant, prompts: PromptSet, seconds: float) -> Ro
 
 
 def write_scores(results: Path, prompts: PromptSet) -> None:
-    """Normalised scores of all contestants of one prompt set: 0 is the zero predictor, 1 the oracle or, without one, the
-    best baseline; computed from the areas under the learning curves."""
+    """Normalised scores of all contestants of one prompt set: 0 is the zero predictor, 1 the oracle or, without one,
+    the best baseline; computed from the areas under the learning curves."""
     folder = results / "tables" / prompts.id
     areas = tables.read_all("values", folder).query("metric == 'auc' and status == 'ok'")
     zero = areas.loc[areas["run"] == "zero", "value"]

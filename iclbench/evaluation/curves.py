@@ -11,7 +11,8 @@ import torch
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictor import Oracle, Predictor
 
-# Query positions per forward pass: bounds memory, and is a function of the sizes alone so that results do not depend on the machine.
+# Query positions per forward pass: bounds memory, and is a function of the sizes alone so that results do not depend
+# on the machine.
 _POSITIONS = 64 * 41
 
 
@@ -30,7 +31,8 @@ class Curve:
     normaliser: float
 
     def area(self, metric: str) -> np.ndarray:
-        """Area under each episode's curve over its scored context sizes, per unit of context: the mean height, `(episodes,)`."""
+        """Area under each episode's curve over its scored context sizes, per unit of context: the mean height,
+        `(episodes,)`."""
         values = self.scores[metric]
         keep = np.isfinite(values).all(0)
         if keep.sum() < 2:

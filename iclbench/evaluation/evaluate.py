@@ -8,13 +8,12 @@ from pathlib import Path
 
 from iclbench import __version__, tables
 from iclbench.config import TaskConfig
-from iclbench.errors import UnknownNameError, UsageError
+from iclbench.errors import UsageError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.families.shifts import Shift
-from iclbench.registry import FAMILIES
+from iclbench.registry import canonical
 from iclbench.runs import Run, writing
 
 
@@ -30,16 +29,14 @@ class Cell:
 
 def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[str]:
     """The shifts to evaluate: in-distribution always, `all` means those of the card, `extrapolate` adds `points-N`."""
+    family = run.config.task.build()
     names = ["none"]
     for name in asked:
         if name == "all":
             names += run.config.task.shifts
             continue
-        kind = Shift.parse(name).kind
-        known = FAMILIES.get(run.config.task.family).shift_kinds | {"none", "points"}
-        if kind not in known:
-            raise UnknownNameError("shift", name, known)
-        names.append(name)
+        family.parse_shift(name)
+        names.append(canonical(name))
     if extrapolate is not None:
         trained = run.config.task.points
         if extrapolate <= trained:

@@ -1,7 +1,8 @@
 """Frozen prompt sets: the episodes of (task, shift, seed) that every contestant is scored on.
 
-A prompt set is a function of the family, its parameters, the sizes, the shift and the evaluation seed; its name carries a hash of
-all of them. It is drawn in blocks, each from its own stream, so that the first 64 episodes of a larger set are the smaller set.
+A prompt set is a function of the family, its parameters, the sizes, the shift and the evaluation seed; its name
+carries a hash of all of them. It is drawn in blocks, each from its own stream, so that the first 64 episodes of a
+larger set are the smaller set.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class PromptSet:
         frozen = {
             "family": self.task.family,
             "parameters": self.task.parameters,
+            "data": self.family.fingerprint,
             "question": self.task.question,
             "points": self.context_points,
             "episodes": self.task.episodes,
@@ -72,9 +74,7 @@ class PromptSet:
         """The frozen episodes, on the CPU."""
         sizes = [min(BLOCK, self.task.episodes - start) for start in range(0, self.task.episodes, BLOCK)]
         blocks = [
-            self.family.sample(
-                size, self.context_points + 1, generator(self.seed, "prompts", block), shift=self.shift
-            )
+            self.family.sample(size, self.context_points + 1, generator(self.seed, "prompts", block), shift=self.shift)
             for block, size in enumerate(sizes)
         ]
         return cat(blocks)

@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file with everything a run needs to continue exactly, written atomically.
 
-Weights, optimiser state and the loss log. Random streams are counters of the step (`iclbench.seeds`) and the schedule and curriculum
-are functions of it, so the step is all that remains to be kept. Loading never executes code.
+Weights, optimiser state and the loss log. Random streams are counters of the step (`iclbench.seeds`) and the schedule
+and curriculum are functions of it, so the step is all that remains to be kept. Loading never executes code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Progress:
     losses: list[float] = field(default_factory=list)
 
 
-def save(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> Path:
+def save(
+    folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress
+) -> Path:
     """Write `step-N.safetensors` and drop all but the last two."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
@@ -59,7 +61,8 @@ def save(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.opti
 
 
 def restore(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
-    """Load the newest checkpoint that is whole and belongs to this configuration; say which ones had to be passed over."""
+    """Load the newest checkpoint that is whole and belongs to this configuration; say which ones had to be passed
+    over."""
     for path in sorted(folder.glob("step-*.safetensors"), reverse=True):
         try:
             with safe_open(path, framework="pt") as file:

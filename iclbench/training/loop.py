@@ -1,7 +1,8 @@
 """The training loop: fresh episodes every step, a curriculum, exact resume.
 
-A step is a function of the configuration, the weights and its own number: data and loss draw from streams counted by the step.
-Training 2n steps therefore equals training n, being killed, and continuing, bit for bit on a CPU with the same number of threads.
+A step is a function of the configuration, the weights and its own number: data and loss draw from streams counted by
+the step. Training 2n steps therefore equals training n, being killed, and continuing, bit for bit on a CPU with the
+same number of threads.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
         for step in range(progress.step, settings.steps):
             batch = training_batch(family, config.task.points, settings, config.seed, step, device.name)
             with _autocast(settings, device.name):
-                loss, _ = loss_of(batch, step / settings.steps, generator(config.seed, "loss", step, device=device.name))
+                loss, _ = loss_of(
+                    batch, step / settings.steps, generator(config.seed, "loss", step, device=device.name)
+                )
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             if settings.clip:

@@ -54,7 +54,9 @@ def test_interrupted_and_continued_equals_undisturbed_bit_for_bit(card_path: Pat
 
 
 def test_seeds_give_different_weights_and_the_same_seed_the_same(card_path: Path, tmp_path: Path) -> None:
-    runs = [create(tmp_path / n, resolve_run(str(card_path), "gpt2", "smoke", s)) for n, s in [("a", 0), ("b", 0), ("c", 1)]]
+    runs = [
+        create(tmp_path / n, resolve_run(str(card_path), "gpt2", "smoke", s)) for n, s in [("a", 0), ("b", 0), ("c", 1)]
+    ]
     for run in runs:
         loop.train(run)
     assert same(runs[0], runs[1])
@@ -104,7 +106,15 @@ def test_foreign_checkpoint_is_passed_over(card_path: Path, tmp_path: Path, capl
 
 
 def test_diverged_loss_stops_with_advice_and_keeps_the_last_good_checkpoint(card_path: Path, tmp_path: Path) -> None:
-    run = new_run(card_path, tmp_path, "train.lr=1e12", "train.clip=0", "train.steps=60", "train.warmup=0", "train.schedule=constant")
+    run = new_run(
+        card_path,
+        tmp_path,
+        "train.lr=1e12",
+        "train.clip=0",
+        "train.steps=60",
+        "train.warmup=0",
+        "train.schedule=constant",
+    )
     with pytest.raises(loop.DivergedError, match=r"train\.lr"):
         loop.train(run)
     assert not run.finished

@@ -1,0 +1,175 @@
+"""The manners of the command line: light imports, one-line errors, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iclbench.cli.main import main
+
+HEAVY = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pyarrow", "altair")
+
+
+def heavy_imports(*arguments: str) -> list[str]:
+    """The heavy libraries that a command imports, found in a fresh process."""
+    code = (
+        "import sys; from iclbench.cli.main import main; main(sys.argv[1:]);"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return json.loads(done.stderr.strip().splitlines()[-1].replace("'", '"'))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["list", "tasks", "--json"], ["train", "--help"], ["--version"]]
+)
+def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
+    assert heavy_imports(*arguments) == []
+
+
+def test_the_import_check_can_fail() -> None:
+    assert "torch" in heavy_imports("doctor", "--json")
+
+
+def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "linaer", "gpt2"], "unknown task 'linaer'; did you mean 'linear'"),
+        (["train", "linear", "gtp2"], "unknown backbone 'gtp2'; did you mean 'gpt2'"),
+        (["train", "linear", "gpt2", "--preset", "smal"], "unknown preset 'smal'; did you mean 'small'"),
+        (["train", "linear"], "Missing argument"),
+        (["train", "linear", "gpt2", "--preset"], "requires an argument"),
+        (["train", "linear", "gpt2", "-o", "lr=3"], "write -o root.key=value"),
+        (["train", "linear", "gpt2", "-o", "train.lrr=3"], "did you mean 'lr'"),
+        (["train", "linear", "gpt2", "--name", "../escape"], "cannot be a run name"),
+        (["train", "linear", "gpt2", "--device", "tpu"], "is not a device"),
+        (["train", "linear", "gpt2", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["train", "./nowhere.toml", "gpt2"], "cannot read nowhere.toml"),
+        (["trian", "linear", "gpt2"], "No such command"),
+        (["show", "linaer"], "did you mean 'linear'"),
+        (["list", "taks"], "did you mean 'tasks'"),
+        (["eval", "nothing"], "unknown run 'nothing'"),
+        (["eval", "--csv", "x.csv"], "--csv FILE and --target COLUMN go together"),
+        (["eval"], "no finished run"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ICLBENCH_RESULTS", str(tmp_path))
+    code, out, err = run(*arguments, capsys=capsys)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_unwritable_results_folder_names_the_option(card_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("train", card_path, "gpt2", "-p", "smoke", "--results", "/proc/nowhere", capsys=capsys)
+    assert code == 2
+    assert "--results" in err
+
+
+def test_results_folder_that_is_a_file_names_the_option(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    code, _, err = run("train", card_path, "gpt2", "-p", "smoke", "--results", tmp_path / "taken", capsys=capsys)
+    assert code == 2
+    assert "--results" in err
+    assert err.count("\n") == 1
+
+
+def test_train_eval_report_from_the_command_line(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ("--results", tmp_path / "results")
+    code, out, _ = run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    assert (code, out.strip()) == (0, "tiny-linear-gpt2-smoke-s0")
+    code, out, err = run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    assert code == 0 and "finished" in err
+    code, out, err = run("train", card_path, "gpt2", "-p", "smoke", "-o", "train.lr=0.5", *results, capsys=capsys)
+    assert code == 2 and "train.lr: 0.001 -> 0.5" in err
+    code, out, _ = run("eval", "--extrapolate", *results, capsys=capsys)
+    assert code == 0
+    assert "knn-3" in out and "least-squares" in out and "shift points-32" in out
+    code, out, _ = run("list", "runs", "--json", *results, capsys=capsys)
+    assert json.loads(out)[0]["state"] == "finished"
+    code, out, _ = run("report", *results, capsys=capsys)
+    assert code == 0
+    assert (tmp_path / "results" / "report" / "index.html").is_file()
+
+
+def test_extrapolating_within_the_trained_length_is_refused(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ("--results", tmp_path / "results")
+    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    code, _, err = run("eval", "--extrapolate", "5", *results, capsys=capsys)
+    assert code == 2 and "not beyond the trained length" in err
+
+
+def test_weights_of_another_model_are_refused(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ("--results", tmp_path / "results")
+    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    weights = next((tmp_path / "results").glob("runs/*/model.safetensors"))
+    whole = weights.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"garbage"):
+        weights.write_bytes(damaged)
+        code, _, err = run("eval", *results, capsys=capsys)
+        assert code == 2
+        assert "does not hold the weights" in err
+        assert weights.read_bytes() == damaged
+
+
+def test_json_results_are_rows(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = ("--results", tmp_path / "results")
+    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    code, out, _ = run("eval", "--json", *results, capsys=capsys)
+    assert code == 0
+    assert {row["contestant"] for row in json.loads(out)} == {"gpt2", "zero", "mean", "knn-3", "least-squares"}
+
+
+def test_ctrl_c_writes_a_checkpoint_and_exits_130(card_path: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "iclbench", "train", str(card_path), "gpt2", "-p", "smoke", "-o", "train.steps=100000",
+               "--results", str(tmp_path / "results")]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("results/runs/*/checkpoints/step-*")):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "continues run" in err.splitlines()[-1]
+    reached = err.rsplit("from step ", 1)[1].strip()
+    newest = sorted(tmp_path.glob("results/runs/*/checkpoints/step-*"))[-1]
+    assert int(newest.stem.removeprefix("step-")) == int(reached)
+
+
+@pytest.mark.parametrize("name", ["linear", "gpt2", "skewed_linear"])
+def test_show_prints_every_number(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run("show", name, capsys=capsys)
+    assert code == 0 and "=" in out
+    code, out, _ = run("show", name, "--json", capsys=capsys)
+    assert code == 0 and json.loads(out)
