@@ -36,15 +36,15 @@ def leaderboard(values: pd.DataFrame, at: int = 4) -> tuple[list[str], list[list
     """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes."""
     ok = values[(values["status"] == "ok") & values["evaluator"].eq("next")]
     curves = ok[ok["metric"].eq("squared_error")]
-    areas = ok[ok["metric"].eq("auc")].set_index("run")["value"]
+    areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves, at)
     rows = []
-    for run in areas.sort_values().index:
+    for run, area in areas.sort_values("value").iterrows():
         mine = curves[curves["run"] == run].set_index("n_context")
-        cells = [_interval(mine.loc[n]) if n in mine.index else "" for n in sizes]
+        cells = [f"{mine.loc[n, 'value']:.3g}" if n in mine.index else "" for n in sizes]
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
-        rows.append([run, kind, f"{areas[run]:.3f}", f"{scores[run]:.3f}" if run in scores else "", *cells])
+        rows.append([run, kind, _interval(area), f"{scores[run]:.3f}" if run in scores else "", *cells])
     for _, row in values[values["status"] == "failed"].iterrows():
         rows.append([row["run"], "failed", "", "", str(row["reason"]), *[""] * (len(sizes) - 1)])
     return ["contestant", "kind", "area", "score", *[f"n={n}" for n in sizes]], rows
@@ -55,11 +55,11 @@ def _spread(curves: pd.DataFrame, count: int) -> list[int]:
     asked = curves.groupby("run")["n_context"].agg(set)
     if asked.empty:
         return []
-    shared = sorted(set.intersection(*asked) - {0})
+    shared = sorted(int(n) for n in set.intersection(*asked) - {0})
     picks = {shared[round(i * (len(shared) - 1) / max(1, count - 1))] for i in range(count)} if shared else set()
     return sorted(picks)
 
 
 def _interval(row: pd.Series) -> str:
-    half = max(row["high"] - row["value"], row["value"] - row["low"])
-    return f"{row['value']:.3g} ±{half:.1g}"
+    """Value and half the width of its interval."""
+    return f"{row['value']:.3f} ±{(row['high'] - row['low']) / 2:.3f}"

@@ -55,7 +55,7 @@ class Estimator(Predictor, abstract=True):
     episodes_at_once: ClassVar[int] = 64
 
     def __init__(self, settings: Any = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings = self.Settings() if settings is None else settings
+        self.settings: Any = self.Settings() if settings is None else settings
         self.facts = facts or TaskFacts()
         self.seed = seed
 

@@ -125,7 +125,7 @@ class Section:
 
 def _cell(column: Column, record: dict[Any, Any]) -> Cell:
     value = record[column.key]
-    if value is None or value is pd.NA or value != value:
+    if pd.isna(value):
         return Cell("–")
     interval = ""
     if column.low and column.high and not (pd.isna(record[column.low]) or pd.isna(record[column.high])):

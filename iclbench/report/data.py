@@ -15,6 +15,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.errors import UsageError
+from iclbench.report.formats import plural, slug
 from iclbench.report.style import Look, looks
 
 EXTRAPOLATION = r"points-\d+"
@@ -55,7 +56,7 @@ class Slice:
 
     @property
     def id(self) -> str:
-        return f"{self.task}-{self.preset}"
+        return slug(self.task, self.preset)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -169,7 +170,7 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         for other in others.sort_values(columns).to_dict("records"):
             lines.append(
                 " · ".join(str(other[c]) for c in columns[:-1])
-                + f": {other['run']} runs on another {label} ({other[columns[-1]]}) are not shown; evaluate them again"
+                + f": {plural(other['run'], 'run')} on another {label} ({other[columns[-1]]}) left out; evaluate again"
             )
             dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
             keep &= ~dropped.fillna(False).astype(bool)

@@ -1,13 +1,17 @@
-"""How single values are written for people."""
+"""How single values and names are written, for people and for file systems."""
 
+import re
 from typing import Any
+from zlib import crc32
+
+Number = float | int
 
 
 def text(value: Any) -> str:
     return str(value)
 
 
-def number(value: float) -> str:
+def number(value: Number) -> str:
     """Three significant digits.
 
     >>> number(0.12345), number(1.0), number(1234.5), number(2e-9), number(0)
@@ -16,6 +20,8 @@ def number(value: float) -> str:
     value = float(value)
     if value == 0:
         return "0"
+    if abs(value) == float("inf"):
+        return "∞" if value > 0 else "−∞"
     if abs(value) < 1e-3:
         return f"{value:.1e}"
     if abs(value) >= 1e5:
@@ -25,7 +31,7 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
-def fixed(value: float, decimals: int = 3) -> str:
+def fixed(value: Number, decimals: int = 3) -> str:
     """A fixed number of decimals, so that a column of scores lines up; never minus zero.
 
     >>> fixed(0.61549), fixed(-0.00002), fixed(-0.004, 2)
@@ -34,16 +40,16 @@ def fixed(value: float, decimals: int = 3) -> str:
     return f"{round(float(value), decimals) + 0.0:.{decimals}f}"
 
 
-def signed(value: float) -> str:
+def signed(value: Number) -> str:
     """Three decimals with a sign: '+0.123'."""
     return ("+" if float(fixed(value)) > 0 else "") + fixed(value)
 
 
-def integer(value: float) -> str:
+def integer(value: Number) -> str:
     return f"{int(value):,}"
 
 
-def count(value: float) -> str:
+def count(value: Number) -> str:
     """Parameters and the like.
 
     >>> count(950), count(9_483_265), count(22_400)
@@ -52,7 +58,7 @@ def count(value: float) -> str:
     return _scaled(value, 1000, ("", " k", " M", " G", " T"))
 
 
-def nbytes(value: float) -> str:
+def nbytes(value: Number) -> str:
     """
     >>> nbytes(512), nbytes(3 * 1024**2)
     ('512 B', '3.00 MiB')
@@ -60,7 +66,7 @@ def nbytes(value: float) -> str:
     return _scaled(value, 1024, (" B", " KiB", " MiB", " GiB", " TiB"))
 
 
-def seconds(value: float) -> str:
+def seconds(value: Number) -> str:
     """
     >>> seconds(0.0021), seconds(3.25), seconds(222), seconds(7500)
     ('2.10 ms', '3.25 s', '3 min 42 s', '2 h 5 min')
@@ -82,13 +88,24 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+def slug(*names: str) -> str:
+    """Names as part of a file name and of an HTML id. What had to be changed gets a checksum, so that no two meet.
+
+    >>> slug("linear", "small"), slug("next", "squared_error"), slug("../a b")
+    ('linear-small', 'next-squared-error', 'a-b-75e96e29')
+    """
+    text = "-".join(names).replace("_", "-")
+    safe = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:100]
+    return safe if safe == text else f"{safe}-{crc32(text.encode()):08x}"
+
+
+def _scaled(value: Number, base: int, units: tuple[str, ...]) -> str:
     value, power = float(value), 0
     while abs(value) >= base and power < len(units) - 1:
         value, power = value / base, power + 1
     return f"{value:.0f}{units[0]}" if power == 0 else f"{_three(value)}{units[power]}"
 
 
-def _three(value: float) -> str:
+def _three(value: Number) -> str:
     """Three significant digits of a value below 1,024, without the dot that '201.' would end in."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"

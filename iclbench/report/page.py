@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from iclbench.report.blocks import Figure, Section, Table, Text
 from iclbench.report.exports import TABLE_FORMATS
+from iclbench.report.formats import Number
 from iclbench.report.style import Look
 
 
@@ -61,7 +62,7 @@ def background(shade: float) -> str:
     """White to blue, and the ink that is readable on it (contrast at least 4.5)."""
     start, end = (255, 255, 255), (0x1F, 0x5F, 0x99)
     red, green, blue = (round(a + (b - a) * shade) for a, b in zip(start, end, strict=True))
-    return f"background:#{red:02x}{green:02x}{blue:02x};color:{'#fff' if shade > 0.7 else '#111'}"
+    return f"background:#{red:02x}{green:02x}{blue:02x};color:{'#fff' if shade > 0.84 else '#000'}"
 
 
 def swatch(look: Look) -> Markup:
@@ -71,7 +72,7 @@ def swatch(look: Look) -> Markup:
     return Markup(f'<svg width="32" height="10" aria-hidden="true">{line}</svg>')
 
 
-def _short(value: float | None) -> float | int | None:
+def _short(value: Number | None) -> Number | None:
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None
     short = float(f"{float(value):.6g}")

@@ -18,7 +18,10 @@ from iclbench.report.metrics import Metric
 from iclbench.report.style import BACKGROUND, CONFIG, Look
 
 OTHERS = "other baselines"
-COLUMNS = 3
+PER_ROW = 3
+# What the layers read of every row, besides the column on the x axis: `label` is the tooltip's name, `series` tells lines
+# apart, `width` is the look's, `sparse` asks for dots.
+COLUMNS = ("contestant", "kind", "value", "low", "high", "label", "series", "width", "sparse")
 _SHOWN = "highlight === null || datum.contestant === highlight"
 
 
@@ -40,8 +43,8 @@ def specifications(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two specifications of one figure, made of the same layers.
 
-    The static one is complete, with the rows and the title of every panel. The live one has no data: it draws the data set
-    `rows`, as wide as its container, and adds the tooltip; its legend is the page's business.
+    The static one is complete, with the rows and the title of every panel. The live one has no data: it draws the data
+    set `rows`, as wide as its container, and adds the tooltip; its legend is the page's business.
     """
     printed, shown = _Drawing(axes, looks, legend=True), _Drawing(axes, looks, legend=False)
     shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
@@ -55,7 +58,7 @@ def specifications(
     size, layers = {"width": width, "height": height}, [*printed.lines(), *printed.rule()]
     views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
     static = shared | {"$schema": alt.SCHEMA_URL}
-    static |= views[0] if len(views) == 1 else {"concat": views, "columns": COLUMNS}
+    static |= views[0] if len(views) == 1 else {"concat": views, "columns": PER_ROW}
     return static, live
 
 
@@ -134,12 +137,10 @@ class _Drawing:
                 y=self.y("low"), y2=alt.Y2("high"), detail=self.series, opacity=self.opacity(0.18, 0.02), **shared
             )
         ]
-        # One layer per width: a scale of widths would need an ordered field.
+        # One layer per width, as a scale of widths would need an ordered field. No expression ever holds a name: whatever
+        # users call their contestants, an expression stays valid.
         for width in sorted({look.width for look in self.looks.values()}):
-            names = [name for name, look in self.looks.items() if look.width == width]
-            wide = chart.transform_filter("datum.kind !== 'published'").transform_filter(
-                alt.FieldOneOfPredicate(field="contestant", oneOf=names)
-            )
+            wide = chart.transform_filter(f"datum.kind !== 'published' && datum.width === {width}")
             line = wide.mark_line(clip=True, strokeCap="round", strokeJoin="round", strokeWidth=width)
             layers.append(line.encode(strokeDash=self.dash, detail=self.series, **plain))
         dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=True)
@@ -183,4 +184,4 @@ def extent(values: pd.Series) -> tuple[float, float]:
 def _layer(chart: alt.Chart) -> dict[str, Any]:
     """One layer without what belongs to the whole. The tests validate; here it would take most of the time."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
-    return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data")}
+    return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data", "datasets")}

@@ -79,10 +79,9 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     return data.assign(
         label=data["contestant"] + seeds.where(~published_row, " (published)"),
         series=data["contestant"],
+        width=data["contestant"].map({name: look.width for name, look in looks.items()}).astype(float),
         sparse=(points < span) & ~published_row,
-    )[["contestant", "kind", "shift", "n_context", "value", "low", "high", "label", "series", "sparse"]].reset_index(
-        drop=True
-    )
+    )[[*curves.COLUMNS, "shift", "n_context"]].reset_index(drop=True)
 
 
 def _legend(looks: dict[str, Look]) -> dict[str, Look]:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Results
-from iclbench.report.formats import count, integer, nbytes, seconds
+from iclbench.report.formats import Number, count, integer, nbytes, seconds, slug
 
 _SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes}
 
@@ -26,7 +26,7 @@ def section(results: Results) -> Section | None:
 
 def _table(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
-        name=f"{task}-{preset}-costs",
+        name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}",
         caption="Means over runs (seeds). Measured, so different on every machine; compare only within one device and "
         "thread count.",
@@ -46,5 +46,5 @@ def _table(task: str, preset: str, rows: pd.DataFrame) -> Table:
     )
 
 
-def _show(metric: str, value: float) -> str:
+def _show(metric: str, value: Number) -> str:
     return _SHOW.get(metric, count)(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import EXTRAPOLATION, Slice
 from iclbench.report.figures import learning
+from iclbench.report.formats import slug
 from iclbench.report.metrics import metric
 
 
@@ -15,7 +16,7 @@ def section(task: Slice) -> Section | None:
         points = str(shift).removeprefix("points-")
         blocks.append(
             learning.figure(
-                task, group, [str(shift)], name=f"{shift}-{evaluator}-{name}".replace("_", "-"),
+                task, group, [str(shift)], name=slug(str(shift), str(evaluator), str(name)),
                 title=f"{task.task}: up to {points} examples",
                 caption=f"{metric(str(name)).label.capitalize()} with up to {points} examples in context.",
             )

@@ -8,7 +8,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.formats import count, fixed, integer, nbytes, number, seconds, signed
+from iclbench.report.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
 from iclbench.report.metrics import metric
 from iclbench.report.pairs import difference, ranks
 
@@ -64,7 +64,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     )
     shown = tuple(c for c in columns if c.key in ("contestant", "auc") or frame[c.key].notna().any())
     return Table(
-        name=f"{task.id}-leaderboard-{evaluator}",
+        name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
         caption=f"Sorted by the area under the learning curve (mean height in {metric(name).label}; lower is better), "
         "with its 95 % interval over episodes. Equal ranks: not told apart from the first of that rank by a paired 95 "

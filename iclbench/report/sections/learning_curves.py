@@ -7,7 +7,7 @@ import pandas as pd
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning
-from iclbench.report.formats import number
+from iclbench.report.formats import number, slug
 from iclbench.report.metrics import metric
 
 AT_MOST = 8
@@ -18,7 +18,7 @@ def section(task: Slice) -> Section | None:
     blocks: list[Block] = []
     for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
         label = metric(str(name)).label
-        stem = f"curves-{evaluator}-{name}".replace("_", "-")
+        stem = slug("curves", str(evaluator), str(name))
         blocks += [
             learning.figure(
                 task, group, ["none"], name=stem, title=f"{task.task}: learning curves",

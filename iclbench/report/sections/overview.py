@@ -6,7 +6,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.formats import fixed
+from iclbench.report.formats import Number, fixed
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 
@@ -24,7 +24,8 @@ def reading(results: Results) -> Text:
         f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
     )
     return Text(
-        "How to read this. Every contestant meets the same frozen prompts and predicts each output from the examples before it.",
+        "How to read this. Every contestant meets the same frozen prompts and predicts each output from the examples "
+        "before it.",
         (
             "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
             f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better.",
@@ -78,6 +79,6 @@ def scores(results: Results) -> Table | None:
     )
 
 
-def shade(score: float) -> float:
+def shade(score: Number) -> float:
     """Scores below zero are as white as zero, beyond one as dark as one."""
     return min(max(float(score), 0.0), 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
+from iclbench.report.formats import slug
 from iclbench.report.metrics import metric
 
 
@@ -15,7 +16,7 @@ def section(task: Slice) -> Section | None:
         panels = sorted(str(s) for s in group["shift"].unique())
         blocks.append(
             learning.figure(
-                task, group, panels, name=f"shifts-{evaluator}-{name}".replace("_", "-"),
+                task, group, panels, name=slug("shifts", str(evaluator), str(name)),
                 title=f"{task.task}: shifted prompts", rule=False,
                 caption=f"{metric(str(name)).label.capitalize()} against the number of examples when prompts come from "
                 "another distribution than in training, one panel per shift; the normaliser stays that of the task.",

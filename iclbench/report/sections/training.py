@@ -5,7 +5,7 @@ from __future__ import annotations
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves
-from iclbench.report.formats import plural
+from iclbench.report.formats import plural, slug
 from iclbench.report.metrics import metric
 
 
@@ -16,10 +16,9 @@ def section(task: Slice) -> Section | None:
     for name, group in rows.groupby("metric"):
         measure = metric(str(name))
         looks = {n: task.looks[n] for n in sorted(group["contestant"].unique())}
-        data = group.sort_values(["run", "axis_value"]).assign(label=group["run"], series=group["run"], sparse=False)
-        data = data[
-            ["contestant", "kind", "axis_value", "value", "low", "high", "label", "series", "sparse"]
-        ].reset_index(drop=True)
+        widths = group["contestant"].map({contestant: look.width for contestant, look in looks.items()}).astype(float)
+        data = group.assign(label=group["run"], series=group["run"], width=widths, sparse=False)
+        data = data.sort_values(["run", "axis_value"])[[*curves.COLUMNS, "axis_value"]].reset_index(drop=True)
         axes = curves.Axes(
             "training step", measure.label, curves.extent(data["axis_value"]), curves.domain(data, measure),
             log=measure.log, field="axis_value",
@@ -27,7 +26,7 @@ def section(task: Slice) -> Section | None:
         static, live = curves.specifications([("", data)], axes, looks)
         blocks.append(
             Figure(
-                name=f"{task.id}-training-{name}".replace("_", "-"),
+                name=f"{task.id}-{slug('training', str(name))}",
                 title=f"{task.task}: training",
                 caption=f"{measure.label.capitalize()} against the training step; one line for each of "
                 f"{plural(int(group['run'].nunique()), 'run')}.",
