@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 ROOTS = ("task", "backbone", "train")
 # Keys of `-o task.` that belong to the preset; all others are parameters of the family.
 _PRESET_KEYS = ("points", "episodes")
+# What of a task matters for training; the rest says how it is evaluated.
+_TRAINED_TASK_KEYS = ("name", "family", "parameters", "question", "head", "points")
 
 
 class TaskConfig(Strict):
@@ -92,8 +94,15 @@ class RunConfig(Strict):
     train: TrainSettings
 
     @property
+    def trained(self) -> dict[str, Any]:
+        """What the weights depend on: everything but how the run is evaluated afterwards."""
+        plain = self.dump()
+        plain["task"] = {k: v for k, v in plain["task"].items() if k in _TRAINED_TASK_KEYS}
+        return plain
+
+    @property
     def hash(self) -> str:
-        return content_hash(self)
+        return content_hash(self.trained)
 
     def dump(self) -> dict[str, Any]:
         """Plain values for TOML, which has no null."""

@@ -98,13 +98,15 @@ def create(results: Path, config: RunConfig, name: str | None = None) -> Run:
     name = check_name(name) if name else run_name(config)
     run = Run(results / "runs" / name)
     if (run.path / "config.toml").is_file():
-        if run.config != config:
-            lines = difference(run.config.dump(), config.dump())
+        if run.config.trained != config.trained:
+            lines = difference(run.config.trained, config.trained)
             raise UsageError(
                 f"run '{name}' was trained under other settings; choose another --name or delete {run.path}. "
                 f"It differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
             )
-        return run
+        if run.config == config:
+            return run
+        run = Run(run.path)  # the card's evaluation part has changed: the run follows it
     with writing(results), atomic(run.path / "config.toml") as temporary:
         temporary.write_text(tomli_w.dumps(config.dump()), encoding="utf-8")
     return run

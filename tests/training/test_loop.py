@@ -151,6 +151,15 @@ def test_same_name_with_other_settings_shows_the_difference(card_path: Path, tmp
         new_run(card_path, tmp_path, "train.lr=0.5")
 
 
+def test_a_run_follows_its_card_in_what_only_concerns_evaluation(card_path: Path, tmp_path: Path) -> None:
+    before = new_run(card_path, tmp_path).config
+    card_path.write_text(card_path.read_text().replace('"knn-3"', '"knn-3", "averaging"'))
+    after = new_run(card_path, tmp_path).config
+    assert after.hash == before.hash
+    assert "averaging" in after.task.baselines
+    assert after.task.card != before.task.card
+
+
 def test_training_lowers_the_loss_and_logs_it(card_path: Path, tmp_path: Path) -> None:
     overrides = ["task.dim=1", "task.points=5", "train.steps=200", "train.log_every=50", "train.batch=64",
                  "train.checkpoint_every=500", "train.curriculum.points.start=6", "backbone.init_std=0.2",
