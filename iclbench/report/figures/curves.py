@@ -19,8 +19,8 @@ from iclbench.report.style import BACKGROUND, CONFIG, Look
 
 OTHERS = "other baselines"
 PER_ROW = 3
-# What the layers read of every row, besides the column on the x axis: `label` is the tooltip's name, `series` tells lines
-# apart, `width` is the look's, `sparse` asks for dots.
+# What the layers read of every row, besides the column on the x axis: `label` is the tooltip's name, `series` tells
+# lines apart, `width` is the look's, `sparse` asks for dots.
 COLUMNS = ("contestant", "kind", "value", "low", "high", "label", "series", "width", "sparse")
 _SHOWN = "highlight === null || datum.contestant === highlight"
 
@@ -137,8 +137,8 @@ class _Drawing:
                 y=self.y("low"), y2=alt.Y2("high"), detail=self.series, opacity=self.opacity(0.18, 0.02), **shared
             )
         ]
-        # One layer per width, as a scale of widths would need an ordered field. No expression ever holds a name: whatever
-        # users call their contestants, an expression stays valid.
+        # One layer per width, as a scale of widths would need an ordered field. No expression ever holds a name:
+        # whatever users call their contestants, it stays valid.
         for width in sorted({look.width for look in self.looks.values()}):
             wide = chart.transform_filter(f"datum.kind !== 'published' && datum.width === {width}")
             line = wide.mark_line(clip=True, strokeCap="round", strokeJoin="round", strokeWidth=width)

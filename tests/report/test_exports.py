@@ -1,0 +1,105 @@
+"""Exported files: CSV with every digit, Markdown and LaTeX that survive any name, figures as PNG and SVG."""
+
+import csv
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from iclbench.report import exports
+from iclbench.report.blocks import Column, Figure, Table
+from iclbench.report.data import load
+from iclbench.report.formats import fixed, number, seconds, slug
+from iclbench.report.sections import learning_curves, report
+
+NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
+
+
+@pytest.fixture
+def table() -> Table:
+    frame = pd.DataFrame({"who": [NASTY, "b", "c"], "error": [1 / 3, 1e-17, None], "low": [0.1, 0.0, None],
+                          "high": [0.5, 1.0, None], "rank": [1, 1, 2]})  # fmt: skip
+    columns = (Column("who", "who_is it"), Column("error", "error", number, True, "low", "high"))
+    return Table("t", "title", "100 % of_it", frame, columns, group="rank")
+
+
+def _read_back(path: Path, frame: pd.DataFrame) -> None:
+    """The file holds the frame: the same columns, every digit of every number, nothing where a value is missing."""
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == [str(column) for column in frame.columns]
+    assert len(rows) == len(frame)
+    for texts, values in zip(rows, frame.itertuples(index=False), strict=True):
+        for text, value in zip(texts, values, strict=True):
+            if pd.isna(value):
+                assert text == ""
+            elif isinstance(value, float):
+                assert float(text) == value
+            else:
+                assert text == str(value)
+
+
+def test_csv_round_trips(table: Table, tmp_path: Path) -> None:
+    exports.write_table(table, tmp_path)
+    _read_back(tmp_path / "t.csv", table.frame)
+
+
+def test_every_table_of_a_report_round_trips(results: Path, page: Path) -> None:
+    tables = [block for section in report(load(results)) for block in section.walk() if isinstance(block, Table)]
+    assert len(tables) > 10
+    for block in tables:
+        _read_back(page.parent / "tables" / f"{block.name}.csv", block.frame)
+
+
+def test_markdown_keeps_its_columns(table: Table) -> None:
+    lines = exports.markdown(table).splitlines()
+    assert lines[0] == r"| who\_is it | error |"
+    assert lines[1] == "| :--- | ---: |"
+    # Unescaped bars separate cells: three per row of two columns, whatever stands in the cells.
+    assert all(line.replace(r"\|", "").count("|") == 3 for line in lines[:5])
+    assert r"a\|b\_c" in lines[2]
+    assert lines[2].endswith(r"| 0.333 \[0.100, 0.500\] |")
+    assert lines[4] == "| c | – |"
+
+
+def test_latex_escapes_every_special_character(table: Table) -> None:
+    text = exports.latex(table)
+    row = next(line for line in text.splitlines() if line.startswith("a"))
+    assert row == (
+        r"a\textbar{}b\_c \& 50\% of \$x\textasciicircum{}2 \{y\} \textbackslash{} \textless{}i\textgreater{} `z` {[}w] "
+        r"new line \#1 \textasciitilde{} & 0.333 {[}0.100, 0.500] \\"
+    )
+    assert r"\caption{100 \% of\_it}" in text
+    assert text.count(r"\addlinespace") == 1, "a gap where the rank changes"
+
+
+def test_figures_are_written_as_png_and_svg(results: Path, tmp_path: Path) -> None:
+    task = next(s for s in load(results).slices if s.task == "linear")
+    section = learning_curves.section(task)
+    assert section is not None
+    (figure,) = [block for block in section.blocks if isinstance(block, Figure)]
+    exports.write_figure(figure, tmp_path, ("png", "svg"))
+    png = (tmp_path / f"{figure.name}.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    width, height = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
+    assert width > 1120
+    assert height > 680, "twice the size of 560 x 340"
+    svg = (tmp_path / f"{figure.name}.svg").read_text(encoding="utf-8")
+    texts = {node.text for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"gpt2", "mamba", "normalised squared error", "trained: 20"} <= texts
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [number(v) for v in (0, 1, 0.0123456, 99.96, 123456789, float("inf"))] == [
+        "0", "1.00", "0.0123", "100", "1.23e+08", "∞",
+    ]  # fmt: skip
+    assert [fixed(v) for v in (1.0, -0.0001, 0.12345)] == ["1.000", "0.000", "0.123"]
+    assert [seconds(v) for v in (0.39951, 59.9, 60, 3600)] == ["400 ms", "59.9 s", "1 min 0 s", "1 h 0 min"]
+
+
+def test_names_that_meet_after_cleaning_stay_apart() -> None:
+    assert slug("a b") != slug("a/b") != slug("a-b")
+    assert "/" not in slug("../../etc/passwd")
+    assert not slug("..").startswith(".")
+    assert len(slug("x" * 500)) < 120

@@ -1,0 +1,264 @@
+"""The page: self-contained, escaped, the same bytes for the same tables, and silent about nothing."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.errors import IclbenchError, UsageError
+from iclbench.report import build
+from iclbench.report.page import background, columns, embedded
+from tests.report import synthetic
+
+NASTY = '<img src=x onerror="alert(1)"></script><!-- & "quoted" \' {{ 1 }} \u2028'
+
+
+class Document(HTMLParser):
+    """What the page refers to, its headings, its ids and the text of its cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.scopes = 0
+        self.data: list[str] = []
+        self.scripts: list[str] = []
+        self._script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.links += [v for k, v in attrs if k in ("src", "href", "srcset", "data", "action") and v]
+        self.ids += [v for k, v in attrs if k == "id" and v]
+        self.scopes += tag == "th" and "scope" in found
+        self._script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = self._script and tag != "script"
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self._script else self.data).append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.data)
+
+
+@pytest.fixture(scope="module")
+def html(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def document(html: str) -> Document:
+    return Document(html)
+
+
+def _rows(name: str = "linear") -> pd.DataFrame:
+    """A small table of values: two baselines on one task."""
+    common = {
+        "task": name, "family": name, "kind": "baseline", "preset": "smoke", "shift": "none", "evaluator": "next",
+        "n_episodes": 64, "normaliser": 5.0, "status": "ok", "prompt_set": "p0", "card": "c0", "version": "0",
+    }  # fmt: skip
+    rows = [
+        {**common, "run": who, "contestant": who, "metric": "squared_error", "n_context": n, "value": value}
+        for who, value in (("zero", 1.0), ("knn-3", 0.5))
+        for n in range(3)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _write(folder: Path, values: pd.DataFrame) -> Path:
+    tables.write("values", tables.frame("values", values), folder / "a.values.parquet", {})
+    return folder
+
+
+def test_nothing_is_loaded_from_anywhere(html: str, document: Document) -> None:
+    assert all(link.startswith(("#", "tables/", "figures/")) for link in document.links)
+    assert not re.search(r"@import|url\(", html.split("</style>")[0])
+    assert "default-src 'none'" in html, "the browser itself is told to load nothing"
+
+
+def test_every_link_leads_somewhere(page: Path, document: Document) -> None:
+    for link in document.links:
+        if link.startswith("#"):
+            assert link[1:] in document.ids
+        else:
+            assert (page.parent / link).is_file()
+
+
+def test_headings_tables_and_figures_are_semantic(document: Document) -> None:
+    assert document.tags.count("h1") == 1
+    assert document.tags.count("h2") == 7  # overview, three tasks, costs, missing, provenance
+    assert document.tags.count("figure") == document.tags.count("figcaption") == 12
+    assert document.tags.count("th") == document.scopes
+    assert len(document.ids) == len(set(document.ids))
+
+
+def test_the_page_says_how_to_read_it(document: Document) -> None:
+    for words in ("normaliser", "95 % bootstrap interval", "linear 5", "0 is as good as always predicting zero"):
+        assert words in document.text
+
+
+def test_failed_and_missing_cells_are_listed_with_reasons(html: str, document: Document) -> None:
+    assert synthetic.REASON in document.text
+    assert "&lt;7 GiB&gt; free &amp; no swap" in html
+    assert "iclbench train decision-tree mamba --preset small" in document.text
+
+
+def test_published_numbers_stand_beside_ours(document: Document, page: Path) -> None:
+    table = pd.read_csv(page.parent / "tables" / "linear-small-published.csv")
+    assert table["published"].tolist() == [0.02, 0.05, 0.5]
+    assert table["ours"].notna().all()
+    assert "Garg et al. 2022, Figure 2; read off the plot" in document.text
+
+
+def test_the_same_tables_give_the_same_bytes(results: Path, page: Path, tmp_path: Path) -> None:
+    again = build(results, tmp_path, formats=())
+    assert again.read_bytes() == page.read_bytes()
+    for path in sorted((page.parent / "tables").iterdir()):
+        assert (tmp_path / "tables" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_page_does_not_name_the_folder(html: str, results: Path) -> None:
+    assert str(results) not in html
+
+
+def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
+    values = _rows()
+    values.loc[3:, ["contestant", "run"]] = NASTY
+    failed = {**values.iloc[-1].to_dict(), "shift": NASTY, "n_context": None, "value": None, "status": "failed"}
+    failed |= {"reason": NASTY, "prompt_set": "p1"}
+    folder = _write(tmp_path / "results", pd.concat([values, pd.DataFrame([failed])], ignore_index=True))
+    html = build(folder, tmp_path / "out", formats=("svg",)).read_text(encoding="utf-8")
+    document = Document(html)
+    assert "img" not in document.tags
+    assert NASTY in document.text.replace("\n", " ")
+    assert NASTY in next(
+        iter(json.loads(s)["contestant"]["levels"] for s in document.scripts if '"contestant"' in s and '"levels"' in s)
+    )
+    assert "alert(1)" not in "".join(s for s in document.scripts if not s.lstrip().startswith("{"))
+
+
+def test_odd_task_names_stay_inside_the_folder(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "results", _rows("../../escape me"))
+    page = build(folder, tmp_path / "deep" / "er" / "out", formats=("svg",))
+    assert {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")} == {"results", "deep"}
+    for link in Document(page.read_text(encoding="utf-8")).links:
+        assert link.startswith("#") or (page.parent / link).is_file()
+
+
+def test_sections_without_rows_are_left_out(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "results", _rows())
+    text = Document(build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")).text
+    for absent in ("Leaderboard", "Extrapolation", "Shifts", "Training", "Published numbers", "Costs", "Scores"):
+        assert absent not in text
+    assert "Nothing: every cell that was started has its numbers." in text
+
+
+def test_other_metrics_and_questions_do_not_break_the_page(tmp_path: Path) -> None:
+    values = _rows()
+    more = [values.assign(metric=m, evaluator=e, value=-values["value"]) for m, e in
+            (("log_likelihood", "targets"), ("accuracy", "icl"), ("brand_new", "next"))]  # fmt: skip
+    probe = values.assign(evaluator="probe", axis="layer", axis_value=2.0)
+    unknown = values.iloc[:1].assign(evaluator="train", n_context=None, metric="seconds_of_nothing", prompt_set=None)
+    folder = _write(tmp_path / "results", pd.concat([values, *more, probe, unknown], ignore_index=True))
+    text = Document(build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")).text
+    assert "Log-likelihood against the number of examples" in text
+
+
+def test_infinite_values_do_not_break_the_page(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "results", _rows().assign(value=float("inf")))
+    assert "∞" in build(folder, tmp_path / "out", formats=("svg",)).read_text(encoding="utf-8")
+
+
+def test_a_run_that_was_trained_and_not_evaluated_is_named(tmp_path: Path) -> None:
+    row = _rows().iloc[:1].assign(kind="backbone", contestant="gpt2", run="my-run", evaluator="train", metric="loss",
+                                  axis="train_step", axis_value=0.0, n_context=None, prompt_set=None)  # fmt: skip
+    folder = _write(tmp_path / "results", row)
+    assert "iclbench eval my-run" in build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")
+
+
+def test_another_card_is_set_aside_and_named(tmp_path: Path) -> None:
+    old = _rows().iloc[:3].assign(card="0ld", prompt_set="p9", run="ex-knn", contestant="ex-knn")
+    folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
+    text = Document(build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")).text
+    assert "linear · smoke: 1 run on another card (0ld)" in text
+    assert "ex-knn" not in text
+
+
+def test_unreadable_files_are_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = _write(tmp_path / "results", _rows())
+    (folder / "broken.values.parquet").write_bytes((folder / "a.values.parquet").read_bytes()[:200])
+    text = Document(build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")).text
+    assert "broken.values.parquet cannot be read" in text
+    assert "broken.values.parquet" in caplog.text
+    assert (folder / "broken.values.parquet").exists()
+
+
+def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "not-there"):
+        with pytest.raises(UsageError, match=r"^no results in .*iclbench demo.*iclbench eval[^\n]*$"):
+            build(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "results", _rows())
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(IclbenchError, match=r"^cannot write the report to [^\n]*--out$"):
+        build(folder, tmp_path / "file", formats=())
+
+
+def test_an_unknown_figure_format_is_refused(results: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown figure format 'gif'; known: png, svg"):
+        build(results, tmp_path, formats=("gif",))
+
+
+def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "results", _rows())
+    code = (
+        "import sys; from pathlib import Path; from iclbench.report import build;"
+        f"build(Path({str(folder)!r}), Path({str(tmp_path / 'out')!r}), formats=());"
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'sklearn', 'transformers', 'xgboost')"
+        " or m.startswith(('iclbench.families', 'iclbench.backbones', 'iclbench.estimators'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_columns_carry_six_digits_and_texts_once() -> None:
+    packed = columns(pd.DataFrame({"value": [1 / 3, 2.0, None], "who": ["a", "b", "a"], "flag": [True, False, True]}))
+    assert packed == {
+        "value": [0.333333, 2, None], "who": {"levels": ["a", "b"], "codes": [0, 1, 0]}, "flag": [1, 0, 1],
+    }  # fmt: skip
+
+
+def test_embedded_json_cannot_close_its_script() -> None:
+    text = str(embedded({"x": NASTY}))
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"x": NASTY}
+
+
+@pytest.mark.parametrize("shade", [0.0, 0.3, 0.5, 0.69, 0.71, 0.9, 1.0])
+def test_heat_cells_are_readable(shade: float) -> None:
+    """WCAG contrast of at least 4.5 between the ink and the background."""
+    found = re.fullmatch(r"background:#(\w{6});color:#(\w+)", background(shade))
+    assert found
+    ink = found[2] * 2 if len(found[2]) == 3 else found[2]
+    light, dark = sorted((_luminance(found[1]), _luminance(ink)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,146 @@
+"""The tables: validated on the way in and out, and never taken down by a bad file."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from iclbench import tables
+from iclbench.tables import TableError
+
+ROW: dict[str, Any] = {
+    "run": "zero", "task": "linear", "family": "linear", "contestant": "zero", "kind": "baseline", "preset": "smoke",
+    "shift": "none", "evaluator": "next", "n_context": 3, "metric": "squared_error", "value": 1.0, "low": 0.9,
+    "high": 1.1, "n_episodes": 64, "normaliser": 5.0, "status": "ok", "prompt_set": "p", "card": "c", "version": "0",
+}  # fmt: skip
+COST: dict[str, Any] = {
+    "run": "zero", "task": "linear", "contestant": "zero", "preset": "smoke", "phase": "evaluate", "n_points": 20,
+    "metric": "seconds", "value": 1.5, "device": "cpu", "threads": 1, "version": "0",
+}  # fmt: skip
+
+
+def _write(folder: Path, rows: list[dict[str, Any]], name: str = "a") -> Path:
+    path = folder / f"{name}.values.parquet"
+    tables.write("values", rows, path, {"task": "linear"})
+    return path
+
+
+def test_rows_round_trip_with_their_types(tmp_path: Path) -> None:
+    path = _write(tmp_path, [ROW, ROW | {"n_context": None, "metric": "auc", "value": 1 / 3}])
+    read = tables.read("values", path)
+    assert {c: str(t) for c, t in read.dtypes.items()} == {c: t for c, (t, _, _) in tables.VALUES.items()}
+    assert read["value"].tolist() == [1.0, 1 / 3]
+    assert read["n_context"].isna().tolist() == [False, True]
+    assert tables.metadata(path) == {"table": "values", "task": "linear"}
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
+    one, two = _write(tmp_path, [ROW], "one"), _write(tmp_path, [ROW], "two")
+    assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"value": None}, "a row with status ok has no value"),
+        ({"value": float("nan")}, "a row with status ok has no value"),
+        ({"status": "failed"}, "a failed row has no reason"),
+        ({"status": "maybe"}, "status must be ok or failed"),
+        ({"kind": "rival"}, "kind must be one of"),
+        ({"task": None}, "column 'task' has missing values"),
+        ({"n_context": 2.5}, "table 'values'"),
+        ({"value": "much"}, "table 'values'"),
+    ],
+)
+def test_bad_rows_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        _write(tmp_path, [ROW | change])
+    assert not list(tmp_path.iterdir()), "neither a file nor a temporary one is left"
+
+
+def test_a_nan_computed_in_a_nullable_column_is_refused() -> None:
+    frame = tables.frame("values", [ROW])
+    frame["value"] = pd.arrays.FloatingArray(np.array([np.nan]), np.array([False]))
+    with pytest.raises(TableError, match="a row with status ok has no value"):
+        tables.validate("values", frame)
+
+
+def test_unknown_and_missing_columns_are_named() -> None:
+    frame = tables.frame("values", [ROW]).drop(columns="card").assign(colour="red")
+    with pytest.raises(TableError, match=r"missing columns \['card'\], unknown columns \['colour'\]"):
+        tables.validate("values", frame)
+
+
+def test_two_rows_for_one_measurement_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"two rows for .*zero"):
+        _write(tmp_path, [ROW, ROW | {"value": 2.0}])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"contestant": "mean"}, {"task": "other"}, {"seed": 1}, {"shift": "noisy"}, {"axis": "layer", "axis_value": 1.0}],
+)
+def test_rows_that_differ_in_a_coordinate_are_two_measurements(change: dict[str, Any]) -> None:
+    assert len(tables.frame("values", [ROW, ROW | change])) == 2
+
+
+def test_costs_of_one_baseline_on_two_tasks_or_presets_are_two_measurements() -> None:
+    assert len(tables.frame("costs", [COST, COST | {"task": "other"}, COST | {"preset": "small"}])) == 3
+    with pytest.raises(TableError, match="two rows"):
+        tables.frame("costs", [COST, COST | {"value": 2.0}])
+
+
+def test_all_readable_files_are_read_and_the_others_named_and_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = _write(tmp_path / "deep" / "seed=3", [ROW])
+    bad = {
+        "truncated": good.read_bytes()[:-40],
+        "text": b"not parquet at all",
+        "empty": b"",
+    }
+    for name, content in bad.items():
+        (tmp_path / f"{name}.values.parquet").write_bytes(content)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign.values.parquet")
+    tables.write("costs", [COST], tmp_path / "wrong.values.parquet", {})
+    skipped: list[TableError] = []
+    with caplog.at_level(logging.WARNING, logger="iclbench"):
+        read = tables.read_all("values", tmp_path, skipped)
+    pd.testing.assert_frame_equal(read, tables.read("values", good))
+    assert len(skipped) == 5
+    for name in (*bad, "foreign", "wrong"):
+        path = tmp_path / f"{name}.values.parquet"
+        assert str(path) in caplog.text
+        assert path.exists()
+        assert path.read_bytes() == bad.get(name, path.read_bytes())
+    assert all("\n" not in str(error) for error in skipped)
+
+
+def test_of_a_row_in_two_files_the_first_counts(tmp_path: Path) -> None:
+    _write(tmp_path, [ROW | {"value": 1.0}], "a")
+    _write(tmp_path, [ROW | {"value": 2.0}], "b")
+    assert tables.read_all("values", tmp_path)["value"].tolist() == [1.0]
+
+
+def test_an_empty_folder_gives_an_empty_table_of_the_right_types(tmp_path: Path) -> None:
+    for name in tables.table_names():
+        empty = tables.read_all(name, tmp_path)
+        assert empty.empty
+        assert {c: str(t) for c, t in empty.dtypes.items()} == {c: t for c, (t, _, _) in tables.SCHEMAS[name].items()}
+
+
+def test_temporary_files_of_a_writer_at_work_are_not_read(tmp_path: Path) -> None:
+    path = _write(tmp_path, [ROW])
+    path.rename(tmp_path / ".b.values.parquet")
+    assert tables.read_all("values", tmp_path).empty
+
+
+def test_metadata_of_what_is_no_table_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "x.values.parquet").write_bytes(b"PAR1")
+    assert tables.metadata(tmp_path / "x.values.parquet") == {}
+    assert tables.metadata(tmp_path / "none.parquet") == {}
