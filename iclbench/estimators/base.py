@@ -1,7 +1,8 @@
 """What an estimator is: a predictor without weights that is fitted inside each episode, for every prefix at once.
 
-Masks, prefixes, shifted queries and several outputs are dealt with here, so that a method writes one function, `answer`, that
-fits on the leading points of every episode. A method whose fit is a weight vector writes `weights` instead.
+Masks, prefixes, shifted queries and several outputs are dealt with here, so that a method writes one function,
+`answer`, that fits on the leading points of every episode. A method whose fit is a weight vector writes `weights`
+instead.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Estimator(Predictor, abstract=True):
 
     Attributes:
         Settings: what a baseline card may set.
-        costly: whether it is fitted prefix by prefix, so that small presets ask it on a geometric grid of prefixes only.
+        costly: whether it is fitted prefix by prefix, so that small presets ask it on a geometric grid of prefixes
+            only.
         dtype: what it computes in; None: whatever the points are in.
         episodes_at_once: episodes per call of `answer`, which bounds memory and keeps the arrays in the cache.
     """
@@ -67,10 +69,10 @@ class Estimator(Predictor, abstract=True):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        """Fit P times per episode, the p-th time on its first `lengths[:, p]` points, and answer Q queries with each fit.
+        """Fit P times per episode, on its first `lengths[:, p]` points, and answer Q queries with each fit.
 
-        N >= 1. Where no point is masked all episodes share one row of lengths. What is returned for a length of 0 does not
-        matter.
+        N >= 1. Where no point is masked all episodes share one row of lengths. What is returned for a length of 0
+        does not matter.
         """
 
     def predict_next(
@@ -108,7 +110,8 @@ class Estimator(Predictor, abstract=True):
             return mean
         if not full:
             points, _ = points.compact()
-            points = Points(*(t.masked_fill(~points.mask.unsqueeze(-1), 0) for t in (points.x, points.y)), points.mask)
+            absent = ~points.mask.unsqueeze(-1)
+            points = Points(points.x.masked_fill(absent, 0), points.y.masked_fill(absent, 0), points.mask)
         dtype = self.dtype or points.y.dtype
         x, y, queries = points.x.to(dtype), points.y.to(dtype), queries.to(dtype)
         for part in _slices(len(points), self.episodes_at_once):

@@ -1,10 +1,11 @@
-"""The exact Lasso path of many small problems at once (LARS with drops: Osborne et al. 2000; Efron et al. 2004, section 3.1).
+"""The exact Lasso path of many small problems at once (Osborne et al. 2000; Efron et al. 2004, section 3.1).
 
-With G = X'X/n and b = X'y/n the path starts at alpha = max |b_j| and is linear between events: a coefficient joins when its
-correlation reaches alpha, or drops when it reaches 0. All the algebra sits in one tableau per problem. Sweeping the active
-coordinates A into G turns it into T with T_AA = -G_AA⁻¹, T_jA = G_jA G_AA⁻¹ and the Schur complement elsewhere, and b into p.
-For the signs s of the active coefficients, p + alpha T s then holds the active coefficients and, at the other coordinates,
-the correlations. One event is one sweep: a rank-one update, batched over problems.
+With G = X'X/n and b = X'y/n the path starts at alpha = max |b_j| and is linear between events: a coefficient joins
+when its correlation reaches alpha, or drops when it reaches 0. All the algebra sits in one tableau per problem.
+Sweeping the active coordinates A into G turns it into T with T_AA = -G_AA⁻¹, T_jA = G_jA G_AA⁻¹ and the Schur
+complement elsewhere, and b into p. For the signs s of the active coefficients, p + alpha T s then holds the active
+coefficients and, at the other coordinates, the correlations. One event is one sweep: a rank-one update, batched over
+problems.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.records import TensorRecord
@@ -53,7 +54,7 @@ def homotopy(
         diagonal=gram.diagonal(dim1=1, dim2=2).clone(),
         alpha=moment.abs().amax(1),
     )
-    # Paths of Gaussian data have about D events, adversarial ones up to 3^D; what is cut off fails the optimality check.
+    # Paths of random data have about D events, adversarial ones up to 3^D; what is cut off fails the optimality check.
     for _ in range(50 + 20 * dim):
         slope = (paths.tableau @ paths.signs.unsqueeze(-1)).squeeze(-1)
         alpha, coordinate, sign = _next_event(paths, slope)
@@ -76,10 +77,10 @@ def homotopy(
 def _next_event(
     paths: _Paths, slope: Float[Tensor, "P D"]
 ) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"], Float[Tensor, " P"]]:
-    """The largest alpha, from the current one down, at which a condition would be broken (0: nowhere), where and with what sign.
+    """The next alpha, going down, at which a condition would be broken (0: none), where and with what sign.
 
-    Only the direction of motion tells an event from its own echo: a coefficient that has just joined leaves 0 towards its sign,
-    and one that has just dropped leaves its bound towards 0. Ties are events at the current alpha.
+    Only the direction of motion tells an event from its own echo: a coefficient that has just joined leaves 0 towards
+    its sign, and one that has just dropped leaves its bound towards 0. Ties are events at the current alpha.
     """
     active = paths.signs != 0
     independent = paths.tableau.diagonal(dim1=1, dim2=2) > _SINGULAR * paths.diagonal

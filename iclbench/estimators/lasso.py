@@ -1,7 +1,8 @@
 """The Lasso, (1/2n)|y - Xw|² + alpha |w|_1 without intercept, exact for every prefix of every episode.
 
-Coordinate descent as usually run (scikit-learn, default tolerance) is not converged for alpha <= 1e-3, so curves computed with
-it are wrong there. Here the exact path is followed, and every solution is checked against the optimality (KKT) conditions.
+Coordinate descent as usually run (scikit-learn, default tolerance) is not converged for alpha <= 1e-3, so curves
+computed with it are wrong there. Here the exact path is followed, and every solution is checked against the
+optimality (KKT) conditions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Minimum-norm least squares without intercept, exact for every prefix of every episode at once.
 
-Up to d points the minimum-norm solutions are read off one triangular factor. From then on, least squares is Bayesian regression
-whose prior is what the first d points say, N(w_d, (X'X)⁻¹) with unit noise, so that the same identity goes on in blocks.
-Episodes whose inputs lie in a subspace are first rotated into it. The few that are still too badly conditioned for squared
-condition numbers are solved prefix by prefix.
+Up to d points the minimum-norm solutions are read off one triangular factor. From then on, least squares is Bayesian
+regression whose prior is what the first d points say, N(w_d, (X'X)⁻¹) with unit noise, so that the same identity goes
+on in blocks. Episodes whose inputs lie in a subspace are first rotated into it. The few that are still too badly
+conditioned for squared condition numbers are solved prefix by prefix.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SMALLEST_PIVOT = 1e-8
 
 
 class LeastSquares(LinearEstimator):
-    """Bayes-optimal for noiseless linear functions; the minimum-norm solution is the limit of ridge for penalty -> 0."""
+    """Bayes-optimal for noiseless linear functions; the limit of ridge for penalty -> 0."""
 
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
         return least_squares(x, y)
 
 
 def least_squares(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-    """Minimum-norm least squares on the first 1, 2, ..., N points, for any rank; singular values below `RCOND` count as 0."""
+    """Minimum-norm least squares on the first 1, 2, ..., N points; singular values below `RCOND` count as 0."""
     w, sound = _full_rank(x, y)
     if bool(sound.all()):
         return w
@@ -38,7 +38,9 @@ def least_squares(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[
     return w
 
 
-def _full_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B N Dx"], Bool[Tensor, " B"]]:
+def _full_rank(
+    x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]
+) -> tuple[Float[Tensor, "B N Dx"], Bool[Tensor, " B"]]:
     """The solutions, if the first min(N, Dx) points are safely independent, and for which episodes they are."""
     d = x.shape[2]
     first = x[:, :d]

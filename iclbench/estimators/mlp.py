@@ -1,7 +1,9 @@
 """A two-layer ReLU network per episode and prefix, trained from scratch on the prefix (Garg et al. 2022).
 
-All networks of a group of prefixes advance in one batched product per layer, with the gradient written out and Adam fused. Deviation: the loss is the mean over a network's own points. Garg's code averages over the batch of prompts too, which
-divides every gradient by the batch size, so that (through Adam's epsilon) a prediction depends on how many others it is made with.
+All networks of a group of prefixes advance in one batched product per layer, with the gradient written out and Adam
+fused. Deviation: the loss is the mean over a network's own points. Garg's code averages over the batch of prompts
+too, which divides every gradient by the batch size, so that (through Adam's epsilon) a prediction depends on how many
+others it is made with.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ Network = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class NetworkSettings(Strict):
-    """`width` of the hidden layer: the width of the task's own networks when not given. CoQE: 50 steps. Full batches."""
+    """`width` of the hidden layer: that of the task's own networks when not given. CoQE: 50 steps. Full batches."""
 
     width: PositiveInt | None = None
     steps: PositiveInt = 100
@@ -54,12 +56,14 @@ class TwoLayerNetwork(Estimator):
             counts = lengths[episode, prefix]
             longest = int(counts.max())
             start = self.initial(counts, x.shape[-1])
-            network = train(start, x[episode, :longest], y[episode, :longest], counts, self.settings.steps, self.settings.lr)
+            network = train(
+                start, x[episode, :longest], y[episode, :longest], counts, self.settings.steps, self.settings.lr
+            )
             answers[episode, prefix] = forward(network, queries[episode, prefix])
         return answers
 
     def initial(self, counts: Int[Tensor, " M"], dim: int) -> Network:
-        """Weights of M networks, uniform in ±1/sqrt(fan-in) as torch.nn.Linear draws them, from one stream per prefix length."""
+        """Weights of M networks, uniform in ±1/sqrt(fan-in) as in torch.nn.Linear, one stream per prefix length."""
         width = self.settings.width or self.facts.hidden_width
         distinct, index = counts.unique(return_inverse=True)
         total = (dim + 2) * width + 1

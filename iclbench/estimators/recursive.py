@@ -52,8 +52,8 @@ def minimum_norm(
     """The minimum-norm solutions of the first 1, 2, ..., N equations, N <= Dx.
 
     Returns:
-        The solutions, and which of them to trust: False from the first row on whose squared distance from the span of the rows
-        before is below `smallest` times its squared length.
+        The solutions, and which of them to trust: False from the first row on whose squared distance from the span of
+        the rows before is below `smallest` times its squared length.
     """
     gram = x @ x.mT
     factor = torch.linalg.cholesky_ex(gram).L

@@ -1,8 +1,8 @@
 """Ridge regression and its kernel form for every prefix from one triangular factor.
 
-Kernel ridge is the posterior mean of Gaussian process regression: with K + noise I = L L', z = L⁻¹ y and U = L⁻¹ k(X, q), the
-answer to the query q after n points is the sum over i < n of U_i z_i (Rasmussen and Williams 2006, equation 2.25, which the
-nested factors turn into a cumulative sum).
+Kernel ridge is the posterior mean of Gaussian process regression: with K + noise I = L L', z = L⁻¹ y and U = L⁻¹ k(X,
+q), the answer to the query q after n points is the sum over i < n of U_i z_i (Rasmussen and Williams 2006, equation
+2.25, which the nested factors turn into a cumulative sum).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from iclbench.estimators.recursive import posterior_means
 
 
 class RidgeSettings(Strict):
-    """`penalty`: lambda of |y - Xw|² + lambda |w|², or "noise" for the task's noise-to-signal ratio, the Bayes-optimal one."""
+    """`penalty`: lambda of |y - Xw|² + lambda |w|², or "noise": the task's noise-to-signal ratio (Bayes-optimal)."""
 
     penalty: NonNegativeFloat | Literal["noise"] = "noise"
 
@@ -45,8 +45,8 @@ class Ridge(LinearEstimator):
 class KernelRidgeSettings(Strict):
     """An RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)), with observation noise of variance `noise`.
 
-    `lengthscale`: a number, or "sqrt-dim" for the square root of the input dimension, which is the typical distance (up to
-    sqrt 2) of standardised inputs and 1 in one dimension.
+    `lengthscale`: a number, or "sqrt-dim" for the square root of the input dimension, which is the typical distance
+    (up to sqrt 2) of standardised inputs and 1 in one dimension.
     """
 
     lengthscale: PositiveFloat | Literal["sqrt-dim"] = "sqrt-dim"

@@ -1,0 +1,130 @@
+"""Gradient descent on the weights, and GD++ (von Oswald et al. 2023; Grazzi et al. 2024, appendix on probing).
+
+From w = 0, t steps of size eta on the mean squared error (1/2k)|y - Xw|² give w_t = V [eta sum over i < t of (1 - eta
+L)^i] V'b with X'X/k = V L V' and b = X'y/k: every step is read off one eigendecomposition. GD++ first maps all
+inputs, context and query, by I - gamma X'X (not divided by k), which has the same eigenvectors: it only changes the
+eigenvalues.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.cards import NonNegativeFloat, PositiveInt, Strict
+from iclbench.episodes import Points
+from iclbench.estimators.base import Estimator, at_lengths
+
+StepSize = Literal["raw", "transformed"]
+
+
+class DescentSettings(Strict):
+    """`gamma` > 0 is GD++. `step_size`: 2/(L + mu) of the covariance of the raw or of the transformed inputs."""
+
+    steps: PositiveInt = 24
+    gamma: NonNegativeFloat = 0.0
+    step_size: StepSize = "raw"
+
+
+class GradientDescent(Estimator):
+    """The answer after `steps` steps."""
+
+    Settings = DescentSettings
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        gram = at_lengths((x.unsqueeze(3) * x.unsqueeze(2)).cumsum(1), lengths)
+        moment = at_lengths((x * y.unsqueeze(-1)).cumsum(1), lengths)
+        eigenvalues, along = _decompose(gram, moment, queries)
+        s = self.settings
+        return (along @ _gain(eigenvalues, lengths, s.steps, s.gamma, s.step_size)[..., -1:]).squeeze(-1)
+
+
+def _decompose(
+    gram: Float[Tensor, "B P Dx Dx"], moment: Float[Tensor, "B P Dx"], queries: Float[Tensor, "B P Q Dx"]
+) -> tuple[Float[Tensor, "B P Dx"], Float[Tensor, "B P Q Dx"]]:
+    """Eigenvalues of X'X, and (V'X'y) times (V'q) coordinate by coordinate."""
+    eigenvalues, basis = torch.linalg.eigh(gram)
+    return eigenvalues.clamp_min(0), (moment.unsqueeze(-2) @ basis) * (queries @ basis)
+
+
+def _gain(
+    eigenvalues: Float[Tensor, "B P Dx"], lengths: Int[Tensor, "#B P"], steps: int, gamma: float, step_size: StepSize
+) -> Float[Tensor, "B P Dx steps"]:
+    """What 1, 2, ..., `steps` steps make of each eigendirection."""
+    count = lengths.clamp_min(1).unsqueeze(-1)
+    shrink = (1 - gamma * eigenvalues).square()
+    transformed = shrink * eigenvalues / count
+    measured = eigenvalues / count if step_size == "raw" else transformed
+    # Fewer points than dimensions: the smallest eigenvalue mu is 0.
+    smallest = measured.amin(-1, keepdim=True).where(count >= eigenvalues.shape[-1], 0)
+    size = 2 / (measured.amax(-1, keepdim=True) + smallest).clamp_min(1e-300)
+    powers = (1 - size * transformed).unsqueeze(-1) ** torch.arange(steps, device=eigenvalues.device)
+    return (size * shrink / count).unsqueeze(-1) * powers.cumsum(-1)
+
+
+def descent_curve(
+    context: Points,
+    x_target: Float[Tensor, "B Q Dx"],
+    steps: int = 24,
+    gamma: float = 0.0,
+    step_size: StepSize = "raw",
+) -> Float[Tensor, "B Q steps"]:
+    """Answers of GD (`gamma` = 0) or GD++ from the whole context after 1, 2, ..., `steps` steps, in float64.
+
+    Args:
+        context: one output dimension.
+        x_target: raw inputs.
+        steps: gradient steps.
+        gamma: strength of the map I - gamma X'X.
+        step_size: whose extreme eigenvalues L and mu set the step 2/(L + mu).
+    """
+    eigenvalues, along, counts = _whole(context, x_target)
+    return (along @ _gain(eigenvalues, counts, steps, gamma, step_size)).squeeze(1)
+
+
+def search_gamma(
+    context: Points,
+    targets: Points,
+    steps: int = 24,
+    step_size: StepSize = "raw",
+    grid: Float[Tensor, " G"] | None = None,
+) -> tuple[float, Float[Tensor, " G"]]:
+    """The gamma of the smallest mean squared error on `targets` after the last step.
+
+    Args:
+        context: what is descended on, one output dimension.
+        targets: what is scored.
+        steps: gradient steps.
+        step_size: as in `descent_curve`.
+        grid: candidates; None: 300 from 1e-6 to 1e-3, evenly in the logarithm, as in the paper's code.
+
+    Returns:
+        The best gamma, and the error of every candidate.
+    """
+    grid = torch.logspace(-6, -3, 300, dtype=torch.float64) if grid is None else grid
+    eigenvalues, along, counts = _whole(context, targets.x)
+    y = targets.y.double()[targets.mask].squeeze(-1)
+    errors = []
+    for gamma in grid.tolist():
+        last = along @ _gain(eigenvalues, counts, steps, gamma, step_size)[..., -1:]
+        errors.append((last[:, 0, :, 0][targets.mask] - y).square().mean())
+    found = torch.stack(errors)
+    return float(grid[found.nan_to_num(torch.inf).argmin()]), found
+
+
+def _whole(
+    context: Points, x_target: Float[Tensor, "B Q Dx"]
+) -> tuple[Float[Tensor, "B 1 Dx"], Float[Tensor, "B 1 Q Dx"], Int[Tensor, "B 1"]]:
+    """The decomposition for one fit per episode, on all its points."""
+    x, y = (t.double().masked_fill(~context.mask.unsqueeze(-1), 0) for t in (context.x, context.y))
+    eigenvalues, along = _decompose((x.mT @ x).unsqueeze(1), y.mT @ x, x_target.double().unsqueeze(1))
+    return eigenvalues, along, context.counts.unsqueeze(1)
