@@ -1,0 +1,33 @@
+"""What the README shows is true."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.main import get_command
+
+from iclbench.cli.main import app
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_example_family_samples_and_has_the_variance_it_claims() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    scope: dict[str, object] = {}
+    exec(code, scope)
+    sine = scope["Sine"]
+    family = sine(sine.Parameters(dim=5))
+    y = family.sample(4000, 5, torch.Generator().manual_seed(0)).context.y
+    spread = float(y.square().mean(1).std()) / 4000**0.5
+    assert y.square().mean().item() == pytest.approx(family.normaliser, abs=4 * spread)
+
+
+def test_every_command_of_the_readme_exists_with_its_options() -> None:
+    commands = get_command(app).commands
+    used = re.findall(r"iclbench (\w+)([^`\n]*)", README)
+    assert {"train", "eval", "report", "list", "show", "doctor", "demo", "check"} <= {name for name, _ in used}
+    for name, rest in used:
+        if name in commands:
+            known = {o for p in commands[name].params for o in p.opts} | {"--debug"}
+            assert set(re.findall(r"(?<!\w)--[a-z-]+", rest)) <= known, (name, rest)
