@@ -51,13 +51,14 @@ class TwoLayerNetwork(Estimator):
         # In order of length, so that those trained side by side need little padding.
         order = lengths.flatten().argsort(stable=True)
         order = order[lengths.flatten()[order] > 0]
-        for group in order.split(_NETWORKS):
+        for start in range(0, len(order), _NETWORKS):
+            group = order[start : start + _NETWORKS]
             episode, prefix = group // lengths.shape[1], group % lengths.shape[1]
             counts = lengths[episode, prefix]
             longest = int(counts.max())
-            start = self.initial(counts, x.shape[-1])
+            initial = self.initial(counts, x.shape[-1])
             network = train(
-                start, x[episode, :longest], y[episode, :longest], counts, self.settings.steps, self.settings.lr
+                initial, x[episode, :longest], y[episode, :longest], counts, self.settings.steps, self.settings.lr
             )
             answers[episode, prefix] = forward(network, queries[episode, prefix])
         return answers

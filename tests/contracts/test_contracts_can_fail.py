@@ -1,0 +1,201 @@
+"""Each contract fails on a small predictor that breaks just what it is about, and a sound one keeps them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from iclbench.contracts import CONTRACTS, example_episodes, failures
+from iclbench.episodes import Episodes, Points
+from iclbench.predictions import Point
+from iclbench.predictor import Predictor, State, StoredPoints
+
+
+class Sound(Predictor):
+    """Sum of y times 1 + x·x': a set function that reads everything it may."""
+
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        y = context.y * context.mask.unsqueeze(-1)
+        return Point(self.kernel(x_target, context.x) @ y + x_target.sum(-1, keepdim=True))
+
+    def kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        return 1 + a @ b.mT
+
+
+class SeesOtherTargets(Sound):
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        return super().predict_targets(context, x_target - x_target.mean(1, keepdim=True), related)
+
+
+class SeesItsLabel(Sound):
+    def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Point:
+        answer = super().predict_next(points, related, **options)
+        return answer if options else Point(answer.mean + points.y)
+
+
+class SeesTheFuture(Sound):
+    def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Point:
+        answer = super().predict_next(points, related, **options)
+        return answer if options else Point(answer.mean + points.y.sum(1, keepdim=True))
+
+
+class SeesNeighbours(Sound):
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        answer = super().predict_targets(context, x_target, related).mean
+        return Point(answer - answer.mean(0, keepdim=True))
+
+
+class DependsOnOrder(Sound):
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        context, _ = context.compact()
+        late = torch.arange(context.count).reshape(1, -1, 1)
+        return super().predict_targets(replace(context, y=context.y * late), x_target, related)
+
+
+class ReadsMaskedPoints(Sound):
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        return super().predict_targets(replace(context, mask=torch.ones_like(context.mask)), x_target, related)
+
+
+class TwoAnswers(Sound):
+    def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Point:
+        answer = super().predict_next(points, related, **options)
+        return answer if options else Point(2 * answer.mean)
+
+
+class IgnoresQueries(Sound):
+    def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Point:
+        return super().predict_next(points, related, prefixes=options.get("prefixes"))
+
+
+class IgnoresPrefixes(Sound):
+    def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Point:
+        answer = super().predict_next(points, related, x_query=options.get("x_query"))
+        chosen = options.get("prefixes")
+        return answer if chosen is None else answer.at(slice(0, len(chosen)))
+
+
+class NeedsContext(Sound):
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        answer = super().predict_targets(context, x_target, related).mean
+        return Point(answer / context.counts.reshape(-1, 1, 1))
+
+
+class Forgets(Sound):
+    def update(self, state: Any, points: Points) -> State:
+        return StoredPoints(points, state.related)
+
+
+class QueriesLeaveTraces(Sound):
+    def query(self, state: Any, x: Tensor) -> Point:
+        answer = self.predict_targets(state.context, x)
+        state.context.y.add_(1.0)
+        return answer
+
+
+@dataclass(frozen=True)
+class Summed(State):
+    """Everything in one row: no batch axis to index."""
+
+    context: Points
+    total: Tensor
+    episodes: int
+
+
+class StateWithoutBatchAxis(Sound):
+    def condition(self, context: Points, related: Points | None = None) -> State:
+        return Summed(context, context.y.sum((0, 1)).expand(3, -1), len(context))
+
+    def query(self, state: Any, x: Tensor) -> Point:
+        return Point(self.predict_targets(state.context, x).mean[: state.episodes] * (state.episodes == len(x)))
+
+    def update(self, state: Any, points: Points) -> State:
+        return self.condition(state.context.append(points))
+
+
+class Random(Sound):
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        return Point(torch.randn(*x_target.shape[:2], context.y.shape[-1]))
+
+
+class Flat(Sound):
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        return Point(super().predict_targets(context, x_target, related).mean[:, :1])
+
+
+class Trained(Sound, nn.Module):
+    """A backbone with one weight and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.scale * super().kernel(a, b)
+
+    def loss(self, episodes: Episodes, progress: float, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        answer = self.predict_targets(episodes.context, episodes.asked.x)
+        return answer.loss(episodes.asked.y).mean(), {}
+
+
+class Climbs(Trained):
+    def loss(self, episodes: Episodes, progress: float, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, parts = super().loss(episodes, progress, generator)
+        return loss.detach() - (loss - loss.detach()) + 0 * loss, parts
+
+
+class KeepsAWeightToItself(Trained):
+    """Reads a number that no weights file holds: deep copies start it anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [1.0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KeepsAWeightToItself:
+        other = KeepsAWeightToItself()
+        other.hidden = [self.hidden[0] + 1]
+        return other
+
+    def kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.hidden[0] * super().kernel(a, b)
+
+
+BREAKS = {
+    "answers_have_the_right_shape": Flat,
+    "asking_twice_gives_the_same": Random,
+    "targets_do_not_see_each_other": SeesOtherTargets,
+    "no_answer_sees_its_own_label": SeesItsLabel,
+    "later_points_change_nothing": SeesTheFuture,
+    "batch_neighbours_change_nothing": SeesNeighbours,
+    "the_order_of_the_context_changes_nothing": DependsOnOrder,
+    "masks_equal_truncation": ReadsMaskedPoints,
+    "the_two_questions_agree": TwoAnswers,
+    "shifted_queries_are_answered": IgnoresQueries,
+    "chosen_prefixes_are_answered": IgnoresPrefixes,
+    "an_empty_context_works": NeedsContext,
+    "phases_equal_the_question": QueriesLeaveTraces,
+    "update_equals_conditioning_on_everything": Forgets,
+    "states_can_be_indexed_and_saved": StateWithoutBatchAxis,
+    "a_gradient_step_lowers_the_loss": Climbs,
+    "saved_weights_give_the_same_answers": KeepsAWeightToItself,
+}
+
+
+@pytest.mark.parametrize("predictor", [Sound, Trained])
+def test_a_sound_predictor_keeps_all_contracts(predictor: type[Predictor]) -> None:
+    assert failures(predictor(), example_episodes()) == {}
+
+
+@pytest.mark.parametrize(("contract", "predictor"), BREAKS.items())
+def test_a_broken_predictor_is_caught(contract: str, predictor: type[Predictor]) -> None:
+    found = failures(predictor(), example_episodes())
+    assert contract in found
+    assert len(found[contract]) > 20, "the failure should be a sentence"
+
+
+def test_every_contract_has_a_predictor_that_breaks_it() -> None:
+    assert {contract.name for contract in CONTRACTS} == set(BREAKS)
