@@ -111,6 +111,12 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
 
 def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     """The frame with exact column types; raises `TableError` for missing columns, missing values or duplicate rows."""
+    typed = _typed(table, data)
+    _refuse_duplicates(table, typed, typed[_KEYS[table]])
+    return typed
+
+
+def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     schema = SCHEMAS[table]
     missing = [c for c in schema if c not in data.columns]
     unknown = [c for c in data.columns if c not in schema]
@@ -127,10 +133,13 @@ def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
             raise TableError(f"table '{table}': column '{column}' has missing values")
     if table == "values":
         _validate_values(typed)
-    if typed.duplicated(_KEYS[table]).any():
-        twice = typed[typed.duplicated(_KEYS[table])].iloc[0]
-        raise TableError(f"table '{table}': two rows for {dict(twice[_KEYS[table]].dropna())}")
     return typed
+
+
+def _refuse_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame) -> None:
+    twice = keys.duplicated()
+    if twice.any():
+        raise TableError(f"table '{table}': two rows for {dict(typed.loc[twice, _KEYS[table]].iloc[0].dropna())}")
 
 
 def _validate_values(typed: pd.DataFrame) -> None:
@@ -157,13 +166,28 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
 
 def read(table: TableName, path: Path) -> pd.DataFrame:
     """Read and validate one parquet file; raises `TableError` when it is truncated, foreign or another table."""
+    return _checked(table, path, _load(table, path))
+
+
+def _load(table: TableName, path: Path) -> pa.Table:
+    """The rows of one file, not yet validated."""
     try:
-        found = _metadata(path).get("table")
-        if found != table:
+        if _metadata(path).get("table") != table:
             raise TableError(f"{path} is not an iclbench '{table}' table")
-        return validate(table, pq.read_table(path, partitioning=None).to_pandas())
+        return pq.read_table(path, partitioning=None)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise TableError(f"{path} cannot be read as an iclbench table: {str(error).splitlines()[0]}") from error
+        raise TableError(_unreadable(path, error)) from error
+
+
+def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
+    try:
+        return validate(table, loaded.to_pandas())
+    except (TableError, pa.ArrowException, ValueError, KeyError) as error:
+        raise TableError(_unreadable(path, error)) from error
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    return f"{path} cannot be read as an iclbench table: {(str(error).splitlines() or [''])[0]}"
 
 
 def metadata(path: Path) -> dict[str, str]:
@@ -186,17 +210,40 @@ def read_all(table: TableName, results: Path, skipped: list[TableError] | None =
 
     A file that cannot be read is named in a warning, added to `skipped`, and left alone.
     """
-    frames = []
+    loaded: dict[Path, pa.Table] = {}
+    frames: list[pd.DataFrame] = []
+
+    def skip(error: TableError) -> None:
+        log.warning("skipped: %s", error)
+        if skipped is not None:
+            skipped.append(error)
+
     for path in files(table, results):
         try:
-            frames.append(read(table, path))
+            loaded[path] = _load(table, path)
         except TableError as error:
-            log.warning("skipped: %s", error)
-            if skipped is not None:
-                skipped.append(error)
+            skip(error)
+    try:
+        frames.append(_together(table, list(loaded.values())))
+    except (TableError, pa.ArrowException, ValueError, KeyError):
+        for path, rows in loaded.items():
+            try:
+                frames.append(_checked(table, path, rows))
+            except TableError as error:
+                skip(error)
     if not frames:
         return frame(table, [])
     return pd.concat(frames, ignore_index=True).drop_duplicates(_KEYS[table], keep="first", ignore_index=True)
+
+
+def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
+    """All files validated at once, which is many times faster than one by one; no row may stand twice in one file."""
+    if not loaded:
+        return frame(table, [])
+    typed = _typed(table, pa.concat_tables(loaded).to_pandas())
+    origin = np.repeat(np.arange(len(loaded)), [rows.num_rows for rows in loaded])
+    _refuse_duplicates(table, typed, typed[_KEYS[table]].assign(origin=origin))
+    return typed
 
 
 def files(table: TableName, results: Path) -> Iterator[Path]:

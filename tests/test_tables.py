@@ -121,6 +121,19 @@ def test_all_readable_files_are_read_and_the_others_named_and_left_alone(
     assert all("\n" not in str(error) for error in skipped)
 
 
+def test_a_file_with_bad_rows_does_not_take_the_others_along(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = _write(tmp_path, [ROW])
+    own = pq.read_schema(good).metadata
+    bad = {"nan": [ROW | {"run": "b", "value": None}], "twice": [ROW | {"run": "c"}, ROW | {"run": "c", "value": 2.0}]}
+    for name, rows in bad.items():
+        arrow = pa.Table.from_pandas(pd.DataFrame(rows).reindex(columns=list(tables.VALUES)), preserve_index=False)
+        pq.write_table(arrow.replace_schema_metadata(own), tmp_path / f"{name}.values.parquet")
+    with caplog.at_level(logging.WARNING, logger="iclbench"):
+        assert tables.read_all("values", tmp_path)["run"].tolist() == ["zero"]
+    assert "nan.values.parquet cannot be read" in caplog.text
+    assert "twice.values.parquet cannot be read" in caplog.text
+
+
 def test_of_a_row_in_two_files_the_first_counts(tmp_path: Path) -> None:
     _write(tmp_path, [ROW | {"value": 1.0}], "a")
     _write(tmp_path, [ROW | {"value": 2.0}], "b")

@@ -67,8 +67,8 @@ def test_latex_escapes_every_special_character(table: Table) -> None:
     text = exports.latex(table)
     row = next(line for line in text.splitlines() if line.startswith("a"))
     assert row == (
-        r"a\textbar{}b\_c \& 50\% of \$x\textasciicircum{}2 \{y\} \textbackslash{} \textless{}i\textgreater{} `z` {[}w] "
-        r"new line \#1 \textasciitilde{} & 0.333 {[}0.100, 0.500] \\"
+        r"a\textbar{}b\_c \& 50\% of \$x\textasciicircum{}2 \{y\} \textbackslash{} \textless{}i\textgreater{} `z` "
+        r"{[}w] new line \#1 \textasciitilde{} & 0.333 {[}0.100, 0.500] \\"
     )
     assert r"\caption{100 \% of\_it}" in text
     assert text.count(r"\addlinespace") == 1, "a gap where the rank changes"

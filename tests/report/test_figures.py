@@ -54,7 +54,7 @@ def test_seeds_are_averaged_and_their_intervals_enclosed(figures: dict[str, Figu
     (drawn,) = [r for r in rows if r["contestant"] == "gpt2" and r["n_context"] == 7 and r["kind"] == "backbone"]
     assert drawn["value"] == pytest.approx(sum(three["value"]) / 3, rel=1e-15)
     assert (drawn["low"], drawn["high"]) == (min(three["low"]), max(three["high"]))
-    assert drawn["label"] == "gpt2 (mean of 3 seeds)"
+    assert drawn["label"] == "gpt2 (3 seeds)"
 
 
 def test_every_figure_is_valid_vega_lite(figures: dict[str, Figure]) -> None:

@@ -44,7 +44,7 @@
   }
 
   function highlight(figure) {
-    const pressed = figure.querySelector('.key[aria-pressed="true"]');
+    const pressed = figure.querySelector('.entry[aria-pressed="true"]');
     const name = pressed ? pressed.dataset.name : null;
     for (const plot of figure.querySelectorAll(".plot")) {
       if (views.has(plot)) views.get(plot).then((view) => view.signal("highlight", name).runAsync());
@@ -53,11 +53,11 @@
 
   for (const figure of document.querySelectorAll("figure")) {
     figure.addEventListener("click", (event) => {
-      const key = event.target.closest("button.key");
-      if (!key) return;
-      const on = key.getAttribute("aria-pressed") !== "true";
-      for (const other of figure.querySelectorAll("button.key")) other.setAttribute("aria-pressed", "false");
-      key.setAttribute("aria-pressed", String(on));
+      const entry = event.target.closest("button.entry");
+      if (!entry) return;
+      const on = entry.getAttribute("aria-pressed") !== "true";
+      for (const other of figure.querySelectorAll("button.entry")) other.setAttribute("aria-pressed", "false");
+      entry.setAttribute("aria-pressed", String(on));
       highlight(figure);
     });
   }

@@ -27,7 +27,8 @@ _SHOWN = "highlight === null || datum.contestant === highlight"
 
 @dataclass(frozen=True)
 class Axes:
-    """Titles and ranges: `range` of x, `domain` of y (values beyond lie on its edge); `rule`: the trained length."""
+    """Titles and ranges: `range` of x, `domain` of y (values beyond lie on its edge); `rule`: the trained length;
+    `unit` is the tooltip's word for `field`."""
 
     x: str
     y: str
@@ -36,6 +37,7 @@ class Axes:
     log: bool = False
     rule: int | None = None
     field: str = "n_context"
+    unit: str = "examples"
 
 
 def specifications(
@@ -151,14 +153,14 @@ class _Drawing:
     def nearest_point(self) -> dict[str, Any]:
         """The point nearest to the pointer, with its tooltip."""
         nearest = alt.selection_point(name="hover", on="pointerover", nearest=True, empty=False, clear="pointerout")
-        number: dict[str, Any] = {"type": "quantitative", "format": ".4~g"}
-        tooltip = [
-            alt.Tooltip("label", type="nominal", title="contestant"),
-            alt.Tooltip(self.axes.field, type="quantitative", title=self.axes.x),
-            alt.Tooltip("value", title=self.axes.y, **number),
-            alt.Tooltip("low", title="interval from", **number),
-            alt.Tooltip("high", title="to", **number),
-        ]
+        # Spelt out, because Vega-Lite reads text fields from the wrong object where `nearest` is set.
+        row = "(datum.datum || datum)"
+        ends = f"format({row}.low, '.4~g') + ' to ' + format({row}.high, '.4~g')"
+        content = (
+            f"{{'contestant': {row}.label, '{self.axes.unit}': {row}.{self.axes.field},"
+            f" 'value': format({row}.value, '.4~g'), 'interval': isValid({row}.low) ? {ends} : 'none'}}"
+        )
+        tooltip = alt.TooltipValue(alt.ExprRef(content))
         mark = alt.Chart().mark_point(filled=True, size=70, clip=True).add_params(nearest)
         shown = alt.OpacityValue(0, condition={"param": "hover", "value": 1, "empty": False})
         return _layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=shown))

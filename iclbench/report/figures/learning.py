@@ -75,7 +75,7 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     points = data.groupby(["shift", "contestant"])["n_context"].transform("nunique")
     span = data.groupby(["shift", "contestant"])["n_context"].transform(lambda n: n.max() - n.min() + 1)
     published_row = data["kind"] == "published"
-    seeds = data["runs"].map(lambda k: f" (mean of {k} seeds)" if k > 1 else "")
+    seeds = data["runs"].map(lambda k: f" ({k} seeds)" if k > 1 else "")
     return data.assign(
         label=data["contestant"] + seeds.where(~published_row, " (published)"),
         series=data["contestant"],

@@ -21,7 +21,7 @@ def section(task: Slice) -> Section | None:
         data = data.sort_values(["run", "axis_value"])[[*curves.COLUMNS, "axis_value"]].reset_index(drop=True)
         axes = curves.Axes(
             "training step", measure.label, curves.extent(data["axis_value"]), curves.domain(data, measure),
-            log=measure.log, field="axis_value",
+            log=measure.log, field="axis_value", unit="step",
         )  # fmt: skip
         static, live = curves.specifications([("", data)], axes, looks)
         blocks.append(
