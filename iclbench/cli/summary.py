@@ -27,7 +27,7 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
             f"{first['task']}, {first['preset']}, shift {first['shift']} ({name})",
             columns,
             lines,
-            range(2, len(columns)),
+            range(1, len(columns)),
         )
         out.print()
 
@@ -42,12 +42,13 @@ def leaderboard(values: pd.DataFrame, at: int = 4) -> tuple[list[str], list[list
     rows = []
     for run, area in areas.sort_values("value").iterrows():
         mine = curves[curves["run"] == run].set_index("n_context")
-        cells = [f"{mine.loc[n, 'value']:.3g}" if n in mine.index else "" for n in sizes]
+        cells = [_short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
-        rows.append([run, kind, _interval(area), f"{scores[run]:.3f}" if run in scores else "", *cells])
+        named = {"oracle": f"{run} (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
+        rows.append([named, _interval(area), f"{scores[run]:.3f}" if run in scores else "", *cells])
     for _, row in values[values["status"] == "failed"].iterrows():
-        rows.append([row["run"], "failed", "", "", str(row["reason"]), *[""] * (len(sizes) - 1)])
-    return ["contestant", "kind", "area", "score", *[f"n={n}" for n in sizes]], rows
+        rows.append([f"{row['run']}: failed", str(row["reason"]), *[""] * (1 + len(sizes))])
+    return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
 
 
 def _spread(curves: pd.DataFrame, count: int) -> list[int]:
@@ -58,6 +59,10 @@ def _spread(curves: pd.DataFrame, count: int) -> list[int]:
     shared = sorted(int(n) for n in set.intersection(*asked) - {0})
     picks = {shared[round(i * (len(shared) - 1) / max(1, count - 1))] for i in range(count)} if shared else set()
     return sorted(picks)
+
+
+def _short(error: float) -> str:
+    return f"{error:.3f}" if error >= 5e-4 else "<.0005"
 
 
 def _interval(row: pd.Series) -> str:
