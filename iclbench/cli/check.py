@@ -2,31 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iclbench.cli.options import Threads, set_up_torch
+from iclbench.cli.options import DataDir, Threads, set_up_torch
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone
 
 
 def check(
     target: Annotated[
         str, typer.Argument(help="A registered name or package.module:Class of a backbone, estimator or family.")
     ],
+    data_dir: DataDir = None,
     threads: Threads = 1,
 ) -> None:
     """Run the contract tests on a backbone, estimator or family, yours or ours."""
     set_up_torch("cpu", threads)
     from iclbench.cli.terminal import out
-    from iclbench.contracts import check_target
 
-    failed = 0
-    for name, problem in check_target(target):
-        failed += problem is not None
-        out.print(
-            f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}",
-            markup=False,
-            soft_wrap=True,
-        )
-    if failed:
+    broken = 0
+    results = (result for cls in _load(target) for result in _check(cls, target, data_dir))
+    for name, problem in results:
+        broken += problem is not None
+        line = f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}"
+        out.print(line, markup=False, soft_wrap=True)
+    if broken:
         raise typer.Exit(1)
+
+
+def _load(target: str) -> list[Any]:
+    """The class behind package.module:Class, or every class that goes by this name (an estimator and a family, say)."""
+    from iclbench.errors import UnknownNameError
+    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
+
+    if ":" in target:
+        return [BACKBONES.get(target)]
+    registries = (BACKBONES, ESTIMATORS, FAMILIES)
+    found = [registry.get(target) for registry in registries if canonical(target) in registry.entries]
+    if not found:
+        known = {name for registry in registries for name in registry.entries}
+        raise UnknownNameError("backbone, estimator or family", target, known, hint="(or package.module:Class)")
+    return found
+
+
+def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
+    """Name and problem (None: kept) of every contract that applies to the class with its default settings."""
+    from iclbench.backbones.base import Backbone
+    from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
+    from iclbench.errors import UsageError
+    from iclbench.estimators.base import Estimator
+    from iclbench.families.base import Family
+    from iclbench.family_contracts import FAMILY_CONTRACTS
+
+    kind = cls if isinstance(cls, type) else object
+    if issubclass(kind, Family):
+        family = kind(kind.Parameters(), data_dir)
+        for contract in FAMILY_CONTRACTS:
+            yield contract.__name__, _problem(contract, family)
+        return
+    if issubclass(kind, Estimator):
+        predictors = {"": kind()}
+    elif issubclass(kind, Backbone):
+        predictors = {f" ({head} head)": _build(kind, head) for head in kind.heads}
+    else:
+        raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
+    for suffix, predictor in predictors.items():
+        episodes = example_episodes(points=7, classes=5 if "categorical" in suffix else None)
+        for each in CONTRACTS:
+            if each.applies(predictor):
+                yield each.name + suffix, _problem(each.check, predictor, episodes, Tolerance(2e-5, 1e-4))
+
+
+def _build(cls: type[Backbone], head: str) -> Backbone:
+    from iclbench.backbones.base import TaskShape
+    from iclbench.seeds import global_stream
+
+    shape = TaskShape(x_dim=4, points=12, classes=5 if head == "categorical" else None, head=head)
+    with global_stream(0, "weights"):
+        return cls(cls.Settings(), shape).eval()
+
+
+def _problem(contract: Any, *arguments: Any) -> str | None:
+    try:
+        contract(*arguments)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return None

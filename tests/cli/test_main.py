@@ -173,3 +173,25 @@ def test_show_prints_every_number(name: str, capsys: pytest.CaptureFixture[str])
     assert code == 0 and "=" in out
     code, out, _ = run("show", name, "--json", capsys=capsys)
     assert code == 0 and json.loads(out)
+
+
+def test_check_runs_the_contracts_and_fails_on_a_broken_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run("check", "knn", capsys=capsys)
+    assert code == 0 and "FAILED" not in out and out.count("ok ") >= 10
+    (tmp_path / "plugin_under_test.py").write_text(
+        "from iclbench.estimators.knn import NearestNeighbours\n"
+        "class Leaky(NearestNeighbours):\n"
+        "    def predict_next(self, points, related=None, *, x_query=None, prefixes=None):\n"
+        "        answer = super().predict_next(points, related, x_query=x_query, prefixes=prefixes)\n"
+        "        return answer.map(lambda t: t + points.y.mean())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, _ = run("check", "plugin_under_test:Leaky", capsys=capsys)
+    assert code == 1
+    assert "FAILED no_answer_sees_its_own_label" in out
+    code, _, err = run("check", "nowhere:Nothing", capsys=capsys)
+    assert code == 2 and "cannot load" in err
+    code, _, err = run("check", "pathlib:Path", capsys=capsys)
+    assert code == 2 and "neither a Backbone" in err

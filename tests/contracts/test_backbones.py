@@ -1,0 +1,40 @@
+"""Every registered backbone keeps every contract, with every head it has."""
+
+import pytest
+import torch
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
+from iclbench.registry import BACKBONES
+
+# Small settings that still have every part; a backbone that is not listed is built with its defaults.
+SMALL: dict[str, list[dict[str, object]]] = {
+    "gpt2": [
+        {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
+        {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "max_points": 40},
+    ],
+}
+CASES = [
+    (name, settings, head)
+    for name in BACKBONES.names()
+    for settings in SMALL.get(name, [{}])
+    for head in BACKBONES.get(name).heads
+]
+
+
+def build(name: str, settings: dict[str, object], head: str) -> Backbone:
+    cls = BACKBONES.get(name)
+    classes = 5 if head == "categorical" else None
+    torch.manual_seed(0)
+    shape = TaskShape(x_dim=4, points=12, y_dim=2, classes=classes, head=head)
+    return cls(cls.Settings(**settings), shape).eval()
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
+@pytest.mark.parametrize(("name", "settings", "head"), CASES, ids=lambda value: str(value)[:40])
+def test_contract(name: str, settings: dict[str, object], head: str, contract: Contract) -> None:
+    backbone = build(name, settings, head)
+    if not contract.applies(backbone):
+        pytest.skip("not about this kind of predictor")
+    episodes = example_episodes(points=7, outputs=2, classes=5 if head == "categorical" else None)
+    contract.check(backbone, episodes, Tolerance(2e-5, 1e-4))
