@@ -174,7 +174,7 @@ def _load(table: TableName, path: Path) -> pa.Table:
     try:
         if _metadata(path).get("table") != table:
             raise TableError(f"{path} is not an iclbench '{table}' table")
-        return pq.read_table(path, partitioning=None)
+        return pq.read_table(path)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TableError(_unreadable(path, error)) from error
 

@@ -98,7 +98,7 @@ def test_costs_of_one_baseline_on_two_tasks_or_presets_are_two_measurements() ->
 def test_all_readable_files_are_read_and_the_others_named_and_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    good = _write(tmp_path / "deep" / "seed=3", [ROW])
+    good = _write(tmp_path / "deep", [ROW])
     bad = {
         "truncated": good.read_bytes()[:-40],
         "text": b"not parquet at all",
