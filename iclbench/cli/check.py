@@ -57,6 +57,7 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
     from iclbench.estimators.base import Estimator
     from iclbench.families.base import Family
     from iclbench.family_contracts import FAMILY_CONTRACTS
+    from iclbench.predictor import Predictor
 
     kind = cls if isinstance(cls, type) else object
     if issubclass(kind, Family):
@@ -64,6 +65,7 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
         for contract in FAMILY_CONTRACTS:
             yield contract.__name__, _problem(contract, family)
         return
+    predictors: dict[str, Predictor]
     if issubclass(kind, Estimator):
         predictors = {"": kind()}
     elif issubclass(kind, Backbone):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import typer
@@ -40,12 +41,12 @@ def leaderboard(values: pd.DataFrame, at: int = 4) -> tuple[list[str], list[list
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves, at)
     rows = []
-    for run, area in areas.sort_values("value").iterrows():
+    for run in [str(name) for name in areas.sort_values("value").index]:
         mine = curves[curves["run"] == run].set_index("n_context")
         cells = [_short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
         named = {"oracle": f"{run} (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
-        rows.append([named, _interval(area), f"{scores[run]:.3f}" if run in scores else "", *cells])
+        rows.append([named, _interval(areas.loc[run]), f"{scores[run]:.3f}" if run in scores else "", *cells])
     for _, row in values[values["status"] == "failed"].iterrows():
         rows.append([f"{row['run']}: failed", str(row["reason"]), *[""] * (1 + len(sizes))])
     return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
@@ -61,10 +62,10 @@ def _spread(curves: pd.DataFrame, count: int) -> list[int]:
     return sorted(picks)
 
 
-def _short(error: float) -> str:
+def _short(error: Any) -> str:
     return f"{error:.3f}" if error >= 5e-4 else "<.0005"
 
 
-def _interval(row: pd.Series) -> str:
+def _interval(row: Any) -> str:
     """Value and half the width of its interval."""
     return f"{row['value']:.3f} ±{(row['high'] - row['low']) / 2:.3f}"

@@ -67,8 +67,9 @@ def _gain(
     # Fewer points than dimensions: the smallest eigenvalue mu is 0.
     smallest = measured.amin(-1, keepdim=True).where(count >= eigenvalues.shape[-1], 0)
     size = 2 / (measured.amax(-1, keepdim=True) + smallest).clamp_min(1e-300)
-    powers = (1 - size * transformed).unsqueeze(-1) ** torch.arange(steps, device=eigenvalues.device)
-    return (size * shrink / count).unsqueeze(-1) * powers.cumsum(-1)
+    powers = (1 - size * transformed).unsqueeze(-1).repeat_interleave(steps, -1)
+    powers[..., 0] = 1
+    return (size * shrink / count).unsqueeze(-1) * powers.cumprod(-1).cumsum(-1)
 
 
 def descent_curve(
@@ -125,6 +126,8 @@ def _whole(
     context: Points, x_target: Float[Tensor, "B Q Dx"]
 ) -> tuple[Float[Tensor, "B 1 Dx"], Float[Tensor, "B 1 Q Dx"], Int[Tensor, "B 1"]]:
     """The decomposition for one fit per episode, on all its points."""
-    x, y = (t.double().masked_fill(~context.mask.unsqueeze(-1), 0) for t in (context.x, context.y))
+    x, y = context.x.double(), context.y.double()
+    if not bool(context.mask.all()):
+        x, y = (t.masked_fill(~context.mask.unsqueeze(-1), 0) for t in (x, y))
     eigenvalues, along = _decompose((x.mT @ x).unsqueeze(1), y.mT @ x, x_target.double().unsqueeze(1))
     return eigenvalues, along, context.counts.unsqueeze(1)

@@ -29,20 +29,23 @@ def posterior_means(
         precision: inverse of the prior covariance.
         mean: prior mean.
     """
-    path = []
-    for start in range(0, x.shape[1], BLOCK):
-        rows = x[:, start : start + BLOCK]
-        residual = y[:, start : start + BLOCK, None] - rows @ mean.unsqueeze(-1)
+    path: list[Tensor] = []
+    before: Tensor | None = None
+    blocks = -(-x.shape[1] // BLOCK)
+    for rows, outputs in zip(x.tensor_split(blocks, 1), y.unsqueeze(-1).tensor_split(blocks, 1), strict=True):
+        if before is not None:
+            mean = path[-1][:, -1]
+            precision = precision + before.mT @ before
+        before = rows
         root = torch.linalg.cholesky_ex(precision).L
         white = torch.linalg.solve_triangular(root, rows.mT, upper=False)
         covariance = white.mT @ white
         covariance.diagonal(dim1=1, dim2=2).add_(1.0)
         factor = torch.linalg.cholesky_ex(covariance).L
+        residual = outputs - rows @ mean.unsqueeze(-1)
         solved = torch.linalg.solve_triangular(factor, torch.cat([white.mT, residual], -1), upper=False)
         steps = (solved[..., :-1] * solved[..., -1:]).cumsum(1)
         path.append(mean.unsqueeze(1) + torch.linalg.solve_triangular(root, steps, upper=False, left=False))
-        precision = precision + rows.mT @ rows
-        mean = path[-1][:, -1]
     return torch.cat(path, 1)
 
 
