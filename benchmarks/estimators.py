@@ -1,0 +1,215 @@
+"""What it costs to fit the baselines at every prefix, as ratios against the papers' loops, in the same run.
+
+    python benchmarks/estimators.py [--points 41 101] [--threads 1] [--repeats 5] [--only mlp]
+
+64 prompts, d = 20, CPU time of this process; the least over repeats on both sides. The costliest loops run on some of
+the prefixes only and are scaled up, which the table says. Writes `benchmarks/estimators.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import garg_loops as loops
+import torch
+from torch import Tensor
+
+from iclbench.cards import load_baseline, validate
+from iclbench.episodes import Points
+from iclbench.estimators.base import Estimator, TaskFacts
+from iclbench.estimators.gradient_descent import descent_curve
+from iclbench.estimators.lasso import ALPHAS, lasso_path
+from iclbench.registry import ESTIMATORS
+
+BATCH, DIM = 64, 20
+
+
+@dataclass
+class Row:
+    what: str
+    points: int
+    loop: float
+    ours: float
+    promise: float | None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.loop / self.ours
+
+
+def seconds(work: Callable[[], object], repeats: int, least: float = 0.05) -> float:
+    """The least CPU time of one call; short calls are repeated within a measurement."""
+    start = time.process_time()
+    work()
+    best = once = time.process_time() - start
+    times = max(1, round(least / max(once, 1e-6)))
+    for _ in range(repeats if once < 2 else 0):
+        start = time.process_time()
+        for _ in range(times):
+            work()
+        best = min(best, (time.process_time() - start) / times)
+    return best
+
+
+def baseline(name: str) -> Estimator:
+    _, card = load_baseline(name)
+    cls = ESTIMATORS.get(card.estimator)
+    return cls(validate(cls.Settings, card.settings, name), TaskFacts(noise_to_signal=1.0))
+
+
+def prompts(points: int) -> tuple[Points, Tensor, Tensor]:
+    """Sparse linear functions, three non-zero weights; the data make no difference but to the Lasso."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(BATCH, points, DIM, generator=draw)
+    w = torch.randn(BATCH, DIM, generator=draw)
+    w[:, 3:] = 0
+    y = (x @ w.unsqueeze(2)).squeeze(2)
+    return Points.full(x, y.unsqueeze(2)), x, y
+
+
+def some(points: int, count: int) -> tuple[list[int], float]:
+    """Evenly spaced prefixes, their middle at the middle, and what to multiply their cost by."""
+    every = list(range(1, points))
+    chosen = every[len(every) // (2 * count) :: len(every) // count][:count]
+    return chosen, len(every) / len(chosen)
+
+
+def measure(points: int, repeats: int, only: str) -> list[Row]:
+    episodes, x, y = prompts(points)
+    rows: list[Row] = []
+
+    def add(
+        what: str,
+        loop: Callable[[], object],
+        ours: Callable[[], object],
+        promise: float | None,
+        scale: float = 1.0,
+        note: str = "",
+        loop_repeats: int | None = None,
+    ) -> None:
+        if only in what:
+            slow = seconds(loop, loop_repeats or repeats) * scale
+            rows.append(Row(what, points, slow, seconds(ours, repeats), promise, note))
+            print(f"{what:24} n = {points:4}  {rows[-1].ratio:8.1f}x", flush=True)
+
+    def ask(name: str) -> Callable[[], object]:
+        estimator = baseline(name)
+        return lambda: estimator.predict_next(episodes)
+
+    add("least squares", lambda: loops.least_squares(x, y), ask("least-squares"), 12)
+    add("3-NN", lambda: loops.nearest_neighbours(x, y), ask("knn-3"), 12)
+    add("averaging", lambda: loops.averaging(x, y), ask("averaging"), 8)
+
+    asked, scale = some(points, 10)
+    note = f"loop on {len(asked)} of {points - 1} prefixes"
+    add(
+        "Lasso, five alphas",
+        lambda: loops.lasso(x, y, ALPHAS, asked),
+        lambda: lasso_path(x.double(), y.double(), list(ALPHAS)),
+        50,
+        scale,
+        note,
+        1,
+    )
+    from sklearn.linear_model import Ridge
+
+    ridge = lambda: Ridge(alpha=1.0, fit_intercept=False)  # noqa: E731
+    add("ridge", lambda: loops.library(x, y, ridge, asked), ask("ridge"), 100, scale, note, 1)
+
+    few, few_scale = some(points, 4)
+    note = f"loop on {len(few)} of {points - 1} prefixes"
+    add(
+        "two-layer network",
+        lambda: loops.two_layer_network(x, y, few),
+        ask("mlp"),
+        10 if points <= 41 else 6,
+        few_scale,
+        note,
+        1,
+    )
+
+    if points == 41:
+        # Probing: 40 examples, 40 test queries, the test error after each of 24 steps.
+        context, query, labels = prompts(80)
+        context, query, labels = context.span(0, 40), query[:, 40:], labels[:, 40:]
+        for what, gamma in (("GD", 0.0), ("GD++", 2e-4)):
+            add(
+                what,
+                lambda gamma=gamma: loops.gradient_descent(x[:, :40], y[:, :40], query, labels, gamma),
+                lambda gamma=gamma: (descent_curve(context, query, 24, gamma) - labels.unsqueeze(2)).square().mean(1),
+                15,
+                note="40 examples, 40 test queries, 24 steps",
+            )
+
+    from sklearn.tree import DecisionTreeRegressor
+    from xgboost import XGBRegressor
+
+    os.environ["ICLBENCH_WORKERS"] = "1"
+    tree = lambda: DecisionTreeRegressor(max_depth=4, random_state=0)  # noqa: E731
+    boosted = lambda: XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1, n_jobs=1)  # noqa: E731
+    sample = Points.full(x[:4], y[:4].unsqueeze(2))
+    for what, name, model in (("greedy tree", "decision-tree-4", tree), ("XGBoost", "xgboost", boosted)):
+        add(
+            what,
+            lambda model=model: loops.library(x[:4], y[:4], model, asked),
+            lambda name=name: baseline(name).predict_next(sample, prefixes=asked),
+            None,
+            note=f"per core; {len(asked)} prefixes of 4 prompts",
+            loop_repeats=1,
+        )
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| | n | loop | here | ratio | promised | |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for r in rows:
+        promise = "-" if r.promise is None else f">= {r.promise:g}x"
+        lines.append(
+            f"| {r.what} | {r.points} | {_time(r.loop)} | {_time(r.ours)} | {r.ratio:.1f}x | {promise} | {r.note} |"
+        )
+    return "\n".join(lines)
+
+
+def _time(t: float) -> str:
+    return f"{t:.1f} s" if t >= 1 else f"{1e3 * t:.2f} ms"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--points", type=int, nargs="+", default=[41, 101])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="measure only what has this in its name, and write no file")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows = [row for points in options.points for row in measure(points, options.repeats, options.only)]
+    text = table(rows)
+    print(text)
+    if not options.only:
+        import sklearn
+        import xgboost
+
+        setting = (
+            f"{BATCH} prompts, d = {DIM}, all prefixes, {options.threads} thread(s), CPU time, "
+            f"least of {options.repeats} (what takes seconds: fewer). Python {platform.python_version()}, "
+            f"torch {torch.__version__}, scikit-learn {sklearn.__version__}, xgboost {xgboost.__version__}."
+        )
+        path = Path(__file__).with_suffix(".md")
+        path.write_text(f"# Baselines at every prefix, against the papers' loops\n\n{setting}\n\n{text}\n")
+    missed = [r.what for r in rows if r.promise is not None and r.ratio < r.promise]
+    if missed:
+        print(f"below the promise: {', '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,117 @@
+"""The Lasso path: optimality of every solution, scikit-learn at a tight tolerance, hard cases, shared answers."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from iclbench.episodes import Points
+from iclbench.estimators import lasso
+from iclbench.estimators.lasso import ALPHAS, Lasso, LassoSettings, lasso_path
+
+
+def draw(kind: str, episodes: int = 16, points: int = 41, dim: int = 20) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(2)
+    x = torch.randn(episodes, points, dim, generator=g, dtype=torch.float64)
+    w = torch.randn(episodes, dim, 1, generator=g, dtype=torch.float64)
+    if kind == "sparse":
+        w[:, 3:] = 0
+    if kind == "subspace":
+        x[..., dim // 2 :] = 0
+    if kind == "ties":  # few distinct values, equal columns: several events at one alpha
+        x = x.round()
+        x[..., 4] = x[..., 3]
+    if kind == "skewed":
+        x = x / torch.arange(1, dim + 1) ** 2
+    y = (x @ w).squeeze(2)
+    if kind == "noisy":
+        y = y + torch.randn(y.shape, generator=g, dtype=torch.float64)
+    return x, y
+
+
+def optimality(x: np.ndarray, y: np.ndarray, w: np.ndarray, alpha: float) -> float:
+    """The largest violation of the KKT conditions, from the definition."""
+    correlation = x.T @ (y - x @ w) / len(x)
+    active = w != 0
+    on = np.abs(correlation - alpha * np.sign(w))[active].max(initial=0.0)
+    return max(on, (np.abs(correlation) - alpha)[~active].max(initial=0.0))
+
+
+@pytest.mark.parametrize("kind", ["sparse", "noisy", "subspace", "ties", "skewed"])
+def test_every_solution_is_optimal_without_a_fallback(kind: str) -> None:
+    x, y = draw(kind)
+    w, failed = lasso_path(x, y, list(ALPHAS))
+    assert failed == 0
+    worst = max(
+        optimality(x[b, :n].numpy(), y[b, :n].numpy(), w[b, n - 1, k].numpy(), alpha)
+        for b in range(len(x))
+        for n in range(1, x.shape[1] + 1)
+        for k, alpha in enumerate(ALPHAS)
+    )
+    assert worst <= 1e-8
+
+
+def test_the_path_equals_scikit_learn_when_that_is_converged() -> None:
+    from sklearn.linear_model import Lasso as Reference
+
+    x, y = draw("noisy", episodes=1, points=30, dim=8)
+    w, _ = lasso_path(x, y, [0.03, 0.3])
+    for n in (1, 3, 8, 20, 30):
+        for k, alpha in enumerate((0.03, 0.3)):
+            model = Reference(alpha=alpha, fit_intercept=False, tol=1e-10, max_iter=10**6)
+            coefficients = model.fit(x[0, :n].numpy(), y[0, :n].numpy()).coef_
+            np.testing.assert_allclose(w[0, n - 1, k].numpy(), coefficients, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e6])
+def test_outputs_may_have_any_scale(scale: float) -> None:
+    """Scaling y and alpha alike scales the solution."""
+    x, y = draw("noisy", episodes=4, points=25)
+    plain, _ = lasso_path(x, y, [0.1])
+    scaled, failed = lasso_path(x, scale * y, [0.1 * scale])
+    assert failed == 0
+    torch.testing.assert_close(scaled / scale, plain, rtol=1e-6, atol=1e-9)
+
+
+def test_a_penalty_above_every_correlation_gives_zero() -> None:
+    x, y = draw("noisy", episodes=2, points=10)
+    assert not lasso_path(x, y, [1e3])[0].any()
+    assert not lasso_path(x, 0 * y, [1e-3])[0].any()
+
+
+def test_what_fails_the_check_is_left_to_scikit_learn_and_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = draw("noisy", episodes=1, points=6, dim=3)
+    right, _ = lasso_path(x, y, [0.01])
+    exact = lasso.homotopy
+
+    def sloppy(gram: Tensor, moment: Tensor, alphas: Tensor) -> Tensor:
+        w = exact(gram, moment, alphas)
+        w[-1] += 1.0
+        return w
+
+    monkeypatch.setattr(lasso, "homotopy", sloppy)
+    with caplog.at_level(logging.WARNING, "iclbench"):
+        w, failed = lasso_path(x, y, [0.01])
+    assert failed == 1
+    assert "1 of 6 solutions left to scikit-learn" in caplog.text
+    torch.testing.assert_close(w, right, rtol=1e-5, atol=1e-6)
+
+
+def test_five_baselines_share_one_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = draw("sparse", episodes=3, points=12, dim=5)
+    points = Points.full(x, y.unsqueeze(2))
+    runs = []
+    path = lasso.lasso_path
+    monkeypatch.setattr(lasso, "lasso_path", lambda *a: runs.append(1) or path(*a))
+    answers = [Lasso(LassoSettings(alpha=alpha)).predict_next(points).mean for alpha in ALPHAS]
+    assert len(runs) == 1
+    w, _ = path(x, y, list(ALPHAS))
+    for k, answer in enumerate(answers):
+        expected = (w[:, :-1, k] * x[:, 1:]).sum(-1)
+        torch.testing.assert_close(answer[:, 1:, 0], expected)
+    Lasso(LassoSettings(alpha=0.1)).predict_next(Points.full(x, 1 + y.unsqueeze(2)))
+    assert len(runs) == 2

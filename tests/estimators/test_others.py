@@ -1,0 +1,190 @@
+"""Nearest neighbours, the two-layer network, trees, boosting, gradient descent: against libraries and loops."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from iclbench.episodes import Points
+from iclbench.estimators import mlp, workers
+from iclbench.estimators.base import TaskFacts
+from iclbench.estimators.constant import Mean, Zero
+from iclbench.estimators.gradient_descent import DescentSettings, GradientDescent, descent_curve, search_gamma
+from iclbench.estimators.knn import NearestNeighbours, NeighbourSettings
+from iclbench.estimators.trees import BoostingSettings, GreedyTree, TreeSettings, XGBoost
+from iclbench.families.linear import SkewedLinear, SkewedLinearParameters
+
+
+def draw(episodes: int, points: int, dim: int) -> Points:
+    g = torch.Generator().manual_seed(4)
+    return Points.full(torch.randn(episodes, points, dim, generator=g), torch.randn(episodes, points, 1, generator=g))
+
+
+def test_zero_and_mean() -> None:
+    points = draw(3, 7, 2)
+    assert not Zero().predict_next(points).mean.any()
+    torch.testing.assert_close(Mean().predict_next(points).mean[:, 5, 0], points.y[:, :5, 0].mean(1))
+
+
+@pytest.mark.parametrize("k", [1, 3, 20])
+def test_nearest_neighbours_equal_scikit_learn(k: int) -> None:
+    from sklearn.neighbors import KNeighborsRegressor
+
+    points = draw(3, 15, 4)
+    found = NearestNeighbours(NeighbourSettings(k=k)).predict_next(points).mean
+    for b in range(3):
+        for n in range(1, 15):
+            model = KNeighborsRegressor(min(k, n)).fit(points.x[b, :n].numpy(), points.y[b, :n].numpy())
+            expected = model.predict(points.x[b, n : n + 1].numpy())
+            np.testing.assert_allclose(found[b, n], expected[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+def test_networks_trained_together_equal_autograd_and_adam(dtype: torch.dtype, tolerance: float) -> None:
+    points = draw(3, 9, 5).to(dtype=dtype)
+    x, y, counts = points.x, points.y[..., 0], torch.tensor([4, 9, 1])
+    start = tuple(p.to(dtype) for p in mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=16)).initial(counts, 5))
+    trained = mlp.train(start, x, y, counts, steps=100, lr=5e-3)
+    for i, n in enumerate(counts):
+        network = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 1)).to(dtype)
+        with torch.no_grad():
+            for p, value in zip(
+                network.parameters(), (start[0][i].T, start[1][i, 0], start[2][i].T, start[3][i, 0]), strict=True
+            ):
+                p.copy_(value)
+        adam = torch.optim.Adam(network.parameters(), lr=5e-3)
+        for _ in range(100):
+            adam.zero_grad()
+            nn.functional.mse_loss(network(x[i, :n])[:, 0], y[i, :n]).backward()
+            adam.step()
+        torch.testing.assert_close(mlp.forward(trained, x)[i], network(x[i])[:, 0], rtol=tolerance, atol=tolerance)
+
+
+def test_networks_start_like_torch_linear_from_their_seed() -> None:
+    counts = torch.tensor([3, 3, 7])
+    hidden, bias, output, offset = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400)).initial(counts, 25)
+    for p, bound in ((hidden, 1 / 5), (bias, 1 / 5), (output, 1 / 20), (offset, 1 / 20)):
+        assert p.abs().max() <= bound
+    assert hidden.std() == pytest.approx(1 / 5 / 3**0.5, rel=0.05)
+    assert torch.equal(hidden[0], hidden[1]), "the same prefix starts alike in every episode"
+    assert not torch.equal(hidden[0], hidden[2])
+    other = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400), seed=1).initial(counts, 25)[0]
+    assert not torch.equal(hidden, other)
+
+
+@pytest.mark.parametrize("depth", [2, None])
+def test_greedy_tree_equals_the_library_alone(depth: int | None) -> None:
+    from sklearn.tree import DecisionTreeRegressor
+
+    points = draw(2, 20, 4)
+    found = GreedyTree(TreeSettings(max_depth=depth)).predict_next(points).mean
+    x, y = points.x[1].numpy(), points.y[1, :, 0].numpy()
+    for n in range(1, 20):
+        model = DecisionTreeRegressor(max_depth=depth, random_state=0).fit(x[:n], y[:n])
+        assert found[1, n, 0] == pytest.approx(model.predict(x[n : n + 1])[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("sign", [False, True])
+def test_xgboost_equals_the_library_alone(sign: bool) -> None:
+    from xgboost import XGBRegressor
+
+    points = draw(2, 12, 4)
+    settings = BoostingSettings(n_estimators=10, max_depth=4, learning_rate=0.1, sign=sign)
+    found = XGBoost(settings).predict_next(points, prefixes=[0, 1, 4, 11]).mean
+    x, y = points.x[1].numpy(), points.y[1, :, 0].numpy()
+    x = np.sign(x) if sign else x
+    for p, n in ((1, 1), (2, 4), (3, 11)):
+        model = XGBRegressor(n_estimators=10, max_depth=4, learning_rate=0.1).fit(x[:n], y[:n])
+        assert found[1, p, 0] == pytest.approx(float(model.predict(x[n : n + 1])[0]), abs=1e-6)
+
+
+def test_worker_processes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = draw(3, 10, 4)
+    alone = GreedyTree().predict_next(points).mean
+    monkeypatch.setenv("ICLBENCH_WORKERS", "2")
+    monkeypatch.setattr(workers, "_WORTH_SECONDS", 0.0)
+    assert torch.equal(GreedyTree().predict_next(points).mean, alone)
+
+
+def test_a_killed_worker_does_not_stop_the_work() -> None:
+    """Run in a process of its own, because it kills one of its children."""
+    script = """
+        import os, signal, sys
+        from iclbench.estimators import workers
+
+        def work(n, parent):
+            if n == 1 and os.getpid() != parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return n * n
+
+        workers._WORTH_SECONDS = 0.0
+        print(workers.over_episodes(work, [(n, os.getpid()) for n in range(4)], 1.0))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "ICLBENCH_WORKERS": "2"},
+        check=True,
+    )
+    assert done.stdout.split("\n")[0] == "[0, 1, 4, 9]"
+    assert "worker processes failed" in done.stderr
+
+
+def plain_descent(
+    x: np.ndarray, y: np.ndarray, query: np.ndarray, gamma: float, steps: int, transformed: bool
+) -> float:
+    """The definition, step by step."""
+    k, d = x.shape
+    change = np.eye(d) - gamma * x.T @ x
+    seen = x @ change
+    values = np.linalg.eigvalsh((seen if transformed else x).T @ (seen if transformed else x) / k)
+    size = 2 / (values[-1] + (values[0] if k >= d else 0))
+    w = np.zeros(d)
+    for _ in range(steps):
+        w = w - size * seen.T @ (seen @ w - y) / k
+    return float(query @ change @ w)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "step_size"), [(0.0, "raw"), (2e-3, "raw"), (2e-3, "transformed")], ids=["gd", "gd++", "gd++ transformed"]
+)
+def test_gradient_descent_equals_the_steps_at_every_prefix(gamma: float, step_size: str) -> None:
+    points = draw(2, 14, 5).to(dtype=torch.float64)
+    settings = DescentSettings(steps=7, gamma=gamma, step_size=step_size)
+    found = GradientDescent(settings).predict_next(points).mean
+    for b in range(2):
+        x, y = points.x[b].numpy(), points.y[b, :, 0].numpy()
+        for n in range(1, 14):
+            expected = plain_descent(x[:n], y[:n], x[n], gamma, 7, step_size == "transformed")
+            assert found[b, n, 0].item() == pytest.approx(expected, abs=1e-10)
+            curve = descent_curve(points[b : b + 1].span(0, n), points.x[b : b + 1, n : n + 1], 7, gamma, step_size)
+            assert curve[0, 0, -1].item() == pytest.approx(expected, abs=1e-10)
+            early = plain_descent(x[:n], y[:n], x[n], gamma, 3, step_size == "transformed")
+            assert curve[0, 0, 2].item() == pytest.approx(early, abs=1e-10)
+
+
+def test_gd_and_gd_plus_plus_on_skewed_data_reach_the_measured_errors() -> None:
+    """MSE/d after 23 updates, 40 examples: GD 0.62, GD++ 0.043 with gamma anywhere from 1e-4 to 5e-4 (measured apart)."""
+    family = SkewedLinear(SkewedLinearParameters(dim=20))
+    points = family.sample(2000, 60, torch.Generator().manual_seed(0)).context
+    context, targets = points.span(0, 40), points.span(40)
+
+    def error(gamma: float) -> float:
+        last = descent_curve(context, targets.x, 23, gamma)[..., -1:]
+        return float((last - targets.y).square().mean()) / 20
+
+    assert error(0.0) == pytest.approx(0.62, rel=0.15)
+    assert error(1e-4) == pytest.approx(0.043, rel=0.15)
+    assert error(5e-4) == pytest.approx(0.043, rel=0.15)
+    few = slice(0, 200)
+    grid = torch.logspace(-6, -3, 25, dtype=torch.float64)
+    best, errors = search_gamma(context[few], targets[few], 23, grid=grid)
+    assert 1e-4 <= best <= 5e-4
+    assert errors.min() / 20 == pytest.approx(0.043, rel=0.15)
