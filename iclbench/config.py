@@ -168,7 +168,7 @@ def resolve_task(
         "baselines": card.baselines,
         "oracles": card.oracles,
         "shifts": card.shifts,
-        "published": [p for p in card.published if p.preset == canonical(preset)],
+        "published": card.published,
         **sizes,
     }
     return validate(TaskConfig, config, where), card

@@ -1,7 +1,7 @@
 """Episodes: the one data type that flows from families to predictors to scores.
 
-One layout throughout: `(batch, points, dim)` with boolean masks, True = valid. Images are flattened in `x`; the task card's
-`x_shape` says how to unfold them. For classification `y` holds integer labels of shape `(batch, points)`.
+One layout throughout: `(batch, points, dim)` with boolean masks, True = valid. Images are flattened in `x`; the task
+card's `x_shape` says how to unfold them. For classification `y` holds integer labels of shape `(batch, points)`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_overrides_are_toml_values_and_plain_words() -> None:
     "pair", ["layers=6", "backbone.layers", "=3", "backbone.=3", "model.layers=6", "train.=.=", "", "."]
 )
 def test_malformed_overrides_say_how_to_write_them(pair: str) -> None:
-    with pytest.raises(UsageError, match="root.key=value|unknown key"):
+    with pytest.raises(UsageError, match=r"root\.key=value|unknown key"):
         parse_overrides([pair])
 
 

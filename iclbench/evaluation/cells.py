@@ -7,18 +7,18 @@ is a row with a reason and is tried again on the next call.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
-from iclbench import __version__, tables
+from iclbench import __version__, devices, tables
 from iclbench.cards import content_hash
 from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.curves import Curve, learning_curve
+from iclbench.evaluation.measure import Measure
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.runs import writing
 
@@ -48,16 +48,17 @@ def is_done(results: Path, contestant: Contestant, prompts: PromptSet) -> bool:
 
 def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> str | None:
     """Compute and write one cell; returns the reason if it failed."""
-    started = time.perf_counter()
+    cost = Measure(contestant.device)
     try:
-        curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
+        prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
+        with cost:
+            curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         failed = _row(contestant, prompts) | {"metric": "squared_error", "status": "failed", "reason": reason}
         with writing(results):
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})
         return reason
-    seconds = time.perf_counter() - started
     metadata = {"cell": cell_hash(contestant, prompts)} | {f"library.{k}": v for k, v in contestant.libraries.items()}
     with writing(results):
         tables.write(
@@ -66,7 +67,7 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
             cell_path(results, contestant, prompts, "errors"),
             metadata,
         )
-        costs = _cost_rows(contestant, prompts, seconds)
+        costs = _cost_rows(contestant, prompts, cost)
         tables.write("costs", costs, cell_path(results, contestant, prompts, "costs"), metadata)
         tables.write(
             "values", _value_rows(contestant, prompts, curve), cell_path(results, contestant, prompts), metadata
@@ -136,13 +137,23 @@ def _error_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> pd.
     return pd.concat(frames, ignore_index=True)
 
 
-def _cost_rows(contestant: Contestant, prompts: PromptSet, seconds: float) -> Rows:
-    label = torch.cuda.get_device_name(contestant.device) if contestant.device.startswith("cuda") else contestant.device
-    return [
-        {"run": contestant.run, "task": prompts.task.name, "contestant": contestant.name, "preset": prompts.preset,
-         "phase": "evaluate", "n_points": prompts.context_points, "metric": "seconds", "value": seconds,
-         "device": label, "threads": torch.get_num_threads(), "version": __version__}
-    ]  # fmt: skip
+def _cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows:
+    """Seconds and peak memory; only where the distribution is the task's own, since a shift costs the same."""
+    if prompts.shift != "none" and not prompts.shift.startswith("points-"):
+        return []
+    shared: dict[str, object] = {
+        "run": contestant.run,
+        "task": prompts.task.name,
+        "contestant": contestant.name,
+        "preset": prompts.preset,
+        "phase": "evaluate",
+        "n_points": prompts.context_points,
+        "device": devices.label(contestant.device),
+        "threads": torch.get_num_threads(),
+        "version": __version__,
+    }
+    measured: dict[str, float | None] = {"seconds": cost.seconds, "bytes": cost.bytes}
+    return [shared | {"metric": metric, "value": float(v)} for metric, v in measured.items() if v is not None]
 
 
 def write_scores(results: Path, prompts: PromptSet) -> None:

@@ -74,7 +74,7 @@ def evaluate(
     """
     model = contestants.backbone(run, device, data_dir)
     task = task or run.config.task
-    write_published(results, task, run.config.preset)
+    write_published(results, task)
     for shift in shifts:
         prompts = PromptSet(task, run.config.preset, shift, seed, data_dir, family)
         field = [model, *contestants.baselines(prompts, baseline_names)]
@@ -85,12 +85,12 @@ def evaluate(
         cells.write_scores(results, prompts)
 
 
-def write_published(results: Path, task: TaskConfig, preset: str) -> None:
-    """The published numbers of a task at this preset, as rows of their own."""
+def write_published(results: Path, task: TaskConfig) -> None:
+    """The published numbers of a task, at whatever preset they belong to, as rows of their own."""
     rows: list[dict[str, object]] = [
         {
             "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
-            "kind": "published", "preset": preset, "shift": p.shift, "evaluator": task.question,
+            "kind": "published", "preset": p.preset, "shift": p.shift, "evaluator": task.question,
             "n_context": p.n_context, "metric": p.metric, "value": p.value, "low": p.low, "high": p.high,
             "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card, "version": __version__,
         }
@@ -98,4 +98,4 @@ def write_published(results: Path, task: TaskConfig, preset: str) -> None:
     ]  # fmt: skip
     if rows:
         with writing(results):
-            tables.write("values", rows, results / "tables" / "published" / f"{task.name}-{preset}.values.parquet", {})
+            tables.write("values", rows, results / "tables" / "published" / f"{task.name}.values.parquet", {})

@@ -18,7 +18,7 @@ from types import FrameType
 
 import torch
 
-from iclbench import __version__, tables
+from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
@@ -49,10 +49,6 @@ class Device:
 
     name: str = "cpu"
     threads: int = 1
-
-    @property
-    def label(self) -> str:
-        return torch.cuda.get_device_name(self.name) if self.name.startswith("cuda") else self.name
 
 
 def train(run: Run, device: Device | None = None, report: Report | None = None, data_dir: Path | None = None) -> None:
@@ -166,7 +162,7 @@ def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progre
         for step, loss in zip(progress.steps, progress.losses, strict=True)
     ]  # fmt: skip
     tables.write("values", curve, run.path / "values.parquet", {"config": config.hash})
-    measured = common | {"device": device.label, "threads": device.threads, "version": __version__}
+    measured = common | {"device": devices.label(device.name), "threads": device.threads, "version": __version__}
     costs = [
         measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
         measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},

@@ -150,8 +150,8 @@ def test_json_results_are_rows(card_path: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_ctrl_c_writes_a_checkpoint_and_exits_130(card_path: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "iclbench", "train", str(card_path), "gpt2", "-p", "smoke", "-o", "train.steps=100000",
-               "--results", str(tmp_path / "results")]  # fmt: skip
+    command = [sys.executable, "-m", "iclbench", "train", str(card_path), "gpt2", "-p", "smoke"]
+    command += ["-o", "train.steps=100000", "--results", str(tmp_path / "results")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("results/runs/*/checkpoints/step-*")):
