@@ -64,9 +64,9 @@ def _gain(
     shrink = (1 - gamma * eigenvalues).square()
     transformed = shrink * eigenvalues / count
     measured = eigenvalues / count if step_size == "raw" else transformed
-    # Fewer points than dimensions: the smallest eigenvalue mu is 0.
-    smallest = measured.amin(-1, keepdim=True).where(count >= eigenvalues.shape[-1], 0)
-    size = 2 / (measured.amax(-1, keepdim=True) + smallest).clamp_min(1e-300)
+    # With fewer points than dimensions the smallest eigenvalue, mu, is 0 of itself.
+    extremes = measured.amin(-1, keepdim=True) + measured.amax(-1, keepdim=True)
+    size = 2 / extremes.clamp_min(1e-300)
     powers = (1 - size * transformed).unsqueeze(-1).repeat_interleave(steps, -1)
     powers[..., 0] = 1
     return (size * shrink / count).unsqueeze(-1) * powers.cumprod(-1).cumsum(-1)

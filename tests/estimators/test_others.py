@@ -171,7 +171,7 @@ def test_gradient_descent_equals_the_steps_at_every_prefix(gamma: float, step_si
 
 
 def test_gd_and_gd_plus_plus_on_skewed_data_reach_the_measured_errors() -> None:
-    """MSE/d after 23 updates, 40 examples: GD 0.62, GD++ 0.043 with gamma anywhere from 1e-4 to 5e-4 (measured apart)."""
+    """MSE/d after 23 updates, 40 examples: GD 0.62, GD++ 0.043 for gamma from 1e-4 to 5e-4 (measured apart)."""
     family = SkewedLinear(SkewedLinearParameters(dim=20))
     points = family.sample(2000, 60, torch.Generator().manual_seed(0)).context
     context, targets = points.span(0, 40), points.span(40)
