@@ -33,7 +33,7 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
         out.print()
 
 
-def leaderboard(values: pd.DataFrame, at: int = 4) -> tuple[list[str], list[list[str]]]:
+def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes."""
     ok = values[(values["status"] == "ok") & values["evaluator"].eq("next")]
     curves = ok[ok["metric"].eq("squared_error")]
