@@ -76,11 +76,12 @@ class GPT2(SequenceBackbone):
             raise UsageError(f"backbone.width={sizes['width']} is not a multiple of backbone.heads={sizes['heads']}")
         super().__init__(settings, shape, sizes["width"])
         self.heads_count, self.layers = sizes["heads"], sizes["layers"]
-        self.max_points = settings.max_points or shape.points
-        model = transformers_gpt2(**sizes, positions=2 * self.max_points, init_std=settings.init_std)
+        points = settings.max_points or shape.points
+        model = transformers_gpt2(**sizes, positions=2 * points, init_std=settings.init_std)
         self.blocks: nn.ModuleList = model.h
         self.norm: nn.LayerNorm = model.ln_f
         self.positions: nn.Embedding | None = model.wpe if settings.positions == "learned" else None
+        self.longest = points if settings.positions == "learned" else None
 
     def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
         length = tokens.shape[1]

@@ -30,6 +30,8 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
             lines,
             range(1, len(columns)),
         )
+        for _, row in values[values["status"] == "failed"].iterrows():
+            out.print(f"failed: {row['run']}: {row['reason']}", markup=False, soft_wrap=True)
         out.print()
 
 
@@ -47,8 +49,6 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
         named = {"oracle": f"{run} (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
         rows.append([named, _interval(areas.loc[run]), f"{scores[run]:.3f}" if run in scores else "", *cells])
-    for _, row in values[values["status"] == "failed"].iterrows():
-        rows.append([f"{row['run']}: failed", str(row["reason"]), *[""] * (1 + len(sizes))])
     return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
 
 

@@ -58,7 +58,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num
     """A result table on stdout."""
     shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        shown.add_column(column, justify="right" if index in numeric else "left", overflow="fold", no_wrap=index == 0 or index in numeric)
+        shown.add_column(
+            column,
+            justify="right" if index in numeric else "left",
+            overflow="fold",
+            no_wrap=index == 0 or index in numeric,
+        )
     for row in rows:
         shown.add_row(*row)
     out.print(shown)

@@ -73,10 +73,16 @@ def evaluate(
         baseline_names: instead of the card's baselines and oracles.
     """
     model = contestants.backbone(run, device, data_dir)
+    longest = getattr(model.predictor, "longest", None)
     task = task or run.config.task
     write_published(results, task)
     for shift in shifts:
         prompts = PromptSet(task, run.config.preset, shift, seed, data_dir, family)
+        if longest is not None and prompts.context_points >= longest:
+            raise UsageError(
+                f"run '{run.name}' has learned positions for {longest - 1} examples and a query, asked for "
+                f"{prompts.context_points}; train one with -o backbone.positions=none to go beyond"
+            )
         field = [model, *contestants.baselines(prompts, baseline_names)]
         for contestant in field:
             cached = cells.is_done(results, contestant, prompts)

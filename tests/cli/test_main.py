@@ -126,6 +126,16 @@ def test_extrapolating_within_the_trained_length_is_refused(
     assert code == 2 and "not beyond the trained length" in err
 
 
+def test_extrapolating_beyond_learned_positions_is_refused(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ("--results", tmp_path / "results")
+    learned = ("-o", "backbone.positions=learned", "--name", "learned")
+    run("train", card_path, "gpt2", "-p", "smoke", *learned, *results, capsys=capsys)
+    code, _, err = run("eval", "learned", "--extrapolate", *results, capsys=capsys)
+    assert code == 2 and "learned positions for 8 examples" in err and "positions=none" in err
+
+
 def test_weights_of_another_model_are_refused(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
