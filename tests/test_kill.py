@@ -1,6 +1,7 @@
 """SIGKILL at random moments of training and evaluation: the same command continues to the same bytes."""
 
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -32,15 +33,13 @@ def run(*arguments: str, kill_after: float | None = None) -> bool:
     return True
 
 
-def killed_until_done(arguments: tuple[str, ...], seconds: float, kills: int, seed: int) -> int:
-    """Kill the command `kills` times at random moments of its run, then let it finish; returns how often it really
-    died."""
-    dice = random.Random(seed)
-    died = 0
-    for _ in range(kills):
-        died += not run(*arguments, kill_after=dice.uniform(0.3, 1.0) * seconds)
+def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, dice: random.Random) -> int:
+    """Kill the command at random moments, at most `kills` times, then let it finish; returns how often it died."""
+    for died in range(kills):
+        if run(*arguments, kill_after=dice.uniform(0.3, 1.0) * seconds):
+            return died
     assert run(*arguments)
-    return died
+    return kills
 
 
 def undisturbed(arguments: tuple[str, ...]) -> float:
@@ -54,42 +53,44 @@ def value_tables(results: Path) -> dict[str, bytes]:
 
 
 def kill_training(folder: Path, kills: int, seed: int) -> None:
+    """Train once undisturbed and then, killed again and again, until `kills` processes have died; all end the same."""
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
-    settings = (
-        "-o",
-        "train.steps=400",
-        "-o",
-        "train.batch=32",
-        "-o",
-        "train.log_every=50",
-        "-o",
-        "train.checkpoint_every=20",
-    )
+    settings = ("train.steps=400", "train.batch=32", "train.log_every=50", "train.checkpoint_every=20")
+    overrides = [part for setting in settings for part in ("-o", setting)]
 
     def train(name: str) -> tuple[str, ...]:
-        return ("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / name), *settings)
+        return ("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / name), *overrides)
+
+    def outcome(name: str) -> list[bytes]:
+        return [next((folder / name / "runs").glob(f"*/{file}")).read_bytes() for file in FILES]
 
     seconds = undisturbed(train("whole"))
-    died = killed_until_done(train("killed"), seconds, kills, seed)
-    assert died > 0
-    for file in FILES:
-        whole, killed = (next((folder / name / "runs").glob(f"*/{file}")) for name in ("whole", "killed"))
-        assert whole.read_bytes() == killed.read_bytes(), file
+    dice, died = random.Random(seed), 0
+    while died < kills:
+        name = f"killed-{died}"
+        died += kill_and_finish(train(name), seconds, kills - died, dice)
+        assert outcome(name) == outcome("whole")
 
 
 def kill_evaluation(folder: Path, kills: int, seed: int) -> None:
+    """The same for an evaluation of one trained run."""
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
-    for name in ("whole", "killed"):
-        assert run("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / name))
+    assert run("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / "whole"))
+    trained = folder / "trained"
+    shutil.copytree(folder / "whole", trained)
 
     def evaluate(name: str) -> tuple[str, ...]:
         return ("eval", "--extrapolate", "400", "--shift", "all", "--results", str(folder / name))
 
     seconds = undisturbed(evaluate("whole"))
-    assert killed_until_done(evaluate("killed"), seconds, kills, seed) > 0
-    assert value_tables(folder / "whole") == value_tables(folder / "killed")
+    dice, died = random.Random(seed), 0
+    while died < kills:
+        name = f"killed-{died}"
+        shutil.copytree(trained, folder / name, dirs_exist_ok=True)
+        died += kill_and_finish(evaluate(name), seconds, kills - died, dice)
+        assert value_tables(folder / name) == value_tables(folder / "whole")
 
 
 def test_killed_training_reaches_the_same_weights_and_tables(tmp_path: Path) -> None:
