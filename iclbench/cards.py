@@ -25,6 +25,7 @@ from iclbench.registry import FAMILIES, canonical
 PresetName = Literal["smoke", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "small", "paper")
 
+_Kind = Literal["tasks", "baselines"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -39,6 +40,7 @@ PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _plain(value: Any, key: str = "", depth: int = 0) -> Any:
@@ -96,7 +98,7 @@ class TrainSettings(Strict):
     batch: PositiveInt = 64
     optimiser: Literal["adam", "adamw"] = "adam"
     lr: PositiveFloat = 1e-4
-    betas: tuple[NonNegativeFloat, NonNegativeFloat] = Field(default=(0.9, 0.999), strict=False)
+    betas: tuple[Decay, Decay] = Field(default=(0.9, 0.999), strict=False)
     weight_decay: NonNegativeFloat = 0.0
     warmup: Annotated[int, Field(ge=0)] = 0
     schedule: Literal["constant", "cosine", "inverse-sqrt"] = "cosine"
@@ -185,7 +187,7 @@ class BaselineCard(Strict):
     settings: Values = {}
 
 
-def cards_folder(kind: Literal["tasks", "baselines"]) -> Path:
+def cards_folder(kind: _Kind) -> Path:
     """The checkout's folder when there is one, else the copy inside the installed package."""
     package = Path(__file__).resolve().parent
     checkout = package.parent / kind
@@ -195,7 +197,7 @@ def cards_folder(kind: Literal["tasks", "baselines"]) -> Path:
 
 
 @cache
-def names(kind: Literal["tasks", "baselines"]) -> tuple[str, ...]:
+def names(kind: _Kind) -> tuple[str, ...]:
     """The names of all shipped cards."""
     return tuple(sorted(p.stem for p in cards_folder(kind).glob("*.toml")))
 
@@ -237,7 +239,9 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        problems = error.errors(include_url=False)
+        # A mistyped key is both unknown and missing; the first says what to do.
+        first = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
     place = tuple(part for part in first["loc"] if part != "[key]")
     key = _line(".".join(str(part) for part in place))
     if first["type"] == "extra_forbidden":
@@ -293,14 +297,26 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
 
 
-def _load(kind: Literal["tasks", "baselines"], name: str, model: type[_Model]) -> tuple[str, _Model]:
-    if name.endswith(".toml"):
-        path = Path(name)
-    else:
-        if canonical(name) not in names(kind):
-            raise UnknownNameError(kind.removesuffix("s"), name, names(kind), hint="(or a path to a .toml card)")
-        path = cards_folder(kind) / f"{canonical(name)}.toml"
+def _load(kind: _Kind, name: str, model: type[_Model]) -> tuple[str, _Model]:
+    path = _path(kind, name)
     return card_name(path), validate(model, read_toml(path), str(path))
+
+
+def _path(kind: _Kind, name: str) -> Path:
+    if name.endswith(".toml"):
+        return Path(name)
+    if canonical(name) not in names(kind):
+        raise UnknownNameError(kind.removesuffix("s"), name, names(kind), hint="(or a path to a .toml card)")
+    return cards_folder(kind) / f"{canonical(name)}.toml"
+
+
+def card_file(name: str) -> Path:
+    """The file of a task or baseline card, by name or path."""
+    if name.endswith(".toml") or canonical(name) in names("tasks"):
+        return _path("tasks", name)
+    if canonical(name) in names("baselines"):
+        return _path("baselines", name)
+    raise UnknownNameError("card", name, [*names("tasks"), *names("baselines")])
 
 
 def card_name(path: Path) -> str:

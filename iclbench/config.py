@@ -11,22 +11,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from iclbench.cards import (
     PositiveInt,
     PresetName,
     Published,
+    SeedInt,
     Strict,
     TaskCard,
     TrainSettings,
     content_hash,
+    load_baseline,
     load_task,
     read_toml,
     validate,
 )
 from iclbench.errors import UnknownNameError, UsageError
-from iclbench.registry import BACKBONES, FAMILIES, canonical
+from iclbench.registry import BACKBONES, FAMILIES, Registry, canonical
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone, TaskShape
@@ -38,6 +38,27 @@ ROOTS = ("task", "backbone", "train")
 _PRESET_KEYS = ("points", "episodes")
 # What of a task matters for training; the rest says how it is evaluated.
 _TRAINED_TASK_KEYS = ("name", "family", "parameters", "question", "head", "points")
+
+
+def family_class(name: str) -> type[Family]:
+    """The family behind a name or target; raises `UsageError` when it is something else."""
+    from iclbench.families.base import Family
+
+    return _class(FAMILIES, name, Family)
+
+
+def backbone_class(name: str) -> type[Backbone]:
+    """The backbone behind a name or target; raises `UsageError` when it is something else."""
+    from iclbench.backbones.base import Backbone
+
+    return _class(BACKBONES, name, Backbone)
+
+
+def _class(registry: Registry, name: str, base: type) -> Any:
+    cls = registry.get(name)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise UsageError(f"'{name}' is no {registry.kind}: it must be a subclass of {base.__module__}.{base.__name__}")
+    return cls
 
 
 class TaskConfig(Strict):
@@ -58,12 +79,13 @@ class TaskConfig(Strict):
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters."""
-        from iclbench.families.base import Family
-
-        cls = FAMILIES.get(self.family)
-        if not (isinstance(cls, type) and issubclass(cls, Family)):
-            raise UsageError(f"'{self.family}' is not a family: it must be a subclass of iclbench.families.base.Family")
-        return cls(validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters"), data_dir)
+        family: Family = family_class(self.family)(
+            validate(family_class(self.family).Parameters, self.parameters, f"task '{self.name}': parameters"), data_dir
+        )
+        if (family.classes is None) == (self.head == "categorical"):
+            kind = "regression" if family.classes is None else "classification"
+            raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
+        return family
 
 
 class BackboneConfig(Strict):
@@ -74,13 +96,7 @@ class BackboneConfig(Strict):
 
     def build(self, shape: TaskShape) -> Backbone:
         """The backbone, its weights drawn from torch's global generator."""
-        from iclbench.backbones.base import Backbone
-
-        cls = BACKBONES.get(self.name)
-        if not (isinstance(cls, type) and issubclass(cls, Backbone)):
-            raise UsageError(
-                f"'{self.name}' is not a backbone: it must be a subclass of iclbench.backbones.base.Backbone"
-            )
+        cls = backbone_class(self.name)
         return cls(validate(cls.Settings, self.settings, f"backbone '{self.name}'"), shape)
 
 
@@ -88,7 +104,7 @@ class RunConfig(Strict):
     """One backbone trained on one task with one preset and one seed."""
 
     preset: PresetName
-    seed: int = Field(ge=0)
+    seed: SeedInt
     task: TaskConfig
     backbone: BackboneConfig
     train: TrainSettings
@@ -150,11 +166,19 @@ def resolve_task(
 ) -> tuple[TaskConfig, TaskCard]:
     """The task at a preset, with `overrides` (the `task` table) applied and the family's parameters checked and
     complete."""
+    from iclbench.families.shifts import Shift
+
     task, card = load_task(name)
     chosen = card.preset(canonical(preset), task)
-    parameters = FAMILIES.get(card.family).Parameters
+    parameters = family_class(card.family).Parameters
     values = {**card.parameters, **chosen.parameters}
     validate(parameters, values, f"task '{task}': parameters")
+    if card.question != "next":
+        raise UsageError(f"task '{task}': question '{card.question}' cannot be trained yet; write question = \"next\"")
+    for baseline in [*card.baselines, *card.oracles]:
+        load_baseline(baseline)
+    for shift in card.shifts:
+        Shift.parse(shift)
     changed = dict(overrides or {})
     sizes = {key: changed.pop(key, getattr(chosen, key)) for key in _PRESET_KEYS}
     complete = validate(parameters, {**values, **changed}, where)
@@ -188,7 +212,9 @@ def resolve_run(
     frozen, card = resolve_task(task, preset, tables.get("task"))
     chosen = card.preset(canonical(preset), frozen.name)
     name = backbone if ":" in backbone else canonical(backbone)
-    settings_class = BACKBONES.get(name).Settings
+    settings_class = backbone_class(name).Settings
+    for mentioned in [*chosen.backbones, *chosen.train_for]:
+        BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
     of_card = validate(settings_class, chosen.backbones.get(name, {}), f"task '{frozen.name}': backbones.{name}")
     given = _merge(of_card.model_dump(exclude_unset=True), tables.get("backbone", {}))
     settings = validate(settings_class, given, "-o backbone")

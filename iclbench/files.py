@@ -1,9 +1,15 @@
 """Writing files so that a crash at any moment leaves the old one or the new one, never half of one."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -19,3 +25,20 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file atomically; tensors that share memory (tied weights) are written once each.
+
+    Raises:
+        OSError: the file system refuses; safetensors has an exception of its own for that.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+    with atomic(path) as temporary:
+        try:
+            save_file(copies, temporary, metadata)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error

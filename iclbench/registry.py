@@ -39,7 +39,7 @@ class Entry:
         module, _, attribute = self.target.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, OSError) as error:
+        except Exception as error:  # whatever a third party's module does when it is imported
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
 
     def availability(self) -> str:

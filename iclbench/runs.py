@@ -17,13 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iclbench.cards import read_toml, validate
+from iclbench.cards import names, read_toml, validate
 from iclbench.config import RunConfig, difference
 from iclbench.errors import IclbenchError, UnknownNameError, UsageError
 from iclbench.files import atomic
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
+
+
+_CHECKPOINT = re.compile(r"step-(\d{9})\.safetensors")
 
 
 def run_name(config: RunConfig) -> str:
@@ -54,11 +57,19 @@ class Run:
     def finished(self) -> bool:
         return self.weights.is_file()
 
+    @property
+    def reached(self) -> int:
+        """The step of the newest checkpoint, 0 without one."""
+        steps = [int(m[1]) for p in self.path.glob("checkpoints/*") if (m := _CHECKPOINT.fullmatch(p.name))]
+        return max(steps, default=0)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the run for this process; raises `IclbenchError` when another one has it. The system frees it on any
         death."""
-        with (self.path / ".lock").open("w") as file:
+        with writing(self.path):
+            file = (self.path / ".lock").open("w")
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -87,7 +98,10 @@ class Run:
             backbone.load_state_dict(load_file(self.weights, device="cpu"))
         except (SafetensorError, RuntimeError, OSError) as error:
             first = str(error).splitlines()[0]
-            raise UsageError(f"{self.weights} does not hold the weights of run '{self.name}' ({first})") from error
+            raise UsageError(
+                f"{self.weights} does not hold the weights of run '{self.name}' ({first}); delete it, and the same "
+                "iclbench train makes it again from the last checkpoint"
+            ) from error
         return backbone.to(device).eval()
 
 
@@ -96,8 +110,10 @@ def create(results: Path, config: RunConfig, name: str | None = None) -> Run:
     import tomli_w
 
     name = check_name(name) if name else run_name(config)
+    if name in names("baselines") or name.startswith("published-"):
+        raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose another --name")
     run = Run(results / "runs" / name)
-    if (run.path / "config.toml").is_file():
+    if (run.path / "config.toml").is_file() and (run.finished or run.reached):
         if run.config.trained != config.trained:
             lines = difference(run.config.trained, config.trained)
             raise UsageError(

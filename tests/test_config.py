@@ -75,6 +75,8 @@ def test_every_source_overrides_the_one_before(card_path: Path, tmp_path: Path) 
         ("train.lr=nan", r"lr.*finite"),
         ("train.lr=fast", r"lr.*number.*fast"),
         ("backbone.width=none", r"width"),
+        ("train.betas=[2, 3]", r"betas.*less than 1"),
+        ("task.dim=100000000", r"dim.*less than or equal to 10000"),
     ],
 )
 def test_bad_overrides_name_the_key_and_the_fix(card_path: Path, override: str, message: str) -> None:
@@ -100,6 +102,36 @@ def test_bad_family_parameters_in_a_card_name_the_file(tmp_path: Path) -> None:
     path.write_text(tomli_w.dumps(small_card(parameters={"dimension": 3})))
     with pytest.raises(UsageError, match=r"mine.*parameters.*dimension.*dim"):
         resolve_run(str(path), "gpt2", "smoke")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"baselines": ["knn-4"]}, "unknown baseline 'knn-4'; did you mean 'knn-3'"),
+        ({"oracles": ["nope"]}, "unknown baseline 'nope'"),
+        ({"shifts": ["orthantz"]}, "did you mean 'orthants'"),
+        ({"question": "targets"}, "cannot be trained yet"),
+        ({"head": "categorical"}, "does not fit the regression family"),
+        ({"family": "os:getcwd"}, "is no family"),
+    ],
+)
+def test_a_card_is_checked_before_anything_is_trained(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps(small_card(**changes)))
+    with pytest.raises(UsageError, match=message):
+        resolve_run(str(path), "gpt2", "smoke").task.build()
+
+
+def test_a_mistyped_backbone_in_a_preset_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps(small_card()).replace("backbones.gpt2", "backbones.gpt22"))
+    with pytest.raises(UsageError, match="unknown backbone 'gpt22'; did you mean 'gpt2'"):
+        resolve_run(str(path), "gpt2", "smoke")
+
+
+def test_something_that_is_no_backbone_is_refused() -> None:
+    with pytest.raises(UsageError, match="is no backbone"):
+        resolve_run("linear", "os:getcwd", "smoke")
 
 
 def test_difference_shows_old_and_new() -> None:

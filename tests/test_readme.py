@@ -31,3 +31,9 @@ def test_every_command_of_the_readme_exists_with_its_options() -> None:
         if name in commands:
             known = {o for p in commands[name].params for o in p.opts} | {"--debug"}
             assert set(re.findall(r"(?<!\w)--[a-z-]+", rest)) <= known, (name, rest)
+
+
+def test_every_linked_file_is_there_and_nothing_is_left_to_fill_in() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (Path(__file__).parents[1] / target).exists(), target
+    assert not re.findall(r"^[A-Z]+_[A-Z_]+$", README, re.M)

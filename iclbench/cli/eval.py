@@ -68,13 +68,19 @@ def evaluate(
     failed = 0
     evaluated: list[str] = []
     for each in runs:
-        own_table = _own_table(each, csv, target) if csv is not None and target is not None else None
-        failed += evaluate_run(
-            results, each, shift or [], extrapolate, chosen, seed, data_dir, own_table, baseline, evaluated
-        )
+        try:
+            own_table = _own_table(each, csv, target) if csv is not None and target is not None else None
+            failed += evaluate_run(
+                results, each, shift or [], extrapolate, chosen, seed, data_dir, own_table, baseline, evaluated
+            )
+        except UsageError as error:
+            if run:
+                raise
+            failed += 1  # nobody asked for this one by name: the others go on
+            say(f"skipped run '{each.name}': {error}")
     print_summary(results, evaluated, json)
     if failed:
-        say(f"{failed} cells failed; the same command tries them again")
+        say(f"{failed} failed; the same command tries them again")
         raise typer.Exit(1)
 
 
@@ -125,14 +131,21 @@ def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
     run was trained on, beside every kind of baseline."""
     import re
 
+    from iclbench.errors import DataError
     from iclbench.families.table_file import read_table
     from iclbench.families.tabular import Tabular
 
     trained = run.config.task
     scale = trained.build()
     parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
-    family = Tabular(parameters, tables=[read_table(csv, target)])
-    stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-") or "table"
+    table = read_table(csv, target)
+    if table.rows < trained.points + 1:
+        raise DataError(
+            f"{csv} has {table.rows} rows; run '{run.name}' was trained with {trained.points} examples, so an episode "
+            f"needs {trained.points + 1}"
+        )
+    family = Tabular(parameters, tables=[table])
+    stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-")[:40] or "table"
     frozen = {
         "name": f"csv-{stem}",
         "family": "tabular",

@@ -93,9 +93,7 @@ def _runs(results) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]
                 {"run": run.name, "task": "-", "backbone": "-", "preset": "-", "seed": "-", "state": str(error)}
             )
             continue
-        steps = sorted(run.path.glob("checkpoints/step-*.safetensors"))
-        reached = int(steps[-1].stem.removeprefix("step-")) if steps else 0
-        state = "finished" if run.finished else f"step {reached}/{config.train.steps}"
+        state = "finished" if run.finished else f"step {run.reached}/{config.train.steps}"
         rows.append(
             {"run": run.name, "task": config.task.name, "backbone": config.backbone.name, "preset": config.preset,
              "seed": str(config.seed), "state": state}

@@ -92,6 +92,8 @@ def _report(error: Exception) -> int:
         text, code = error.format_message(), int(getattr(error, "exit_code", 2))
     elif isinstance(error, IclbenchError):
         text, code = str(error), error.exit_code
+    elif isinstance(error, OSError | MemoryError):
+        text, code = str(error) or "out of memory", 1
     else:
         text, code = f"{type(error).__name__}: {error} (this is a bug; --debug shows where)", 1
     if text:

@@ -13,10 +13,16 @@ from iclbench.cli.options import RESULTS, Json, Results
 def show(
     name: Annotated[str, typer.Argument(help="A task, backbone, baseline or run, or a path to a task card.")],
     preset: Annotated[str | None, typer.Option("--preset", "-p", help="Only this preset of a task.")] = None,
+    card: Annotated[bool, typer.Option("--card", help="The card's own file, to copy and change.")] = False,
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:
     """Show a task card, a backbone's settings, a baseline card or a run's configuration."""
+    if card:
+        from iclbench.cards import card_file
+
+        typer.echo(card_file(name).read_text(encoding="utf-8"), nl=False)
+        return
     found = _find(name, preset, results)
     if json:
         typer.echo(json_module.dumps(found, indent=2))

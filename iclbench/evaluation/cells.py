@@ -31,7 +31,7 @@ def cell_path(results: Path, contestant: Contestant, prompts: PromptSet, table: 
 
 def cell_hash(contestant: Contestant, prompts: PromptSet) -> str:
     """Hash of everything the cell's values depend on."""
-    return content_hash({"contestant": contestant.identity, "prompts": prompts.id, "card": prompts.task.card})
+    return content_hash({"contestant": contestant.identity, "prompts": prompts.id})
 
 
 def is_done(results: Path, contestant: Contestant, prompts: PromptSet) -> bool:
@@ -162,17 +162,17 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     the best baseline; computed from the areas under the learning curves."""
     folder = results / "tables" / prompts.id
     areas = tables.read_all("values", folder).query("metric == 'auc' and status == 'ok'")
+    path = folder / "summary" / "scores.values.parquet"
     zero = areas.loc[areas["run"] == "zero", "value"]
     reference = areas[(areas["kind"] == "oracle")]
     if reference.empty:
         reference = areas[(areas["kind"] == "baseline") & (areas["run"] != "zero")]
-    if zero.empty or reference.empty:
+    if zero.empty or reference.empty or not zero.iloc[0] > reference["value"].min():
+        path.unlink(missing_ok=True)
         return
     best, nothing = reference["value"].min(), zero.iloc[0]
-    if not nothing > best:
-        return
     scores = areas.assign(metric="score", reason=None)
     for column, source in {"value": "value", "low": "high", "high": "low"}.items():
         scores[column] = (nothing - areas[source]) / (nothing - best)
     with writing(results):
-        tables.write("values", scores.sort_values("run"), folder / "scores.values.parquet", {})
+        tables.write("values", scores.sort_values("run"), path, {})

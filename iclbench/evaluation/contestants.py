@@ -20,6 +20,9 @@ from iclbench.predictor import Predictor
 from iclbench.registry import ESTIMATORS
 from iclbench.runs import Run
 
+# Raised whenever a change of an estimator gives other answers for the same settings.
+VERSION = 1
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -74,10 +77,18 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     predictor = cls(settings, facts, seed=prompts.seed)
     prefixes = None
     if cls.costly and prompts.preset != "paper":
-        prefixes = prefix_grid(prompts.context_points, through=(task.points,))
-    identity = content_hash(
-        {"card": content_hash(card), "facts": [facts.noise_to_signal, facts.hidden_width], "prefixes": prefixes}
-    )
+        prefixes = prefix_grid(prompts.context_points)
     versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "xgboost": xgboost.__version__}
+    identity = content_hash(
+        {
+            "estimator": card.estimator,
+            "settings": card.settings,
+            "facts": [facts.noise_to_signal, facts.hidden_width],
+            "prefixes": prefixes,
+            "version": VERSION,
+            # Our own algorithms are exact whatever the version; those of the libraries are what the library says.
+            "libraries": versions if cls.costly else {},
+        }
+    )
     kind = "oracle" if name in task.oracles else "baseline"
     return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, libraries=versions)

@@ -71,7 +71,6 @@ def learning_curve(
     return Curve(asked, {metric: np.concatenate(blocks) for metric, blocks in parts.items()}, normaliser)
 
 
-def prefix_grid(points: int, through: Sequence[int] = (), size: int = 8) -> list[int]:
-    """A geometric grid of context sizes from 1 to `points`, with 0 and the sizes in `through` on it."""
-    grid = {0, *np.unique(np.geomspace(1, points, size).round().astype(int)).tolist()}
-    return sorted(grid | {n for n in through if n <= points})
+def prefix_grid(points: int, size: int = 8) -> list[int]:
+    """A geometric grid of context sizes from 1 to `points`, and 0: a function of the prompt set alone."""
+    return sorted({0, *np.unique(np.geomspace(1, points, size).round().astype(int)).tolist()})

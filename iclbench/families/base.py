@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
-from iclbench.cards import PositiveInt, Strict
+from iclbench.cards import Strict
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
 from iclbench.families.sampling import normal
@@ -106,7 +107,7 @@ class Family(ABC):
 class FunctionParameters(Strict):
     """Parameters that all function classes share."""
 
-    dim: PositiveInt = 20
+    dim: Annotated[int, Field(gt=0, le=10_000)] = 20
 
 
 class FunctionFamily(Family):

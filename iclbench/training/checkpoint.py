@@ -7,15 +7,15 @@ and curriculum are functions of it, so the step is all that remains to be kept. 
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from iclbench.files import atomic
+from iclbench.files import save_tensors
 
 log = logging.getLogger("iclbench")
 
@@ -53,11 +53,15 @@ def save(
     tensors["log.losses"] = torch.tensor(progress.losses, dtype=torch.float64)
     metadata = {"config": config_hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
     path = folder / f"step-{progress.step:09d}.safetensors"
-    with atomic(path) as temporary:
-        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, metadata)
-    for old in sorted(folder.glob("step-*.safetensors"))[:-KEEP]:
+    save_tensors(path, tensors, metadata)
+    for old in found(folder)[:-KEEP]:
         old.unlink()
     return path
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first; files of any other name are none of ours."""
+    return sorted(p for p in folder.glob("step-*.safetensors") if re.fullmatch(r"step-\d{9}", p.stem))
 
 
 def restore(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
@@ -79,7 +83,9 @@ def restore(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.o
             )
             _load(model, optimiser, tensors)
         except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
-            log.warning("checkpoint %s cannot be used (%s); trying the one before", path, str(error).splitlines()[0])
+            aside = path.replace(path.with_suffix(".unusable"))
+            reason = str(error).splitlines()[0]
+            log.warning("checkpoint %s cannot be used (%s); set aside as %s, going back", path, reason, aside.name)
             continue
         return progress
     return Progress()
@@ -92,5 +98,8 @@ def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str,
         if key.startswith("optimiser."):
             _, index, name = key.split(".", 2)
             state.setdefault(int(index), {})[name] = value
+    own = model.state_dict()
+    if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
+        raise ValueError("its weights have other names or shapes")  # found before anything is overwritten
     model.load_state_dict(weights)
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

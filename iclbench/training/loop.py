@@ -24,7 +24,7 @@ from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
 from iclbench.errors import IclbenchError
 from iclbench.families.base import Family
-from iclbench.files import atomic
+from iclbench.files import save_tensors
 from iclbench.runs import Run, writing
 from iclbench.seeds import generator
 from iclbench.training import checkpoint
@@ -66,7 +66,7 @@ def train(run: Run, device: Device | None = None, report: Report | None = None, 
         IclbenchError: another process trains this run.
     """
     device = device or Device()
-    with writing(run.path), run.lock():
+    with run.lock():
         if not run.finished:
             _train(run, device, report or (lambda step, loss: None), data_dir)
 
@@ -88,7 +88,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
         if not math.isfinite(mean):
             raise DivergedError(
                 f"run '{run.name}': the loss is {mean} at step {progress.step}; the last good checkpoint is kept. "
-                "Try a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
+                "Try another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
             )
         return mean
 
@@ -101,7 +101,8 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
     def keep() -> None:
         mean_loss()
         progress.seconds = before + time.perf_counter() - started
-        checkpoint.save(folder, config.hash, backbone, optimiser, progress)
+        with writing(run.path):
+            checkpoint.save(folder, config.hash, backbone, optimiser, progress)
 
     with _signals() as stop:
         for step in range(progress.step, settings.steps):
@@ -126,7 +127,8 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
                 keep()
             if stop and not last:
                 raise Interrupted(f"interrupted; the same command continues run '{run.name}' from step {progress.step}")
-    _finish(run, device, backbone, family, progress)
+    with writing(run.path):
+        _finish(run, device, backbone, family, progress)
 
 
 def training_batch(
@@ -149,8 +151,6 @@ def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.O
 
 def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progress: checkpoint.Progress) -> None:
     """Write the training curve and the costs, and last the weights, whose presence says that the run is finished."""
-    from safetensors.torch import save_file
-
     config = run.config
     normaliser = family.normaliser if config.task.head == "point" else 1.0
     common = {"run": run.name, "task": config.task.name, "contestant": config.backbone.name, "preset": config.preset}
@@ -169,9 +169,7 @@ def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progre
         measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.steps},
     ]
     tables.write("costs", costs, run.path / "costs.parquet", {"config": config.hash})
-    with atomic(run.weights) as temporary:
-        weights = {k: v.detach().cpu().contiguous() for k, v in backbone.state_dict().items()}
-        save_file(weights, temporary, {"config": config.hash})
+    save_tensors(run.weights, backbone.state_dict(), {"config": config.hash})
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import pytest
 
 from iclbench.cli.main import main
 
+RUN = "tiny-linear-gpt2-smoke-s0"
 HEAVY = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pyarrow", "altair")
 
 
@@ -122,7 +123,7 @@ def test_extrapolating_within_the_trained_length_is_refused(
 ) -> None:
     results = ("--results", tmp_path / "results")
     run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
-    code, _, err = run("eval", "--extrapolate", "5", *results, capsys=capsys)
+    code, _, err = run("eval", RUN, "--extrapolate", "5", *results, capsys=capsys)
     assert code == 2 and "not beyond the trained length" in err
 
 
@@ -145,10 +146,30 @@ def test_weights_of_another_model_are_refused(
     whole = weights.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"garbage"):
         weights.write_bytes(damaged)
-        code, _, err = run("eval", *results, capsys=capsys)
+        code, _, err = run("eval", RUN, *results, capsys=capsys)
         assert code == 2
         assert "does not hold the weights" in err
         assert weights.read_bytes() == damaged
+
+
+def test_without_names_a_broken_run_does_not_stop_the_others(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ("--results", tmp_path / "results")
+    for name in ("a", "b"):
+        run("train", card_path, "gpt2", "-p", "smoke", "--name", name, *results, capsys=capsys)
+    (tmp_path / "results/runs/a/config.toml").write_text("seed = 'x'")
+    code, out, err = run("eval", *results, capsys=capsys)
+    assert code == 1
+    assert "skipped run 'a'" in err and "knn-3" in out
+
+
+def test_a_shown_card_is_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run("show", "linear", "--card", capsys=capsys)
+    (tmp_path / "mine.toml").write_text(out)
+    assert code == 0
+    code, out, _ = run("show", tmp_path / "mine.toml", "--json", capsys=capsys)
+    assert code == 0 and json.loads(out)["family"] == "linear"
 
 
 def test_json_results_are_rows(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

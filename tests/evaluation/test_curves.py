@@ -85,8 +85,9 @@ def test_area_is_the_mean_height_whatever_the_grid() -> None:
     assert grid.area("m") == pytest.approx([0.5])
 
 
-def test_prefix_grid_is_geometric_and_keeps_what_it_is_told() -> None:
-    grid = prefix_grid(160, through=(40,))
-    assert grid[0] == 0 and grid[-1] == 160 and 40 in grid
+def test_prefix_grid_is_geometric_from_nothing_to_everything() -> None:
+    grid = prefix_grid(160)
+    assert grid[:2] == [0, 1] and grid[-1] == 160
     assert grid == sorted(set(grid))
-    assert len(grid) <= 10
+    steps = np.diff(np.log(grid[3:]))
+    assert steps.max() < 1.4 * steps.min()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from iclbench import tables
 from iclbench.config import resolve_run
@@ -105,6 +106,79 @@ def test_foreign_checkpoint_is_passed_over(card_path: Path, tmp_path: Path, capl
     assert same(straight, other)
 
 
+def test_a_good_checkpoint_survives_unusable_ones_of_later_steps(card_path: Path, tmp_path: Path) -> None:
+    run = new_run(card_path, tmp_path)
+    folder = run.path / "checkpoints"
+    folder.mkdir()
+    for step in (500, 600):
+        (folder / f"step-{step:09d}.safetensors").write_bytes(b"half a checkpoint")
+    with pytest.raises(loop.Interrupted):
+        loop.train(run, report=stop_at(8))
+    assert run.reached == 8
+    assert {p.name for p in folder.glob("*.unusable")} == {"step-000000500.unusable", "step-000000600.unusable"}
+
+
+def test_a_checkpoint_of_another_architecture_leaves_the_weights_as_they_were(card_path: Path, tmp_path: Path) -> None:
+    straight = new_run(card_path, tmp_path / "a")
+    loop.train(straight)
+    wide = new_run(card_path, tmp_path / "b", "backbone.width=32")
+    loop.train(wide)
+    run = new_run(card_path, tmp_path / "c")
+    folder = run.path / "checkpoints"
+    folder.mkdir()
+    newest = sorted(wide.path.glob("checkpoints/step-*"))[-1]
+    with safe_open(newest, framework="pt") as file:
+        tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+        claims = (file.metadata() or {}) | {"config": run.config.hash, "step": "9"}
+    save_file(tensors, folder / "step-000000009.safetensors", claims)
+    loop.train(run)
+    assert same(straight, run)
+
+
+def test_tied_weights_can_be_saved(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from iclbench.backbones.gpt2 import GPT2
+
+    original = GPT2.__init__
+
+    def tied(self: GPT2, *arguments: object) -> None:
+        original(self, *arguments)
+        self.twin = self.read_out
+
+    monkeypatch.setattr(GPT2, "__init__", tied)
+    run = new_run(card_path, tmp_path)
+    loop.train(run)
+    assert torch.equal(weights(run)["twin.weight"], weights(run)["read_out.weight"])
+    run.load()
+
+
+def test_a_configuration_that_never_trained_gives_way(card_path: Path, tmp_path: Path) -> None:
+    bad = new_run(card_path, tmp_path, "backbone.width=15")
+    with pytest.raises(UsageError, match="multiple"):
+        loop.train(bad)
+    good = new_run(card_path, tmp_path)
+    loop.train(good)
+    assert good.finished
+
+
+@pytest.mark.parametrize("name", ["zero", "least-squares", "published-gpt2"])
+def test_names_that_the_tables_already_have_are_refused(card_path: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="another --name"):
+        create(tmp_path, resolve_run(str(card_path), "gpt2", "smoke"), name)
+
+
+def test_errors_of_a_family_are_not_blamed_on_the_results_folder(
+    card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from iclbench.families.linear import Linear
+
+    def missing(*arguments: object, **options: object) -> None:
+        raise FileNotFoundError(2, "No such file", "data.bin")
+
+    monkeypatch.setattr(Linear, "sample", missing)
+    with pytest.raises(FileNotFoundError):
+        loop.train(new_run(card_path, tmp_path))
+
+
 def test_diverged_loss_stops_with_advice_and_keeps_the_last_good_checkpoint(card_path: Path, tmp_path: Path) -> None:
     run = new_run(
         card_path,
@@ -146,7 +220,7 @@ def _hold(run: Run, ready, done) -> None:
 
 
 def test_same_name_with_other_settings_shows_the_difference(card_path: Path, tmp_path: Path) -> None:
-    new_run(card_path, tmp_path)
+    loop.train(new_run(card_path, tmp_path))
     with pytest.raises(UsageError, match=r"train\.lr: 0\.001 -> 0\.5"):
         new_run(card_path, tmp_path, "train.lr=0.5")
 
