@@ -30,6 +30,8 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
             lines,
             range(1, len(columns)),
         )
+        if any(line[0].endswith("*") for line in lines):
+            out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
         for _, row in values[values["status"] == "failed"].iterrows():
             out.print(f"failed: {row['run']}: {row['reason']}", markup=False, soft_wrap=True)
         out.print()
@@ -42,13 +44,15 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves, at)
+    full = int(curves.groupby("run").size().max()) if len(curves) else 0
     rows = []
     for run in [str(name) for name in areas.sort_values("value").index]:
         mine = curves[curves["run"] == run].set_index("n_context")
         cells = [_short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
+        sparse = "*" if len(mine) < full else ""
         named = {"oracle": f"{run} (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
-        rows.append([named, _interval(areas.loc[run]), f"{scores[run]:.3f}" if run in scores else "", *cells])
+        rows.append([named + sparse, _interval(areas.loc[run]), f"{scores[run]:.3f}" if run in scores else "", *cells])
     return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
 
 
