@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from iclbench.errors import DataError
+from iclbench.files import save_tensors
 
 _Record = TypeVar("_Record", bound="TensorRecord")
 
@@ -44,9 +45,6 @@ class TensorRecord:
         """Moved to `device`; floating-point tensors cast to `dtype`."""
         return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
 
-    def detach(self: _Record) -> _Record:
-        return self.map(Tensor.detach)
-
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor under its dotted path."""
         flat: dict[str, Tensor] = {}
@@ -59,16 +57,9 @@ class TensorRecord:
 
     def save(self, path: Path | str) -> None:
         """Write to one safetensors file."""
-        from safetensors.torch import save_file
-
         flat: dict[str, Tensor] = {}
         skeleton = _skeleton(self, "", flat)
-        # Copies, because safetensors refuses tensors that share memory (a mask is often also what is scored).
-        save_file(
-            {k: t.detach().clone(memory_format=torch.contiguous_format) for k, t in flat.items()},
-            str(path),
-            {"record": json.dumps(skeleton)},
-        )
+        save_tensors(Path(path), flat, {"record": json.dumps(skeleton)})
 
     @classmethod
     def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:

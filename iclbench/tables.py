@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -249,7 +249,3 @@ def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
 def files(table: TableName, results: Path) -> Iterator[Path]:
     """The parquet files of one table below a results folder, in a fixed order."""
     yield from sorted(p for p in results.rglob(f"*{table}.parquet") if not p.name.startswith("."))
-
-
-def table_names() -> tuple[TableName, ...]:
-    return get_args(TableName)

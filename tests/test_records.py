@@ -63,10 +63,6 @@ def test_joining_undoes_splitting(nested):
     assert same(cat([nested[:1], nested[1:2], nested[2:]]), nested)
 
 
-def test_detaching_leaves_no_graph():
-    assert not Layer(torch.ones(1, requires_grad=True) * 2).detach().keys.requires_grad
-
-
 def test_saving_and_loading_gives_the_same_record(nested, tmp_path):
     nested.save(tmp_path / "state.safetensors")
     loaded = Nested.load(tmp_path / "state.safetensors")
