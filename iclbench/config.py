@@ -111,14 +111,8 @@ class RunConfig(Strict):
 
     @property
     def trained(self) -> dict[str, Any]:
-        """What the weights depend on: everything but how the run is evaluated afterwards."""
-        plain = self.dump()
-        plain["task"] = {k: v for k, v in plain["task"].items() if k in _TRAINED_TASK_KEYS}
-        return plain
-
-    @property
-    def hash(self) -> str:
-        return content_hash(self.trained)
+        """What the weights depend on."""
+        return trained_part(self.dump())
 
     def dump(self) -> dict[str, Any]:
         """Plain values for TOML, which has no null."""
@@ -137,6 +131,12 @@ class RunConfig(Strict):
             head=self.task.head,
             question=self.task.question,
         )
+
+
+def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run's configuration in plain values, what the weights depend on: not how the run is evaluated afterwards."""
+    task = {key: value for key, value in plain["task"].items() if key in _TRAINED_TASK_KEYS}
+    return {**plain, "task": task}
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:

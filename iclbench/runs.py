@@ -17,16 +17,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iclbench.cards import names, read_toml, validate
-from iclbench.config import RunConfig, difference
+from iclbench.cards import content_hash, names, read_toml, validate
+from iclbench.config import RunConfig, difference, trained_part
 from iclbench.errors import IclbenchError, UnknownNameError, UsageError
 from iclbench.files import atomic
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
-
-
-_CHECKPOINT = re.compile(r"step-(\d{9})\.safetensors")
 
 
 def run_name(config: RunConfig) -> str:
@@ -57,11 +54,24 @@ class Run:
     def finished(self) -> bool:
         return self.weights.is_file()
 
+    @cached_property
+    def hash(self) -> str:
+        """What weights and checkpoints carry to show that they are this run's.
+
+        Taken over the file as it was written, so that a setting added to iclbench later does not disown old runs.
+        """
+        return content_hash(trained_part(read_toml(self.path / "config.toml")))
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Oldest first; files of any other name are none of ours."""
+        found = (self.path / "checkpoints").glob("step-*.safetensors")
+        return sorted(p for p in found if re.fullmatch(r"step-\d{9}", p.stem))
+
     @property
     def reached(self) -> int:
         """The step of the newest checkpoint, 0 without one."""
-        steps = [int(m[1]) for p in self.path.glob("checkpoints/*") if (m := _CHECKPOINT.fullmatch(p.name))]
-        return max(steps, default=0)
+        return int(self.checkpoints[-1].stem.removeprefix("step-")) if self.checkpoints else 0
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -88,15 +98,17 @@ class Run:
 
     def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
         """The trained backbone; raises `UsageError` when training has not finished or the weights do not fit."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors import SafetensorError, safe_open
 
         if not self.finished:
             raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
         backbone = self.build(data_dir)
         try:
-            backbone.load_state_dict(load_file(self.weights, device="cpu"))
-        except (SafetensorError, RuntimeError, OSError) as error:
+            with safe_open(self.weights, framework="pt") as file:
+                if (file.metadata() or {}).get("config") != self.hash:
+                    raise ValueError("they belong to another configuration")
+                backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+        except (SafetensorError, RuntimeError, ValueError, OSError) as error:
             first = str(error).splitlines()[0]
             raise UsageError(
                 f"{self.weights} does not hold the weights of run '{self.name}' ({first}); delete it, and the same "

@@ -54,7 +54,7 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
         return _backbone(short)
     runs = {run.name: run for run in all_runs(results)}
     if name in runs:
-        return {"run": name, "hash": runs[name].config.hash, **runs[name].config.dump()}
+        return {"run": name, "hash": runs[name].hash, **runs[name].config.dump()}
     raise UnknownNameError(
         "name", name, [*names("tasks"), *names("baselines"), *BACKBONES.names(), *runs], hint="(see iclbench list)"
     )

@@ -55,7 +55,7 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Con
     """The trained backbone of a run."""
     weights = hashlib.sha256(run.weights.read_bytes()).hexdigest() if run.finished else ""
     model = run.load(device, data_dir)
-    identity = content_hash({"config": run.config.hash, "weights": weights})
+    identity = content_hash({"config": run.hash, "weights": weights})
     return Contestant(
         run.config.backbone.name, run.name, "backbone", model, identity, run.config.seed, device=device,
         libraries={"torch": torch.__version__},

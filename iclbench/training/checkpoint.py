@@ -7,15 +7,14 @@ and curriculum are functions of it, so the step is all that remains to be kept. 
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from iclbench.files import save_tensors
+from iclbench.runs import Run
 
 log = logging.getLogger("iclbench")
 
@@ -41,9 +40,7 @@ class Progress:
     losses: list[float] = field(default_factory=list)
 
 
-def save(
-    folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress
-) -> Path:
+def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
     """Write `step-N.safetensors` and drop all but the last two."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
@@ -51,27 +48,22 @@ def save(
     tensors["log.pending"] = progress.pending
     tensors["log.steps"] = torch.tensor(progress.steps, dtype=torch.long)
     tensors["log.losses"] = torch.tensor(progress.losses, dtype=torch.float64)
-    metadata = {"config": config_hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
-    path = folder / f"step-{progress.step:09d}.safetensors"
-    save_tensors(path, tensors, metadata)
-    for old in found(folder)[:-KEEP]:
+    metadata = {"config": run.hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
+    save_tensors(run.path / "checkpoints" / f"step-{progress.step:09d}.safetensors", tensors, metadata)
+    for old in run.checkpoints[:-KEEP]:
         old.unlink()
-    return path
 
 
-def found(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first; files of any other name are none of ours."""
-    return sorted(p for p in folder.glob("step-*.safetensors") if re.fullmatch(r"step-\d{9}", p.stem))
+def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
+    """Load the newest checkpoint that is whole and belongs to this run.
 
-
-def restore(folder: Path, config_hash: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
-    """Load the newest checkpoint that is whole and belongs to this configuration; say which ones had to be passed
-    over."""
-    for path in sorted(folder.glob("step-*.safetensors"), reverse=True):
+    The others are named in a warning and set aside as `*.unusable`, so that they never take the place of a good one.
+    """
+    for path in reversed(run.checkpoints):
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                if metadata.get("config") != config_hash:
+                if metadata.get("config") != run.hash:
                     raise ValueError("it belongs to another configuration")
                 tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
             progress = Progress(

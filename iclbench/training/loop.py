@@ -76,8 +76,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
     family = config.task.build(data_dir)
     backbone = run.build(data_dir).to(device.name).train()
     optimiser = make_optimiser(backbone, settings)
-    folder = run.path / "checkpoints"
-    progress = checkpoint.restore(folder, config.hash, backbone, optimiser)
+    progress = checkpoint.restore(run, backbone, optimiser)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
     progress.pending = progress.pending.to(device.name)
     started, before = time.perf_counter(), progress.seconds
@@ -102,7 +101,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
         mean_loss()
         progress.seconds = before + time.perf_counter() - started
         with writing(run.path):
-            checkpoint.save(folder, config.hash, backbone, optimiser, progress)
+            checkpoint.save(run, backbone, optimiser, progress)
 
     with _signals() as stop:
         for step in range(progress.step, settings.steps):
@@ -161,15 +160,15 @@ def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progre
            "normaliser": normaliser, "status": "ok", "card": config.task.card, "version": __version__}
         for step, loss in zip(progress.steps, progress.losses, strict=True)
     ]  # fmt: skip
-    tables.write("values", curve, run.path / "values.parquet", {"config": config.hash})
+    tables.write("values", curve, run.path / "values.parquet", {"config": run.hash})
     measured = common | {"device": devices.label(device.name), "threads": device.threads, "version": __version__}
     costs = [
         measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
         measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
         measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.steps},
     ]
-    tables.write("costs", costs, run.path / "costs.parquet", {"config": config.hash})
-    save_tensors(run.weights, backbone.state_dict(), {"config": config.hash})
+    tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})
+    save_tensors(run.weights, backbone.state_dict(), {"config": run.hash})
 
 
 @contextlib.contextmanager

@@ -129,10 +129,22 @@ def test_a_checkpoint_of_another_architecture_leaves_the_weights_as_they_were(ca
     newest = sorted(wide.path.glob("checkpoints/step-*"))[-1]
     with safe_open(newest, framework="pt") as file:
         tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-        claims = (file.metadata() or {}) | {"config": run.config.hash, "step": "9"}
+        claims = (file.metadata() or {}) | {"config": run.hash, "step": "9"}
     save_file(tensors, folder / "step-000000009.safetensors", claims)
     loop.train(run)
     assert same(straight, run)
+
+
+def test_weights_of_another_run_are_refused(card_path: Path, tmp_path: Path) -> None:
+    run, other = new_run(card_path, tmp_path / "a"), new_run(card_path, tmp_path / "b", "train.lr=0.1")
+    for each in (run, other):
+        loop.train(each)
+    run.weights.write_bytes(other.weights.read_bytes())
+    with pytest.raises(UsageError, match=r"another configuration.*delete it"):
+        run.load()
+    run.weights.unlink()
+    loop.train(run)
+    run.load()
 
 
 def test_tied_weights_can_be_saved(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,10 +238,12 @@ def test_same_name_with_other_settings_shows_the_difference(card_path: Path, tmp
 
 
 def test_a_run_follows_its_card_in_what_only_concerns_evaluation(card_path: Path, tmp_path: Path) -> None:
-    before = new_run(card_path, tmp_path).config
+    first = new_run(card_path, tmp_path)
+    before, fingerprint = first.config, first.hash
     card_path.write_text(card_path.read_text().replace('"knn-3"', '"knn-3", "averaging"'))
-    after = new_run(card_path, tmp_path).config
-    assert after.hash == before.hash
+    again = new_run(card_path, tmp_path)
+    after = again.config
+    assert again.hash == fingerprint
     assert "averaging" in after.task.baselines
     assert after.task.card != before.task.card
 
