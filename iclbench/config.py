@@ -79,9 +79,8 @@ class TaskConfig(Strict):
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters."""
-        family: Family = family_class(self.family)(
-            validate(family_class(self.family).Parameters, self.parameters, f"task '{self.name}': parameters"), data_dir
-        )
+        cls = family_class(self.family)
+        family = cls(validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters"), data_dir)
         if (family.classes is None) == (self.head == "categorical"):
             kind = "regression" if family.classes is None else "classification"
             raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")

@@ -45,12 +45,14 @@ class Predictor:
         heads: the kinds of prediction it can give.
         uses_related: whether related datasets change its answers.
         removes_points: whether `State` can forget points again.
+        longest: points of the longest sequence it can take in, the query included; None where there is no limit.
     """
 
     order: ClassVar[Literal["causal", "set"]] = "set"
     heads: ClassVar[tuple[str, ...]] = ("point",)
     uses_related: ClassVar[bool] = False
     removes_points: ClassVar[bool] = False
+    longest: int | None = None
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -51,11 +51,9 @@ class Backbone(nn.Module, Predictor, abstract=True):
 
     Attributes:
         Settings: what a preset or `-o backbone.key=value` may set; the defaults are the paper's size.
-        longest: points of the longest sequence it can take in; None where there is no limit.
     """
 
     Settings: ClassVar[type[Strict]]
-    longest: int | None = None
     heads = tuple(HEADS)
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:

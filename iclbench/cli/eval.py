@@ -50,6 +50,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Score runs on frozen prompts, the task's baselines always beside them."""
+    from iclbench.cards import load_baseline
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import say
     from iclbench.errors import UsageError
@@ -63,7 +64,7 @@ def evaluate(
     if not runs:
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
     for name in baseline or []:
-        _check_baseline(name)
+        load_baseline(name)  # a mistyped name fails before anything is computed
     chosen = set_up_torch(device, threads)
     failed = 0
     evaluated: list[str] = []
@@ -118,12 +119,6 @@ def evaluate_run(  # type: ignore[no-untyped-def]
                 failed += 1
                 say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
     return failed
-
-
-def _check_baseline(name: str) -> None:
-    from iclbench.cards import load_baseline
-
-    load_baseline(name)
 
 
 def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:

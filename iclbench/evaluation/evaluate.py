@@ -73,7 +73,7 @@ def evaluate(
         baseline_names: instead of the card's baselines and oracles.
     """
     model = contestants.backbone(run, device, data_dir)
-    longest = getattr(model.predictor, "longest", None)
+    longest = model.predictor.longest
     task = task or run.config.task
     write_published(results, task)
     for shift in shifts:

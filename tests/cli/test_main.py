@@ -137,6 +137,23 @@ def test_extrapolating_beyond_learned_positions_is_refused(
     assert code == 2 and "learned positions for 8 examples" in err and "positions=none" in err
 
 
+def test_a_table_of_the_users_own_meets_the_model_and_the_baselines(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ("--results", tmp_path / "results")
+    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    rows = [f"{i},{i * i % 7},{3 * i - i * i % 7}" for i in range(40)]
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(["a,b,price", *rows]))
+    code, out, _ = run("eval", RUN, "--csv", table, "--target", "price", "--baseline", "zero", *results, capsys=capsys)
+    assert code == 0 and "csv-mine" in out and RUN in out
+    code, _, err = run("eval", RUN, "--csv", table, "--target", "prise", *results, capsys=capsys)
+    assert code == 2 and "did you mean 'price'" in err
+    table.write_text("\n".join(["a,b,price", *rows[:6]]))
+    code, _, err = run("eval", RUN, "--csv", table, "--target", "price", *results, capsys=capsys)
+    assert code == 2 and "rows" in err and err.count("\n") == 1
+
+
 def test_weights_of_another_model_are_refused(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
