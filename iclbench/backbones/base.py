@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.cards import Strict
-from iclbench.episodes import Episodes
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
 from iclbench.predictions import HEADS, Prediction
 from iclbench.predictor import Predictor
 
@@ -82,6 +83,22 @@ class Backbone(nn.Module, Predictor, abstract=True):
         each = self.ask(episodes, question).loss(episodes.asked.y)
         loss = (each * episodes.scored).sum() / episodes.scored.sum()
         return loss, {"loss": loss.detach()}
+
+    def predict_by_layer(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> list[Prediction]:
+        """What every layer, first to last, would answer if it were the last: its output at the targets, decoded by
+        the model's own final norm and read-out. The last of them equals `predict_targets`.
+
+        Raises:
+            UsageError: this backbone has no layers.
+        """
+        raise UsageError(f"{type(self).__name__} has no layers to probe (it does not write predict_by_layer)")
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Parameters as the optimiser groups them. A group may have `lr_factor`, by which the schedule's learning
+        rate is multiplied for it, and any option of the optimiser (`weight_decay`)."""
+        return [{"params": list(self.parameters())}]
 
     @property
     def parameter_count(self) -> int:

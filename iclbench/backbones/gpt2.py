@@ -11,7 +11,7 @@ Garg et al. learn them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,7 +94,8 @@ class GPT2(SequenceBackbone):
             causal = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()[::2]
             return F.scaled_dot_product_attention(q, k, v, attn_mask=causal)
 
-        return self._layers(tokens, attend, inputs_only=True)
+        *_, last = self._layers(tokens, attend, inputs_only=True)
+        return self.norm(last)
 
     def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         length, asked = tokens.shape[1], queries.shape[1]
@@ -110,7 +111,8 @@ class GPT2(SequenceBackbone):
             alone = _attend_past_and_self(q_asked, k, v, before, k_asked, v_asked)
             return torch.cat([sequence, alone], 2)
 
-        return self._layers(torch.cat([tokens, queries], 1), attend)[:, length:]
+        *_, last = self._layers(torch.cat([tokens, queries], 1), attend)
+        return self.norm(last[:, length:])
 
     def start(self, batch: int) -> KeyValueCache:
         weight = self.read_out.weight
@@ -135,11 +137,11 @@ class GPT2(SequenceBackbone):
             return F.scaled_dot_product_attention(q, keys[-1], values[-1], attn_mask=visible)
 
         if new:
-            self._layers(tokens, attend)
+            *_, _ = self._layers(tokens, attend)
             return KeyValueCache(tuple(keys), tuple(values), slots)
         return state
 
-    def peek(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+    def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         if self.positions is not None:
             queries = queries + self._position(state.mask.sum(1, keepdim=True))
         visible = state.mask[:, None, None].expand(-1, 1, queries.shape[1], -1)
@@ -149,10 +151,13 @@ class GPT2(SequenceBackbone):
 
         return self._layers(queries, attend)
 
+    def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+        return self.norm(hidden)
+
     def _layers(
         self, hidden: Float[Tensor, "B T D"], attend: _Attend, inputs_only: bool = False
-    ) -> Float[Tensor, "B T_out D"]:
-        """All blocks and the final norm. `inputs_only` keeps every second token from the last block's queries on."""
+    ) -> Iterator[Float[Tensor, "B T_out D"]]:
+        """Hidden vectors after each block. `inputs_only` keeps every second token from the last block's queries on."""
         block: Any
         for layer, block in enumerate(self.blocks):
             batch, _, width = hidden.shape
@@ -164,7 +169,7 @@ class GPT2(SequenceBackbone):
             hidden = hidden + block.attn.c_proj(mixed)
             inner = gelu_tanh(block.mlp.c_fc(block.ln_2(hidden)))
             hidden = hidden + block.mlp.c_proj(inner)
-        return self.norm(hidden)
+            yield hidden
 
     def _position(self, index: Int[Tensor, "*shape T"]) -> Float[Tensor, "*shape T D"]:
         assert self.positions is not None

@@ -7,7 +7,7 @@ to hidden vectors and can resume from a state; reading in, forking queries and r
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -75,8 +75,13 @@ class SequenceBackbone(Backbone, abstract=True):
         """The state after further tokens; where the mask is False there is no token."""
 
     @abstractmethod
-    def peek(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
-        """Hidden vectors of queries that each come next after the state, on their own."""
+    def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
+        """Hidden vectors after each layer, first to last, of queries that each come next after the state, on their
+        own."""
+
+    @abstractmethod
+    def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+        """What stands between the last layer and the read-out: the final norm, where there is one."""
 
     def predict_next(
         self,
@@ -106,7 +111,15 @@ class SequenceBackbone(Backbone, abstract=True):
         return self.update(self.start(len(context)), context)
 
     def query(self, state: Any, x: Float[Tensor, "batch targets dx"]) -> Prediction:
-        return self.read(self.read_out(self.peek(state, self.read_in.inputs(x))))
+        *_, last = self.peek_layers(state, self.read_in.inputs(x))
+        return self.read(self.read_out(self.finish(last)))
+
+    def predict_by_layer(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> list[Prediction]:
+        state = self.condition(context, related)
+        layers = self.peek_layers(state, self.read_in.inputs(x_target))
+        return [self.read(self.read_out(self.finish(hidden))) for hidden in layers]
 
     def update(self, state: Any, points: Points) -> State:
         return self.resume(state, self.read_in(points), points.mask.repeat_interleave(2, 1))

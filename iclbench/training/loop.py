@@ -115,7 +115,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
             if settings.clip:
                 torch.nn.utils.clip_grad_norm_(backbone.parameters(), settings.clip)
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(settings, step)
+                group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step)
             optimiser.step()
             progress.pending += loss.detach()
             progress.step = step + 1
@@ -143,9 +143,8 @@ def training_batch(
 def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:
     """Adam or AdamW over the backbone's parameter groups, fused where the device has it."""
     cls = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
-    return cls(
-        backbone.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
-    )
+    groups = backbone.parameter_groups()
+    return cls(groups, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
 
 
 def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progress: checkpoint.Progress) -> None:

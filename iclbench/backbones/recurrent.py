@@ -1,0 +1,118 @@
+"""Recurrent sequence models: blocks whose state has a fixed size, whatever the number of points.
+
+A block maps tokens to tokens and can go on from a state at any chunk length; one step is a chunk of length one. Pairs
+enter, so a chunk is two tokens at least, and a query is one token that comes next after a state and leaves no trace.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.predictor import State
+from iclbench.records import cat
+
+BlockState = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class RecurrentState(State):
+    """What each block keeps, batch first."""
+
+    layers: tuple[BlockState, ...]
+
+
+class RecurrentBlock(nn.Module, ABC):
+    """One layer of a recurrent sequence model, its residual connection and norm included."""
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """A whole sequence from its beginning."""
+
+    @abstractmethod
+    def start(self, batch: int) -> BlockState:
+        """The state before any token."""
+
+    @abstractmethod
+    def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
+        """A further chunk of at least one token, and the state after it."""
+
+    @abstractmethod
+    def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
+        """Queries that each come next after the state, on their own."""
+
+    @abstractmethod
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
+        """A whole sequence of N pairs, and queries of which the n-th comes next after the first n pairs."""
+
+
+class RecurrentBackbone(SequenceBackbone, abstract=True):
+    """A stack of recurrent blocks.
+
+    Args:
+        settings: of the subclass.
+        shape: the task.
+        width: D.
+        blocks: the layers, first to last.
+    """
+
+    def __init__(self, settings: Any, shape: TaskShape, width: int, blocks: Iterable[RecurrentBlock]) -> None:
+        super().__init__(settings, shape, width)
+        self.layers = nn.ModuleList(blocks)
+
+    def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
+        for block in self.layers:
+            tokens = block(tokens)
+        return self.finish(tokens[:, ::2])
+
+    def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        for block in self._blocks():
+            tokens, queries = block.fork(tokens, queries)
+        return self.finish(queries)
+
+    def start(self, batch: int) -> RecurrentState:
+        return RecurrentState(tuple(block.start(batch) for block in self._blocks()))
+
+    def resume(
+        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
+    ) -> RecurrentState:
+        """Episodes with equally many new tokens go together, each group without any padding."""
+        order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
+        counts = mask.sum(1)
+        groups = [torch.nonzero(counts == count).squeeze(1) for count in counts.unique()]
+        if len(groups) == 1:
+            return self._resume(state, tokens, order, int(counts[0]))
+        parts = [self._resume(state[rows], tokens[rows], order[rows], int(counts[rows[0]])) for rows in groups]
+        return cat(parts)[torch.argsort(torch.cat(groups))]
+
+    def _resume(self, state: RecurrentState, tokens: Tensor, order: Tensor, count: int) -> RecurrentState:
+        """The first `count` tokens in the order given, for all episodes."""
+        if count == 0:
+            return state
+        tokens = torch.take_along_dim(tokens, order[:, :count, None], 1)
+        after = []
+        for block, held in zip(self._blocks(), state.layers, strict=True):
+            tokens, new = block.resume(tokens, held)
+            after.append(new)
+        return RecurrentState(tuple(after))
+
+    def peek_layers(self, state: RecurrentState, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
+        for block, held in zip(self._blocks(), state.layers, strict=True):
+            queries = block.peek(queries, held)
+            yield queries
+
+    def _blocks(self) -> Iterator[RecurrentBlock]:
+        """The layers, typed."""
+        for block in self.layers:
+            assert isinstance(block, RecurrentBlock)
+            yield block
