@@ -126,7 +126,10 @@ FAMILIES = Registry(
 
 BACKBONES = Registry(
     "backbone",
-    {"gpt2": Entry("iclbench.backbones.gpt2:GPT2", "causal Transformer (Radford et al. 2019; Garg et al. 2022)")},
+    {
+        "gpt2": Entry("iclbench.backbones.gpt2:GPT2", "causal Transformer (Radford et al. 2019; Garg et al. 2022)"),
+        "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
+    },
 )
 
 ESTIMATORS = Registry(

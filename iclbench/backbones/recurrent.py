@@ -76,6 +76,7 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
         return self.finish(tokens[:, ::2])
 
     def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        tokens = tokens[:, : 2 * queries.shape[1]]  # no query sees what comes later
         for block in self._blocks():
             tokens, queries = block.fork(tokens, queries)
         return self.finish(queries)

@@ -1,0 +1,150 @@
+"""The selective scan in plain torch, made for CPUs: sequential in time, in place, tiled over the batch.
+
+A tile's state is small enough to stay in the cache. Saved for the way back are the inputs and the state before every
+eighth step; the states between are computed again. Each direction is one operation for autograd and `torch.compile`.
+exp is taken as exp2 (half the time on a CPU), the factor 1 / ln 2 folded into A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# State elements per tile of the batch: 512 KiB in float32.
+_TILE = 131_072
+# Steps from one kept state to the next.
+_STRIDE = 8
+# Below this many channels a batched product costs more than a multiplication and a sum.
+_NARROW = 256
+
+
+def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
+    """As `scan.selective_scan`."""
+    y, last, _ = _forward(u, dt, A, B, C, h0)
+    return y, last
+
+
+# Schemas are spelt out: annotations may be rewritten by run-time type checkers.
+@torch.library.custom_op(
+    "iclbench::selective_scan",
+    mutates_args=(),
+    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0) -> (Tensor, Tensor, Tensor)",
+)
+def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, last state, and the states before steps 0, 8, 16, ... as `(B, K, S, D)`."""
+    rate = A.T.contiguous() / math.log(2)
+    y, last = torch.empty_like(u, memory_format=torch.contiguous_format), torch.empty_like(h0)
+    kept = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
+    for part in _tiles(h0):
+        h = h0[part].clone()
+        decay, product = torch.empty_like(h), torch.empty_like(h)
+        dts, inputs, ys = dt[part].unbind(1), (dt[part] * u[part]).unbind(1), y[part].unbind(1)
+        columns, rows = B[part].unsqueeze(3).unbind(1), C[part].unsqueeze(3).unbind(1)
+        for t in range(u.shape[1]):
+            if t % _STRIDE == 0:
+                kept[part, t // _STRIDE] = h
+            torch.mul(dts[t].unsqueeze(1), rate, out=decay)
+            h.mul_(decay.exp2_()).addcmul_(columns[t], inputs[t].unsqueeze(1))
+            _sum_states(rows[t], h, product, ys[t])
+        last[part] = h
+    return y, last, kept
+
+
+@torch.library.custom_op(
+    "iclbench::selective_scan_backward",
+    mutates_args=(),
+    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor kept, Tensor grad_y, Tensor grad_last) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def _backward(
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, kept: Tensor, grad_y: Tensor, grad_last: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of u, dt, A, B, C and h0.
+
+    With g_t the gradient of h_t (that of later steps included): dB_t = g_t x_t, dC_t = h_t dy_t, dx_t = <B_t, g_t> for
+    x_t = dt_t u_t, and the log-decay dt_t A has gradient g_t exp(dt_t A) h_{t-1}.
+    """
+    a = A.T.contiguous()
+    rate = a / math.log(2)
+    grad_x, grad_dt = torch.empty_like(u), torch.empty_like(u)
+    grad_B, grad_C = torch.empty_like(B), torch.empty_like(C)
+    grad_a, grad_h0 = torch.zeros_like(a), torch.empty_like(grad_last)
+    steps = u.shape[1]
+    for part in _tiles(grad_last):
+        g = grad_last[part].clone()
+        product, summed = torch.empty_like(g), torch.zeros_like(g)
+        states = [torch.empty_like(g) for _ in range(_STRIDE + 1)]
+        decays = [torch.empty_like(g) for _ in range(_STRIDE)]
+        dts, inputs, gys = (t.unsqueeze(2).unbind(1) for t in (dt[part], dt[part] * u[part], grad_y[part]))
+        columns, rows = B[part].unsqueeze(3).unbind(1), C[part].unsqueeze(3).unbind(1)
+        gBs, gCs, gxs, gdts = (t[part].unbind(1) for t in (grad_B, grad_C, grad_x, grad_dt))
+        for start in reversed(range(0, steps, _STRIDE)):
+            stop = min(start + _STRIDE, steps)
+            states[0].copy_(kept[part, start // _STRIDE])
+            for i, t in enumerate(range(start, stop)):
+                torch.mul(dts[t], rate, out=decays[i])
+                torch.mul(states[i], decays[i].exp2_(), out=states[i + 1])
+                states[i + 1].addcmul_(columns[t], inputs[t])
+            for i, t in reversed(list(enumerate(range(start, stop)))):
+                g.addcmul_(rows[t], gys[t])
+                _sum_channels(gys[t], states[i + 1], product, gCs[t])
+                _sum_channels(inputs[t], g, product, gBs[t])
+                _sum_states(columns[t], g, product, gxs[t])
+                g.mul_(decays[i])
+                torch.mul(g, states[i], out=product)
+                summed.addcmul_(product, dts[t])
+                torch.sum(product.mul_(a), 1, out=gdts[t])
+        grad_a += summed.sum(0)
+        grad_h0[part] = g
+    return grad_x * dt, grad_dt.addcmul_(grad_x, u), grad_a.T.contiguous(), grad_B, grad_C, grad_h0
+
+
+@_forward.register_fake
+def _(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    kept = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
+    return torch.empty_like(u, memory_format=torch.contiguous_format), torch.empty_like(h0), kept
+
+
+@_backward.register_fake
+def _(
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, kept: Tensor, grad_y: Tensor, grad_last: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    a, b, c, d, e, f = (torch.empty_like(t) for t in (u, dt, A, B, C, grad_last))
+    return a, b, c, d, e, f
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:5], output[2])
+
+
+def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_kept: Tensor) -> tuple[Tensor, ...]:
+    return _backward(*ctx.saved_tensors, grad_y.contiguous(), grad_last.contiguous())
+
+
+_forward.register_autograd(_differentiate, setup_context=_remember)
+
+
+def _sum_states(column: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
+    """out[b, d] = sum over s of column[b, s, 0] h[b, s, d]. Narrow products cost more as calls than as arithmetic."""
+    if h.shape[2] < _NARROW:
+        torch.sum(torch.mul(column, h, out=scratch), 1, out=out)
+    else:
+        torch.bmm(column.mT, h, out=out.unsqueeze(1))
+
+
+def _sum_channels(row: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
+    """out[b, s] = sum over d of row[b, 0, d] h[b, s, d]."""
+    if h.shape[2] < _NARROW:
+        torch.sum(torch.mul(row, h, out=scratch), 2, out=out)
+    else:
+        torch.bmm(row, h.mT, out=out.unsqueeze(1))
+
+
+def _tiles(h: Tensor) -> Iterator[slice]:
+    """The batch in slices whose states fit into the cache."""
+    size = max(1, _TILE // max(1, h[0].numel() if len(h) else 1))
+    return (slice(start, start + size) for start in range(0, len(h), size))
