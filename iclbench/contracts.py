@@ -309,6 +309,19 @@ def states_can_be_indexed_and_saved(
     _assert_close(predictor.query(loaded, x), expected, tolerance, "a saved and loaded state answers otherwise")
 
 
+# Backbones with layers.
+
+
+@_contract(lambda predictor: bool(getattr(predictor, "layered", False)))
+def the_last_layer_is_the_answer(predictor: Any, episodes: Episodes, tolerance: Tolerance = Tolerance()) -> None:
+    """Decoded, the last layer's output at the targets is what `predict_targets` answers."""
+    context, x = episodes.context, _queries(episodes)
+    with torch.no_grad():
+        layers = predictor.predict_by_layer(context, x, episodes.related)
+    expected = _targets(predictor, episodes, context, x)
+    _assert_close(layers[-1], expected, tolerance, "the last layer's answer differs from predict_targets")
+
+
 # Trainable backbones.
 
 

@@ -84,6 +84,11 @@ class Backbone(nn.Module, Predictor, abstract=True):
         loss = (each * episodes.scored).sum() / episodes.scored.sum()
         return loss, {"loss": loss.detach()}
 
+    @property
+    def layered(self) -> bool:
+        """Whether there are layers to probe: `predict_by_layer` is written."""
+        return type(self).predict_by_layer is not Backbone.predict_by_layer
+
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:

@@ -7,6 +7,7 @@ is a row with a reason and is tried again on the next call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.runs import writing
 
 Rows = list[dict[str, object]]
+Tables = dict[tables.TableName, Rows | pd.DataFrame]
 
 
 def cell_path(results: Path, contestant: Contestant, prompts: PromptSet, table: str = "values") -> Path:
@@ -47,35 +49,41 @@ def is_done(results: Path, contestant: Contestant, prompts: PromptSet) -> bool:
 
 
 def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> str | None:
-    """Compute and write one cell; returns the reason if it failed."""
-    cost = Measure(contestant.device)
-    try:
+    """Score one contestant by the question `next`; returns the reason if it failed."""
+
+    def work() -> Tables:
         prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
-        with cost:
+        with Measure(contestant.device) as cost:
             curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
+        return {
+            "errors": _error_rows(contestant, prompts, curve),
+            "costs": _cost_rows(contestant, prompts, cost),
+            "values": _value_rows(contestant, prompts, curve),
+        }
+
+    return compute_cell(results, contestant, prompts, "next", work)
+
+
+def compute_cell(
+    results: Path, contestant: Contestant, prompts: PromptSet, evaluator: str, work: Callable[[], Tables]
+) -> str | None:
+    """Do the work of one cell and write its tables, `values` last; returns the reason if the work failed."""
+    try:
+        found = work()
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        failed = _row(contestant, prompts) | {"metric": "squared_error", "status": "failed", "reason": reason}
+        failed = row(contestant, prompts, evaluator) | {"metric": "squared_error", "status": "failed", "reason": reason}
         with writing(results):
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})
         return reason
     metadata = {"cell": cell_hash(contestant, prompts)} | {f"library.{k}": v for k, v in contestant.libraries.items()}
     with writing(results):
-        tables.write(
-            "errors",
-            _error_rows(contestant, prompts, curve),
-            cell_path(results, contestant, prompts, "errors"),
-            metadata,
-        )
-        costs = _cost_rows(contestant, prompts, cost)
-        tables.write("costs", costs, cell_path(results, contestant, prompts, "costs"), metadata)
-        tables.write(
-            "values", _value_rows(contestant, prompts, curve), cell_path(results, contestant, prompts), metadata
-        )
+        for name in sorted(found, key=lambda name: name == "values"):
+            tables.write(name, found[name], cell_path(results, contestant, prompts, name), metadata)
     return None
 
 
-def _row(contestant: Contestant, prompts: PromptSet) -> dict[str, object]:
+def row(contestant: Contestant, prompts: PromptSet, evaluator: str) -> dict[str, object]:
     """What all rows of a cell share."""
     return {
         "run": contestant.run,
@@ -86,7 +94,7 @@ def _row(contestant: Contestant, prompts: PromptSet) -> dict[str, object]:
         "preset": prompts.preset,
         "seed": contestant.seed,
         "shift": prompts.shift,
-        "evaluator": "next",
+        "evaluator": evaluator,
         "prompt_set": prompts.id,
         "card": prompts.task.card,
         "status": "ok",
@@ -97,20 +105,21 @@ def _row(contestant: Contestant, prompts: PromptSet) -> dict[str, object]:
 def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Rows:
     rows: Rows = []
     for metric, scores in curve.scores.items():
-        shared = _row(contestant, prompts) | {"normaliser": curve.normaliser if metric == "squared_error" else 1.0}
+        normaliser = curve.normaliser if metric == "squared_error" else 1.0
+        shared = row(contestant, prompts, "next") | {"normaliser": normaliser}
         rows += [
             shared | {"metric": metric, "n_context": n} | summary
-            for n, summary in zip(curve.prefixes, _summaries(scores, prompts.seed), strict=True)
+            for n, summary in zip(curve.prefixes, summaries(scores, prompts.seed), strict=True)
             if summary["n_episodes"]
         ]
         if metric == "squared_error":
             area = curve.area(metric)[:, None]
-            rows += [shared | {"metric": "auc"} | s for s in _summaries(area, prompts.seed) if s["n_episodes"]]
+            rows += [shared | {"metric": "auc"} | s for s in summaries(area, prompts.seed) if s["n_episodes"]]
     return rows
 
 
-def _summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
-    """Mean and interval of every column."""
+def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
+    """Mean and interval of every column of `(episodes, columns)`."""
     low, high = bootstrap_interval(scores, seed)
     counts = np.isfinite(scores).sum(0)
     means = np.nansum(scores, 0) / np.maximum(counts, 1)

@@ -73,22 +73,27 @@ def evaluate(
         baseline_names: instead of the card's baselines and oracles.
     """
     model = contestants.backbone(run, device, data_dir)
-    longest = model.predictor.longest
     task = task or run.config.task
     write_published(results, task)
     for shift in shifts:
         prompts = PromptSet(task, run.config.preset, shift, seed, data_dir, family)
-        if longest is not None and prompts.context_points >= longest:
-            raise UsageError(
-                f"run '{run.name}' has learned positions for {longest - 1} examples and a query, asked for "
-                f"{prompts.context_points}; train one with -o backbone.positions=none to go beyond"
-            )
+        refuse_too_long(model, prompts.context_points)
         field = [model, *contestants.baselines(prompts, baseline_names)]
         for contestant in field:
             cached = cells.is_done(results, contestant, prompts)
             reason = None if cached else cells.evaluate_cell(results, contestant, prompts)
             yield Cell(contestant, prompts, cached, reason)
         cells.write_scores(results, prompts)
+
+
+def refuse_too_long(model: Contestant, examples: int) -> None:
+    """Raise `UsageError` when the backbone cannot take in so many examples and a query."""
+    longest = model.predictor.longest
+    if longest is not None and examples >= longest:
+        raise UsageError(
+            f"run '{model.run}' has learned positions for {longest - 1} examples and a query, asked for {examples}; "
+            "train one with -o backbone.positions=none to go beyond"
+        )
 
 
 def write_published(results: Path, task: TaskConfig) -> None:

@@ -72,9 +72,13 @@ class PromptSet:
     @cached_property
     def episodes(self) -> Episodes:
         """The frozen episodes, on the CPU."""
-        sizes = [min(BLOCK, self.task.episodes - start) for start in range(0, self.task.episodes, BLOCK)]
+        return self.draw("prompts", self.task.episodes, self.context_points + 1)
+
+    def draw(self, stream: str, episodes: int, points: int) -> Episodes:
+        """Episodes of the named stream, block by block."""
+        sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
         blocks = [
-            self.family.sample(size, self.context_points + 1, generator(self.seed, "prompts", block), shift=self.shift)
+            self.family.sample(size, points, generator(self.seed, stream, block), shift=self.shift)
             for block, size in enumerate(sizes)
         ]
         return cat(blocks)

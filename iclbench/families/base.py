@@ -33,6 +33,7 @@ class Family(ABC):
         classes: number of classes, None for regression.
         x_shape: how to unfold `x` into an image, None where it is a plain vector.
         shift_kinds: the shifts it can be evaluated under; see `iclbench.families.shifts`.
+        linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
     """
 
     Parameters: ClassVar[type[Strict]]
@@ -40,6 +41,7 @@ class Family(ABC):
     classes: int | None = None
     x_shape: tuple[int, ...] | None = None
     shift_kinds: ClassVar[frozenset[str]] = frozenset()
+    linear_in_x: ClassVar[bool] = False
 
     def __init__(self, parameters: Any, data_dir: Path | None = None) -> None:
         self.parameters = parameters

@@ -20,6 +20,8 @@ from iclbench.families.sampling import normal, skewed_inputs
 class Linear(FunctionFamily):
     """w ~ N(0, I), x ~ N(0, I); variance d. Least squares is Bayes-optimal."""
 
+    linear_in_x = True
+
     @property
     def normaliser(self) -> float:
         return float(self.x_dim)

@@ -97,6 +97,14 @@ class QueriesLeaveTraces(Sound):
         return answer
 
 
+class LastLayerIsAnother(Sound):
+    layered = True
+
+    def predict_by_layer(self, context: Points, x_target: Tensor, related: Points | None = None) -> list[Point]:
+        answer = self.predict_targets(context, x_target, related)
+        return [answer, Point(1.01 * answer.mean)]
+
+
 @dataclass(frozen=True)
 class Summed(State):
     """Everything in one row: no batch axis to index."""
@@ -180,6 +188,7 @@ BREAKS = {
     "phases_equal_the_question": QueriesLeaveTraces,
     "update_equals_conditioning_on_everything": Forgets,
     "states_can_be_indexed_and_saved": StateWithoutBatchAxis,
+    "the_last_layer_is_the_answer": LastLayerIsAnother,
     "a_gradient_step_lowers_the_loss": Climbs,
     "saved_weights_give_the_same_answers": KeepsAWeightToItself,
 }
