@@ -1,0 +1,111 @@
+"""Mamba: the papers' size, mamba-ssm's names and initialisation, agreement with transformers, and its states."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.depthwise import causal_convolution
+from iclbench.backbones.mamba import Mamba, MambaSettings
+from iclbench.episodes import Points
+
+
+def model(**settings: object) -> Mamba:
+    torch.manual_seed(0)
+    sizes = {"layers": 3, "width": 24, "state": 4, **settings}
+    return Mamba(MambaSettings(**sizes), TaskShape(x_dim=5, points=12)).eval()
+
+
+def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, count, dim, generator=draw)
+    return Points.full(x, torch.randn(batch, count, 1, generator=draw))
+
+
+def theirs(ours: Mamba) -> torch.nn.Module:
+    """`transformers.MambaModel` with our weights; their layers carry the same names."""
+    from transformers import MambaConfig, MambaModel
+
+    s = ours.settings
+    config = MambaConfig(
+        vocab_size=1, hidden_size=s.width, state_size=s.state, num_hidden_layers=s.layers, conv_kernel=s.conv,
+        expand=s.expand, time_step_rank=math.ceil(s.width / 16), use_cache=False,
+    )  # fmt: skip
+    other = MambaModel(config).eval()
+    own = {k: v for k, v in ours.state_dict().items() if k.startswith(("layers.", "norm_f."))}
+    missing, unexpected = other.load_state_dict(own, strict=False)
+    assert not unexpected
+    assert missing == ["embeddings.weight"]
+    return other
+
+
+def test_the_papers_model_has_the_papers_parameters() -> None:
+    """10.52 million."""
+    assert Mamba(MambaSettings(), TaskShape(x_dim=20, points=41)).parameter_count == pytest.approx(10.52e6, rel=1e-3)
+
+
+def test_agrees_with_transformers_for_the_same_weights() -> None:
+    ours, batch = model(), points()
+    with torch.no_grad():
+        hidden = theirs(ours)(inputs_embeds=ours.read_in(batch)).last_hidden_state
+        expected = ours.read_out(hidden[:, ::2])
+    torch.testing.assert_close(ours.predict_next(batch).mean, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_gradients_agree_with_transformers_for_the_same_weights() -> None:
+    ours, batch = model(), points()
+    other = theirs(ours)
+    ours.predict_next(batch).loss(batch.y).mean().backward()
+    hidden = other(inputs_embeds=ours.read_in(batch).detach()).last_hidden_state
+    (ours.read_out(hidden[:, ::2]) - batch.y).square().sum(-1).mean().backward()
+    expected = dict(other.named_parameters())
+    for name, p in ours.named_parameters():
+        if name in expected:
+            torch.testing.assert_close(p.grad, expected[name].grad, atol=2e-6, rtol=1e-4, msg=name)
+
+
+def test_initialised_as_mamba_ssm_does() -> None:
+    """Default linear layers, outputs divided by sqrt(layers), steps in [0.001, 0.1], A = -(1, ..., S), D = 1."""
+    mixer = model(layers=4, width=64, state=16).layers[1].mixer
+    assert mixer.in_proj.weight.std().item() == pytest.approx(1 / math.sqrt(3 * 64), rel=0.05)
+    assert mixer.out_proj.weight.std().item() == pytest.approx(1 / math.sqrt(3 * 128) / 2, rel=0.05)
+    steps = F.softplus(mixer.dt_proj.bias)
+    assert steps.min() >= 1e-3 - 1e-6
+    assert steps.max() <= 1e-1 + 1e-5
+    assert steps.log().mean().item() == pytest.approx(math.log(1e-2), abs=0.4)
+    torch.testing.assert_close(torch.exp(mixer.A_log), torch.arange(1.0, 17).expand(128, 16))
+    assert bool((mixer.D == 1).all())
+
+
+def test_any_chunks_give_the_whole() -> None:
+    """transformers' own cache restarts on chunks of more than one token; pairs need two."""
+    ours, batch = model(), points()
+    tokens = ours.read_in(batch)
+    block = ours.layers[0]
+    whole = block(tokens)
+    for sizes in ([1] * 24, [2] * 12, [5, 1, 11, 7], [24]):
+        state, parts = block.start(3), []
+        for chunk in tokens.split(sizes, 1):
+            y, state = block.resume(chunk, state)
+            parts.append(y)
+        torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-6, rtol=1e-5)
+
+
+def test_the_state_does_not_grow() -> None:
+    ours = model()
+    few, many = (ours.condition(points(count=n)).nbytes for n in (4, 12))
+    assert few == many == 3 * 3 * (3 + 4) * 48 * 4
+
+
+def test_the_convolution_is_the_librarys_with_channels_last() -> None:
+    draw = torch.Generator().manual_seed(2)
+    given = [torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((2, 9, 3), (3, 4), (3,))]
+
+    def library(padded: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.conv1d(padded.mT, weight.unsqueeze(1), bias, groups=3).mT
+
+    torch.testing.assert_close(causal_convolution(*given), library(*given))
+    assert torch.autograd.gradcheck(causal_convolution, [t.requires_grad_() for t in given])
