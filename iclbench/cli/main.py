@@ -15,6 +15,7 @@ from iclbench.cli.demo import demo
 from iclbench.cli.doctor import doctor
 from iclbench.cli.eval import evaluate
 from iclbench.cli.list import list_things
+from iclbench.cli.probe import probe
 from iclbench.cli.report import report
 from iclbench.cli.show import show
 from iclbench.cli.train import train
@@ -35,6 +36,7 @@ app.command("list")(list_things)
 app.command("show")(show)
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command("probe")(probe)
 app.command("report")(report)
 app.command("check")(check)
 app.command("doctor")(doctor)

@@ -1,0 +1,166 @@
+"""Probing runs: every layer of the model, with gradient descent and reference levels on the same queries beside it.
+
+Rows of `values`, all with evaluator `probe` and `n_context` k: axis `layer` (squared_error after scale and shift,
+squared_error_raw before, scale, shift and their standard deviations over tasks), axis `gd_step` (squared_error) and no
+axis for reference levels (squared_error). Evaluator `gamma_search` holds the search for GD++'s gamma: axis `gamma`
+(squared_error), and the best of them (metric gamma). Intervals are over tasks. Errors per task are not kept: the table
+`errors` has no column for the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.backbones.base import Backbone
+from iclbench.errors import UsageError
+from iclbench.evaluation import cells, contestants
+from iclbench.evaluation.cells import Rows, Tables
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.evaluate import Cell, refuse_too_long
+from iclbench.predictions import Point
+from iclbench.predictor import Oracle
+from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
+from iclbench.probing.layers import decode_layers, probe_layers
+from iclbench.probing.probe_set import ProbeSet
+from iclbench.runs import Run
+
+EVALUATOR, SEARCH = "probe", "gamma_search"
+
+
+class NotProbedError(UsageError):
+    """A run that there is nothing to probe of."""
+
+
+def probe(
+    results: Path,
+    run: Run,
+    contexts: Sequence[int] | None = None,
+    *,
+    fit: int = 10,
+    test: int = 40,
+    tasks: int = 128,
+    shift: str = "none",
+    seed: int = 0,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+) -> Iterator[Cell]:
+    """Probe a run at each context size, yielding every cell when it is done.
+
+    Args:
+        results: results folder.
+        run: a finished run with layers.
+        contexts: examples in context; None: the trained number.
+        fit: queries on which scale and shift are fitted.
+        test: queries that are scored.
+        tasks: episodes.
+        shift: change of the distribution.
+        seed: seed of the probe set.
+        device: where the backbone computes.
+        data_dir: where families find their data sets.
+
+    Raises:
+        NotProbedError: the run has no layers, or answers with class labels.
+        UsageError: it is not finished, or cannot take in so many examples.
+    """
+    model = contestants.backbone(run, device, data_dir)
+    if not (isinstance(model.predictor, Backbone) and model.predictor.layered):
+        raise NotProbedError(
+            f"run '{run.name}' has no layers to probe: its backbone '{model.name}' does not write predict_by_layer"
+        )
+    if run.config.task.head == "categorical":
+        raise NotProbedError(f"run '{run.name}' answers with class labels; the probe reads numbers")
+    sizes = list(dict.fromkeys(contexts or [run.config.task.points]))
+    refuse_too_long(model, max(sizes))
+    for context in sizes:
+        prompts = ProbeSet(
+            run.config.task, run.config.preset, shift, seed, data_dir, context=context, fit=fit, test=test, tasks=tasks
+        )
+        for contestant, work in _field(model, prompts):
+            cached = cells.is_done(results, contestant, prompts)
+            reason = None if cached else cells.compute_cell(results, contestant, prompts, EVALUATOR, work)
+            yield Cell(contestant, prompts, cached, reason)
+
+
+def references(prompts: ProbeSet) -> list[str]:
+    """The baselines and oracles whose levels are drawn beside the layers."""
+    exact = ["least-squares"] if prompts.family.linear_in_x else []
+    return list(dict.fromkeys(["zero", *exact, *prompts.task.oracles]))
+
+
+def _field(model: Contestant, prompts: ProbeSet) -> Iterator[tuple[Contestant, Callable[[], Tables]]]:
+    """Who meets this probe set, and what there is to do for each."""
+    yield model, partial(_layers, model, prompts)
+    for reference in contestants.baselines(prompts, references(prompts)):
+        yield reference, partial(_level, reference, prompts)
+    if prompts.family.linear_in_x:
+        for descent in DESCENTS:
+            yield descent.contestant, partial(_descent, descent, prompts)
+
+
+def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
+    assert isinstance(model.predictor, Backbone)
+    decoded = decode_layers(model.predictor, prompts, model.device)
+    normaliser = prompts.family.normaliser
+    found = probe_layers(decoded, prompts.episodes.asked.y.double(), prompts.fit, normaliser)
+    layers = [float(layer) for layer in range(1, len(decoded) + 1)]
+    shared = _row(model, prompts) | {"axis": "layer"}
+    rows: Rows = []
+    for metric, scores in (("squared_error", found.error), ("squared_error_raw", found.raw_error)):
+        rows += _along(shared | {"metric": metric, "normaliser": normaliser}, layers, scores, prompts.seed)
+    for metric, numbers in (("scale", found.scale), ("shift", found.shift)):
+        plain = shared | {"normaliser": 1.0}
+        rows += _along(plain | {"metric": metric}, layers, numbers, prompts.seed)
+        rows += [
+            plain | {"metric": f"{metric}_std", "axis_value": layer, "value": std, "n_episodes": prompts.tasks}
+            for layer, std in zip(layers, numbers.std(0).tolist(), strict=True)
+        ]
+    return {"values": rows}
+
+
+def _level(reference: Contestant, prompts: ProbeSet) -> Tables:
+    episodes, predictor = prompts.episodes, reference.predictor
+    informed = predictor.informed(episodes.truth) if isinstance(predictor, Oracle) else predictor
+    answer = informed.predict_targets(episodes.context, episodes.asked.x, episodes.related)
+    assert isinstance(answer, Point)
+    errors = (answer.mean - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
+    normaliser = prompts.family.normaliser
+    (level,) = cells.summaries((errors / normaliser).numpy()[:, None], prompts.seed)
+    return {"values": [_row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser} | level]}
+
+
+def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
+    normaliser = prompts.family.normaliser
+    shared = _row(descent.contestant, prompts) | {"normaliser": normaliser, "metric": "squared_error"}
+    rows: Rows = []
+    gamma = 0.0
+    if descent.step_size is not None:
+        search = tune_gamma(prompts, descent.step_size)
+        gamma = search.best
+        candidates = zip(search.grid.tolist(), search.errors.tolist(), strict=True)
+        told = shared | {"evaluator": SEARCH, "n_episodes": prompts.tasks}
+        rows += [told | {"axis": "gamma", "axis_value": g, "value": e} for g, e in candidates if np.isfinite(e)]
+        how = (
+            f"the best of {len(search.grid)} from {search.grid[0]:.0e} to {search.grid[-1]:.0e} after {STEPS} steps on "
+            f"{prompts.tasks} tasks of an independent draw"
+        )
+        rows.append(told | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": how})
+    errors = step_errors(prompts, gamma, descent.step_size or "raw")
+    rows += _along(shared | {"axis": "gd_step"}, [float(step) for step in range(1, STEPS + 1)], errors, prompts.seed)
+    return {"values": rows}
+
+
+def _row(contestant: Contestant, prompts: ProbeSet) -> dict[str, object]:
+    return cells.row(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}
+
+
+def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:
+    """Mean over tasks and interval at every value of the axis."""
+    found = cells.summaries(scores.to(torch.float64).numpy(), seed)
+    return [shared | {"axis_value": at} | one for at, one in zip(axis, found, strict=True) if one["n_episodes"]]

@@ -1,0 +1,89 @@
+"""Frozen probe sets: per episode a context, queries to fit scale and shift on, and queries to score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from iclbench.cards import content_hash
+from iclbench.episodes import Episodes
+from iclbench.errors import UsageError
+from iclbench.evaluation.prompts import VERSION as PROMPTS_VERSION
+from iclbench.evaluation.prompts import PromptSet
+
+# Raised whenever a change of the probe gives other numbers for the same episodes.
+VERSION = 1
+# Points per forward pass: bounds memory, and is a function of the sizes alone so that results do not depend on the
+# machine.
+_POINTS = 64 * 41
+# Shifts whose queries belong to one prefix each, or that only say how many points there are.
+_NOT_PROBED = {
+    "orthogonal-query": "its queries are orthogonal to one prefix each",
+    "repeated-query": "its queries repeat points of one prefix each",
+    "points": "write --context N instead",
+}
+
+
+@dataclass(frozen=True)
+class ProbeSet(PromptSet):
+    """The episodes of (task, shift, seed) at one context size; k, m and n of the paper.
+
+    Attributes:
+        context: k, the examples that everybody is conditioned on.
+        fit: m, the queries on which scale and shift are fitted.
+        test: n, the queries on which everybody is scored.
+        tasks: episodes.
+
+    Raises:
+        UsageError: the shift does not apply to the task, or has no queries of their own.
+    """
+
+    context: int = field(kw_only=True)
+    fit: int = field(default=10, kw_only=True)
+    test: int = field(default=40, kw_only=True)
+    tasks: int = field(default=128, kw_only=True)
+
+    def __post_init__(self) -> None:
+        kind = self.family.parse_shift(self.shift).kind
+        if kind in _NOT_PROBED:
+            raise UsageError(f"the shift '{kind}' cannot be probed: {_NOT_PROBED[kind]}")
+
+    @property
+    def context_points(self) -> int:
+        return self.context
+
+    @cached_property
+    def id(self) -> str:
+        """Readable name and content hash."""
+        frozen = {
+            "family": self.task.family,
+            "parameters": self.task.parameters,
+            "data": self.family.fingerprint,
+            "sizes": [self.context, self.fit, self.test, self.tasks],
+            "shift": self.shift,
+            "seed": self.seed,
+            "version": [PROMPTS_VERSION, VERSION],
+        }
+        name = f"{self.task.name}-{self.preset}-{self.shift}-probe{self.context}"
+        return f"{name}-{content_hash(frozen, 8)}"
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """Contexts of k points; the targets are the m queries to fit on and then the n to score."""
+        return self._split("probe")
+
+    @cached_property
+    def tuning(self) -> Episodes:
+        """As many independent episodes of the same distribution, to tune a method on."""
+        return self._split("probe-tuning")
+
+    def blocks(self) -> Iterator[Episodes]:
+        """The episodes in the portions in which they are computed."""
+        size = max(1, _POINTS // (self.context + self.fit + self.test))
+        return (self.episodes[start : start + size] for start in range(0, self.tasks, size))
+
+    def _split(self, stream: str) -> Episodes:
+        drawn = self.draw(stream, self.tasks, self.context + self.fit + self.test)
+        targets = drawn.asked.span(self.context)
+        return replace(drawn, context=drawn.context.span(0, self.context), targets=targets, scored=targets.mask)
