@@ -33,7 +33,11 @@ def evaluate(
         ),
     ] = None,
     shift: Annotated[
-        list[str] | None, typer.Option("--shift", help="Also evaluate under this shift; 'all': every one of the card.")
+        list[str] | None,
+        typer.Option(
+            "--shift",
+            help="Also evaluate under this shift, as SHIFT+points-N up to N examples; 'all': every one of the card.",
+        ),
     ] = None,
     baseline: Annotated[
         list[str] | None, typer.Option("--baseline", help="Only these baselines instead of the card's.")

@@ -50,8 +50,7 @@ class PromptSet:
     @property
     def context_points(self) -> int:
         """The largest number of context points."""
-        shift = Shift.parse(self.shift)
-        return int(shift.value) if shift.kind == "points" else self.task.points
+        return Shift.parse(self.shift).examples or self.task.points
 
     @cached_property
     def id(self) -> str:

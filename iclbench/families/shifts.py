@@ -1,7 +1,7 @@
 """Named changes of the distribution at evaluation (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9).
 
 A shift is a kind and, for some kinds, a number: `orthants`, `input-scale-2`, `weight-scale-0.333`, `noisy-1`,
-`points-160`. The functions are those of the task itself. Kinds that constrain directions draw x from N(0, I), as the
+`points-160`; any of them goes up to more examples as `orthants+points-160`. The functions are those of the task itself. Kinds that constrain directions draw x from N(0, I), as the
 papers do for models trained on skewed inputs too; the others keep the task's own inputs.
 
 - `orthants`: all context inputs in one random orthant per episode, the query free;
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -65,20 +65,28 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Shift:
-    """One parsed shift: its kind and its number."""
+    """One parsed shift: its kind, its number, and `examples` in context if not the trained number."""
 
     kind: str
     value: float = 1.0
+    examples: int | None = None
 
     @classmethod
     def parse(cls, name: str) -> Shift:
-        """Read `kind` or `kind-number`.
+        """Read `kind`, `kind-number` or either of them with `+points-N`.
 
         Raises:
             UnknownNameError: no such kind.
             UsageError: a number is missing, not positive, or goes with a kind that has none.
         """
-        found = re.fullmatch(r"(.+?)(?:-([0-9.]+))?", canonical(name))
+        base, plus, longer = canonical(name).partition("+")
+        if plus:
+            length = cls.parse(longer)
+            if length.kind != "points" or base == "none" or base.startswith("points-"):
+                raise UsageError(f"shift '{name}': only the number of examples can be joined to another shift, "
+                                 "like orthants+points-160")  # fmt: skip
+            return replace(cls.parse(base), examples=length.examples)
+        found = re.fullmatch(r"(.+?)(?:-([0-9.]+))?", base)
         kind, number = found.groups() if found else (name, None)
         if kind not in KINDS:
             raise UnknownNameError("shift", kind, KINDS)
@@ -93,7 +101,7 @@ class Shift:
         if value is None or (kind == "points" and not value.is_integer()):
             wanted = "a whole number of at least 1" if kind == "points" else "a positive number"
             raise UsageError(f"shift '{name}': expected {wanted} after '{kind}-', got '{number}'")
-        return cls(kind, value)
+        return cls(kind, value, int(value) if kind == "points" else None)
 
     @property
     def isotropic(self) -> bool:

@@ -107,6 +107,13 @@ def test_extrapolation_and_shifts_are_prompt_sets_of_their_own(trained: tuple[Pa
     assert noisy == pytest.approx(1 + 1 / 3, rel=0.3)
 
 
+def test_a_shift_can_be_extrapolated_too(trained: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained
+    list(evaluate(tmp_path, run, ["orthants", "orthants+points-20"], baseline_names=["zero"]))
+    rows = tables.read_all("values", tmp_path).query("metric == 'squared_error' and contestant == 'zero'")
+    assert rows.groupby("shift")["n_context"].max().to_dict() == {"orthants": 8, "orthants+points-20": 20}
+
+
 def test_extrapolating_within_the_trained_length_is_refused(trained: tuple[Path, Run]) -> None:
     with pytest.raises(UsageError, match="not beyond the trained length"):
         shifts_of(trained[1], [], 8)

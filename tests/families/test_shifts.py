@@ -137,8 +137,10 @@ def test_the_wide_query_is_three_times_wider_by_default():
 
 
 def test_more_points_are_the_callers_to_ask_for():
-    assert Shift.parse("points-160") == Shift("points", 160.0)
+    assert Shift.parse("points-160") == Shift("points", 160.0, 160)
     assert torch.equal(draw("points-160").context.y, draw("none").context.y)
+    assert Shift.parse("noisy-2+points-160") == Shift("noisy", 2.0, 160)
+    assert torch.equal(draw("orthants+points-160").targets.y, draw("orthants").targets.y)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +206,10 @@ def test_names_are_read_in_either_spelling(name, kind, value):
         ("input-scale-" + "9" * 400, "a positive number"),
         ("points-2.5", "a whole number"),
         ("orthants-2", "write 'orthants'"),
+        ("orthants+noisy-2", "only the number of examples can be joined"),
+        ("points-20+points-40", "only the number of examples can be joined"),
+        ("orthants+", "unknown shift ''"),
+        ("orthant+points-40", "did you mean 'orthants'"),
         ("x\ny", "unknown shift"),
     ],
 )
