@@ -1,0 +1,121 @@
+"""One chunk of the selective scan in Triton, forwards and backwards.
+
+A program holds BLOCK_T tokens of BLOCK_D channels of one episode in registers and goes through the S states one by one.
+In time, the recurrence is an associative scan over pairs (decay, what is added) (Blelloch 1990). All sums are in
+float32 and in a fixed order: what several programs add to is written apart and summed by the caller.
+
+Only `scan_triton` imports this module: Triton must be there. Tensors are contiguous and laid out as in `scan`, offsets
+take 64 bits. Rows past the end of the chunk are masked to dt = 0: decay 1, nothing added.
+"""
+
+# Triton compiles the functions' source: their arguments have no Python types, and nothing may wrap them.
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+@no_type_check
+def _then(decay, value, next_decay, next_value):
+    return decay * next_decay, next_decay * value + next_value
+
+
+@triton.jit
+@no_type_check
+def forward_chunk(
+    u, dt, A, B, C, h0, y, last, start, stop, T, D,
+    S: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """y of the tokens from `start` to `stop` and the state after them, given the state `h0` before them."""
+    blocks = tl.cdiv(D, BLOCK_D)
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    d = tl.program_id(0) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
+    t = start + tl.arange(0, BLOCK_T)
+    row = b * T + t
+    tile = row[:, None] * D + d[None, :]
+    token, channel = t < stop, d < D
+    inside = token[:, None] & channel[None, :]
+    first, final = (t == start)[:, None], (t == stop - 1)[:, None]
+
+    step = tl.load(dt + tile, inside, 0.0).to(tl.float32)
+    x = step * tl.load(u + tile, inside, 0.0).to(tl.float32)
+    out = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    for s in range(S):
+        rate = tl.load(A + d * S + s, channel, 0.0) * _LOG2_E
+        column = tl.load(B + row * S + s, token, 0.0).to(tl.float32)
+        readout = tl.load(C + row * S + s, token, 0.0).to(tl.float32)
+        state = (b * S + s) * D + d
+        before = tl.load(h0 + state, channel, 0.0)
+        decay = tl.exp2(step * rate[None, :])
+        added = x * column[:, None] + tl.where(first, decay * before[None, :], 0.0)
+        _, h = tl.associative_scan((decay, added), 0, _then)
+        out += h * readout[:, None]
+        tl.store(last + state, tl.sum(tl.where(final, h, 0.0), 0), channel)
+    tl.store(y + tile, out, inside)
+
+
+@triton.jit
+@no_type_check
+def backward_chunk(
+    u, dt, A, B, C, h0, grad_y, grad_last,
+    grad_u, grad_dt, grad_A, grad_B, grad_C, grad_h0, start, stop, T, D,
+    S: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the tokens from `start` to `stop`, given that of the state after them.
+
+    `grad_A` is one part per episode, `(B, D, S)`; `grad_B` and `grad_C` one per block of channels, `(B, blocks, T, S)`.
+
+    With g_t the gradient of h_t: g_t = C_t dy_t + decay_{t+1} g_{t+1}, a scan from the end. The log-decay dt_t A has
+    gradient g_t z_t, where z_t = decay_t h_{t-1} is what is left of the state. z is scanned for itself, as
+    z_t = decay_t (z_{t-1} + x_{t-1} B_{t-1}): h_t minus what was added would cancel where the decay is strong.
+    """
+    blocks = tl.cdiv(D, BLOCK_D)
+    block = tl.program_id(0) % blocks
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    d = block * BLOCK_D + tl.arange(0, BLOCK_D)
+    t = start + tl.arange(0, BLOCK_T)
+    row = b * T + t
+    tile = row[:, None] * D + d[None, :]
+    token, channel = t < stop, d < D
+    follows, precedes = token & (t > start), t < stop - 1
+    inside = token[:, None] & channel[None, :]
+    inside_follows, inside_precedes = follows[:, None] & channel[None, :], precedes[:, None] & channel[None, :]
+    first, final = (t == start)[:, None], (t == stop - 1)[:, None]
+
+    step = tl.load(dt + tile, inside, 0.0).to(tl.float32)
+    value = tl.load(u + tile, inside, 0.0).to(tl.float32)
+    slope = tl.load(grad_y + tile, inside, 0.0).to(tl.float32)
+    step_next = tl.load(dt + tile + D, inside_precedes, 0.0).to(tl.float32)
+    x_previous = tl.load(dt + tile - D, inside_follows, 0.0).to(tl.float32)
+    x_previous *= tl.load(u + tile - D, inside_follows, 0.0).to(tl.float32)
+    grad_x = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    grad_step = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    for s in range(S):
+        a = tl.load(A + d * S + s, channel, 0.0)
+        rate = (a * _LOG2_E)[None, :]
+        column = tl.load(B + row * S + s, token, 0.0).to(tl.float32)[:, None]
+        column_previous = tl.load(B + (row - 1) * S + s, follows, 0.0).to(tl.float32)[:, None]
+        readout = tl.load(C + row * S + s, token, 0.0).to(tl.float32)[:, None]
+        state = (b * S + s) * D + d
+        before = tl.load(h0 + state, channel, 0.0)[None, :]
+        after = tl.load(grad_last + state, channel, 0.0)[None, :]
+
+        decay = tl.exp2(step * rate)
+        entering = x_previous * column_previous + tl.where(first, before, 0.0)
+        _, left = tl.associative_scan((decay, decay * entering), 0, _then)
+        arriving = slope * readout + tl.where(final, after, 0.0)
+        _, g = tl.associative_scan((tl.exp2(step_next * rate), arriving), 0, _then, reverse=True)
+
+        part = ((b * blocks + block) * T + t) * S + s
+        tl.store(grad_B + part, tl.sum(g * step * value, 1), token)
+        tl.store(grad_C + part, tl.sum((left + step * value * column) * slope, 1), token)
+        tl.store(grad_h0 + state, tl.sum(tl.where(first, decay * g, 0.0), 0), channel)
+        grad_log = g * left
+        tl.store(grad_A + (b * D + d) * S + s, tl.sum(grad_log * step, 0), channel)
+        grad_step += grad_log * a[None, :]
+        grad_x += g * column
+    tl.store(grad_u + tile, grad_x * step, inside)
+    tl.store(grad_dt + tile, grad_step + grad_x * value, inside)
