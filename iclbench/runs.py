@@ -9,6 +9,7 @@ values.parquet, costs.parquet    training curve and cost of training
 from __future__ import annotations
 
 import fcntl
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from iclbench.files import atomic
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
+
+
+log = logging.getLogger("iclbench")
 
 
 def run_name(config: RunConfig) -> str:
@@ -114,7 +118,13 @@ class Run:
                 f"{self.weights} does not hold the weights of run '{self.name}' ({first}); delete it, and the same "
                 "iclbench train makes it again from the last checkpoint"
             ) from error
+        self.tell(backbone, device)
         return backbone.to(device).eval()
+
+    def tell(self, backbone: Backbone, device: str) -> None:
+        """Say what computes, where the backbone has a choice: no fast path is left in silence."""
+        for line in backbone.notes(device):
+            log.info("run '%s': %s", self.name, line)
 
 
 def create(results: Path, config: RunConfig, name: str | None = None) -> Run:

@@ -105,6 +105,10 @@ class Backbone(nn.Module, Predictor, abstract=True):
         rate is multiplied for it, and any option of the optimiser (`weight_decay`)."""
         return [{"params": list(self.parameters())}]
 
+    def notes(self, device: str) -> list[str]:
+        """What a user should know of how this computes on the device, in a few words each; said once per run."""
+        return []
+
     @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())

@@ -176,5 +176,8 @@ class Mamba(RecurrentBackbone):
         super().__init__(settings, shape, settings.width, (MambaBlock(settings) for _ in range(settings.layers)))
         self.norm_f = nn.RMSNorm(settings.width, eps=_EPS)
 
+    def notes(self, device: str) -> list[str]:
+        return [f"selective scan by {chosen(self.settings.scan, torch.device(device))}"]
+
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
         return self.norm_f(hidden)

@@ -42,6 +42,17 @@ app.command("check")(check)
 app.command("doctor")(doctor)
 
 
+class _Lines(logging.Handler):
+    """Log records as lines of progress, above a bar where one is drawn."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from rich.markup import escape
+
+        from iclbench.cli.terminal import say
+
+        say(escape(f"{'note' if record.levelno < logging.WARNING else record.levelname}: {record.getMessage()}"))
+
+
 def _version(wanted: bool | None) -> None:
     if wanted:
         typer.echo(f"iclbench {__version__}")
@@ -68,7 +79,8 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     debug = "--debug" in arguments
     arguments = _optional_values([a for a in arguments if a != "--debug"])
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, handlers=[_Lines()])
+    logging.getLogger("iclbench").setLevel(logging.INFO)
     try:
         code = typer.main.get_command(app)(args=arguments, prog_name="iclbench", standalone_mode=False)
         return code if isinstance(code, int) else 0

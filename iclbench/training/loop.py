@@ -75,6 +75,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
     config, settings = run.config, run.config.train
     family = config.task.build(data_dir)
     backbone = run.build(data_dir).to(device.name).train()
+    run.tell(backbone, device.name)
     optimiser = make_optimiser(backbone, settings)
     progress = checkpoint.restore(run, backbone, optimiser)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
