@@ -61,18 +61,21 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
             "values": _value_rows(contestant, prompts, curve),
         }
 
-    return compute_cell(results, contestant, prompts, "next", work)
+    return compute_cell(results, contestant, prompts, row(contestant, prompts, "next"), work)
 
 
 def compute_cell(
-    results: Path, contestant: Contestant, prompts: PromptSet, evaluator: str, work: Callable[[], Tables]
+    results: Path, contestant: Contestant, prompts: PromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> str | None:
-    """Do the work of one cell and write its tables, `values` last; returns the reason if the work failed."""
+    """Do the work of one cell and write its tables, `values` last; returns the reason if the work failed.
+
+    `shared` is what a row of a failed cell says besides the reason.
+    """
     try:
         found = work()
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        failed = row(contestant, prompts, evaluator) | {"metric": "squared_error", "status": "failed", "reason": reason}
+        failed = shared | {"metric": "squared_error", "status": "failed", "reason": reason}
         with writing(results):
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})
         return reason

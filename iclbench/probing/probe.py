@@ -84,7 +84,8 @@ def probe(
         )
         for contestant, work in _field(model, prompts):
             cached = cells.is_done(results, contestant, prompts)
-            reason = None if cached else cells.compute_cell(results, contestant, prompts, EVALUATOR, work)
+            shared = _row(contestant, prompts)
+            reason = None if cached else cells.compute_cell(results, contestant, prompts, shared, work)
             yield Cell(contestant, prompts, cached, reason)
 
 
@@ -118,8 +119,10 @@ def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
         plain = shared | {"normaliser": 1.0}
         rows += _along(plain | {"metric": metric}, layers, numbers, prompts.seed)
         rows += [
-            plain | {"metric": f"{metric}_std", "axis_value": layer, "value": std, "n_episodes": prompts.tasks}
-            for layer, std in zip(layers, numbers.std(0).tolist(), strict=True)
+            plain
+            | {"metric": f"{metric}_std", "axis_value": layer, "value": float(each.std()), "n_episodes": len(each)}
+            for layer, column in zip(layers, numbers.T, strict=True)
+            if len(each := column[column.isfinite()]) > 1
         ]
     return {"values": rows}
 

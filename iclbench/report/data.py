@@ -20,6 +20,8 @@ from iclbench.report.style import Look, looks
 
 EXTRAPOLATION = r"points-\d+"
 KINDS = ("oracle", "backbone", "baseline", "published")
+# Evaluators whose rows are about the inside of a model or the tuning of a method, not answers to a question.
+PROBES = ("probe", "gamma_search")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Slice:
         """
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].notna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        rows = rows[~rows["evaluator"].isin(PROBES)]
         keys = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
         return average(rows, keys)
 
@@ -83,7 +86,14 @@ class Slice:
         """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves."""
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        rows = rows[~rows["evaluator"].isin(PROBES)]
         return average(rows, ["evaluator", "metric", "shift", "kind", "contestant"])
+
+    @cached_property
+    def probes(self) -> pd.DataFrame:
+        """Rows of layer-wise probes and of what stands beside them, run by run."""
+        v = self.rows
+        return v[v["evaluator"].isin(PROBES) & (v["status"] == "ok")]
 
     @cached_property
     def trained_length(self) -> int | None:
@@ -155,9 +165,12 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     keep = pd.Series(True, index=values.index)
     lines: list[str] = []
     own = values["kind"] != "published"
+    # A probe has prompts of its own for each number of examples.
+    probed = values["evaluator"].isin(PROBES)
+    values = values.assign(test=("probe of n = " + values["n_context"].astype("string")).where(probed, "prompts"))
     for columns, label in (
         (["task", "preset", "card"], "card"),
-        (["task", "preset", "shift", "prompt_set"], "prompt set"),
+        (["task", "preset", "shift", "test", "prompt_set"], "prompt set"),
     ):
         rows = values[keep & own & values[columns[-1]].notna()]
         users = (
@@ -169,12 +182,13 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         others = users[users.duplicated(columns[:-1])]
         for other in others.sort_values(columns).to_dict("records"):
             lines.append(
-                " · ".join(str(other[c]) for c in columns[:-1])
-                + f": {plural(other['run'], 'run')} on another {label} ({other[columns[-1]]}) left out; evaluate again"
+                " · ".join(str(other[c]) for c in columns[:-1] if other[c] != "prompts")
+                + f": {plural(other['run'], 'run')} on another {label} ({other[columns[-1]]}) left out; "
+                + ("evaluate again" if other.get("test", "prompts") == "prompts" else "probe again")
             )
             dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
             keep &= ~dropped.fillna(False).astype(bool)
-    return values[keep].reset_index(drop=True), tuple(lines)
+    return values[keep].drop(columns="test").reset_index(drop=True), tuple(lines)
 
 
 def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

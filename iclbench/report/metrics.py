@@ -12,6 +12,7 @@ class Metric:
 
 METRICS = {
     "squared_error": Metric("normalised squared error", log=True),
+    "squared_error_raw": Metric("normalised squared error before scale and shift", log=True),
     "loss": Metric("training loss", log=True),
     "cross_entropy": Metric("cross-entropy"),
     "log_likelihood": Metric("log-likelihood", lower_is_better=False),

@@ -27,8 +27,8 @@ _SHOWN = "highlight === null || datum.contestant === highlight"
 
 @dataclass(frozen=True)
 class Axes:
-    """Titles and ranges: `range` of x, `domain` of y (values beyond lie on its edge); `rule`: the trained length;
-    `unit` is the tooltip's word for `field`."""
+    """Titles and ranges: `range` of x, `domain` of y (values beyond lie on its edge); `log` and `log_x`: which axes are
+    logarithmic; `rule`: the trained length; `unit` is the tooltip's word for `field`, `band` for low to high."""
 
     x: str
     y: str
@@ -38,6 +38,8 @@ class Axes:
     rule: int | None = None
     field: str = "n_context"
     unit: str = "examples"
+    band: str = "interval"
+    log_x: bool = False
 
 
 def specifications(
@@ -116,8 +118,9 @@ class _Drawing:
         self.dash = by_contestant(alt.StrokeDash, [list(look.dash) or [1, 0] for look in looks.values()])
         self.series = alt.Detail("series", type="nominal")
         self.x = alt.X(
-            axes.field, type="quantitative", title=axes.x, scale=alt.Scale(domain=list(axes.range), nice=False),
-            axis=alt.Axis(tickCount=8),
+            axes.field, type="quantitative", title=axes.x,
+            scale=alt.Scale(domain=list(axes.range), nice=False, **({"type": "log"} if axes.log_x else {})),
+            axis=alt.Axis(tickCount=8, **({"format": "~e"} if axes.log_x else {})),
         )  # fmt: skip
 
     def y(self, field: str = "value") -> alt.Y:
@@ -158,7 +161,7 @@ class _Drawing:
         ends = f"format({row}.low, '.4~g') + ' to ' + format({row}.high, '.4~g')"
         content = (
             f"{{'contestant': {row}.label, '{self.axes.unit}': {row}.{self.axes.field},"
-            f" 'value': format({row}.value, '.4~g'), 'interval': isValid({row}.low) ? {ends} : 'none'}}"
+            f" 'value': format({row}.value, '.4~g'), '{self.axes.band}': isValid({row}.low) ? {ends} : 'none'}}"
         )
         tooltip = alt.TooltipValue(alt.ExprRef(content))
         mark = alt.Chart().mark_point(filled=True, size=70, clip=True).add_params(nearest)

@@ -14,6 +14,7 @@ from iclbench.report.sections import (
     learning_curves,
     missing,
     overview,
+    probing,
     provenance,
     published,
     shifts,
@@ -26,6 +27,7 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
     leaderboard.section,
     extrapolation.section,
     shifts.section,
+    probing.section,
     published.section,
     training.section,
 ]

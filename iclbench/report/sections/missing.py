@@ -7,7 +7,7 @@ import re
 import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.data import EXTRAPOLATION, Results, Slice
+from iclbench.report.data import EXTRAPOLATION, PROBES, Results, Slice
 
 _UNREADABLE = "Files that were skipped because they could not be read as tables (they are left as they are):"
 
@@ -52,10 +52,14 @@ def _failed(results: Results) -> Table | None:
 
 def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     """Backbones and baselines of this task without rows where others have some; failed cells are not gaps."""
-    evaluated = task.rows[~task.rows["evaluator"].isin(["train"]) & (task.rows["kind"] != "published")]
+    evaluated = task.rows[~task.rows["evaluator"].isin(["train", *PROBES]) & (task.rows["kind"] != "published")]
     tried = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
     shifts = sorted({str(shift) for _, shift in tried})
-    contestants = sorted(name for name, kind in task.kinds.items() if kind != "oracle")
+    # A baseline that only stands beside a probe (GD++ with a gamma of its own) is not meant to be evaluated.
+    asked = set(evaluated["contestant"])
+    contestants = sorted(
+        n for n, kind in task.kinds.items() if kind == "backbone" or (kind == "baseline" and n in asked)
+    )
     found = [
         (
             task.task,

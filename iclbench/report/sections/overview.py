@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table, Text
-from iclbench.report.data import Results
+from iclbench.report.data import PROBES, Results
 from iclbench.report.formats import Number, fixed
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
@@ -19,7 +19,8 @@ def section(results: Results) -> Section:
 def reading(results: Results) -> Text:
     """How to read the numbers, with the normaliser and the interval spelt out."""
     v = results.rows
-    episodes = sorted(int(n) for n in v.loc[v["shift"] == "none", "n_episodes"].dropna().unique())
+    own = v[(v["shift"] == "none") & ~v["evaluator"].isin(PROBES)]
+    episodes = sorted(int(n) for n in own["n_episodes"].dropna().unique())
     counted = (
         f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
     )

@@ -1,0 +1,165 @@
+"""Figures of what is inside a model: error, scale and shift against the layer, and the search for GD++'s gamma.
+
+Layers and gradient steps share one axis, the share of all of them (Grazzi et al. 2024, figures 3, 4, 5, 11 and 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from iclbench.report.blocks import Figure, Panel
+from iclbench.report.data import Slice
+from iclbench.report.figures import curves
+from iclbench.report.formats import slug
+from iclbench.report.metrics import metric
+from iclbench.report.style import DASHES, Look
+
+LAYERS = "share of the layers"
+LAYERS_AND_STEPS = "share of the layers (models) or of the steps (GD, GD++)"
+# Light to dark: the more examples, the darker.
+_SIZES = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
+_BANDS = " Bands: 95 % intervals over {tasks} tasks."
+
+
+def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
+    """Error against depth at one context size: all runs, gradient descent, levels of what does not depend on depth."""
+    n = int(rows["n_context"].iloc[0])
+    data = _with_depth(rows[rows["metric"] == "squared_error"])
+    looks = {name: task.looks[name] for name in _order(data)}
+    return _by_depth(
+        task, data, looks, slug("probe", shift, "error"), "error by layer", "squared_error",
+        f"Normalised squared error of each layer's decoded output, after a scale and a shift per task, with {n} "
+        "examples in context. "
+        + ("GD and GD++ after each step, without scale and shift. " if (rows["axis"] == "gd_step").any() else "")
+        + "Lines from end to end: baselines that have no layers.",
+    )  # fmt: skip
+
+
+def by_context(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
+    """Error against depth, a panel per run and a line per context size."""
+    data = _with_depth(rows[(rows["metric"] == "squared_error") & (rows["axis"] == "layer")])
+    sizes = sorted(int(n) for n in data["n_context"].unique())
+    dashes = ((), *DASHES)
+    looks = {
+        f"{n} examples": Look(_SIZES[i % len(_SIZES)], dashes[i // len(_SIZES) % len(dashes)], 2.2)
+        for i, n in enumerate(sizes)
+    }
+    data = data.assign(contestant=[f"{n} examples" for n in data["n_context"]], width=2.2)
+    data["label"] = data["label"] + ", " + data["contestant"]
+    data["series"] = data["contestant"]
+    return _by_depth(
+        task, data, looks, slug("probe", shift, "contexts"), "error by layer and number of examples", "squared_error",
+        "Normalised squared error of each layer's decoded output, after a scale and a shift per task; one panel per "
+        "run, one line per number of examples in context.", panels=sorted(str(run) for run in data["run"].unique()),
+    )  # fmt: skip
+
+
+def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
+    """The fitted scale or shift against depth: mean over tasks, and its standard deviation as a band."""
+    keys = ["run", "axis_value"]
+    spread = rows[rows["metric"] == f"{name}_std"].set_index(keys)["value"].rename("std")
+    data = _with_depth(rows[rows["metric"] == name]).join(spread, on=keys)
+    data = data.assign(low=data["value"] - data["std"], high=data["value"] + data["std"])
+    # Single tasks have wild fits in early layers; the axis serves the others.
+    around = pd.concat([data["low"], data["high"]]).astype(float).replace([np.inf, -np.inf], np.nan)
+    ends = around.quantile([0.1, 0.9])
+    margin = 0.05 * (ends.iloc[1] - ends.iloc[0]) or 0.5
+    looks = {contestant: task.looks[contestant] for contestant in _order(data)}
+    n = int(rows["n_context"].iloc[0])
+    return _by_depth(
+        task, data, looks, slug("probe", shift, name), f"{name} by layer", name,
+        f"The {name} that fits each layer's decoded output to the labels of a task, with {n} examples in context: mean "
+        f"over tasks. The last layer needs {'a scale of 1' if name == 'scale' else 'no shift'} where the model is "
+        "calibrated.", bands=" Bands: one standard deviation over {tasks} tasks to either side.",
+        domain=(ends.iloc[0] - margin, ends.iloc[1] + margin), band="mean ± std",
+    )  # fmt: skip
+
+
+def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
+    """Error of GD++ after its last step against gamma, a panel per context size, a dot at the best."""
+    data = rows[rows["axis"] == "gamma"]
+    groups = data.groupby(["contestant", "n_context"])["value"]
+    looks = {name: task.looks[name] for name in sorted(data["contestant"].unique())}
+    data = data.assign(
+        label=data["contestant"], series=data["contestant"], width=[looks[name].width for name in data["contestant"]],
+        sparse=data["value"] == groups.transform("min"), panel=[f"{n} examples" for n in data["n_context"]],
+    )  # fmt: skip
+    best = max(float(data["value"].min()), 1e-12)
+    # As gamma goes to 0, GD++ becomes GD: beyond twice its error it has diverged.
+    plain = float(data.loc[data["axis_value"] == data["axis_value"].min(), "value"].max())
+    axes = curves.Axes(
+        "gamma", metric("squared_error").label, curves.extent(data["axis_value"]),
+        (10 ** (np.floor(4 * np.log10(best)) / 4), 2 * max(plain, best)),
+        log=True, field="axis_value", unit="gamma", log_x=True,
+    )  # fmt: skip
+    sizes = data.sort_values("n_context")["panel"].unique().tolist()
+    return _figure(
+        task, data[[*curves.COLUMNS, "axis_value", "panel"]], axes, looks, slug("probe", shift, "gamma"),
+        "the search for gamma",
+        "Mean normalised squared error of GD++ after its last step against gamma, with the step size from the raw "
+        "inputs (gd-plus-plus) or from the transformed ones (gd-plus-plus-transformed), on tasks drawn for the search "
+        "alone. Dots: the best, with which the steps are shown above.", "panel", sizes,
+    )  # fmt: skip
+
+
+def _with_depth(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows as they are drawn, with the share of layers or steps; a row without either becomes a line from 0 to 1."""
+    along, level = rows[rows["axis"].notna()], rows[rows["axis"].isna()]
+    last = along.groupby(["run", "n_context"])["axis_value"].transform("max")
+    units = along["axis"].map({"layer": "layer", "gd_step": "step"})
+    places = zip(along["run"], units, along["axis_value"], last, strict=True)
+    labels = [f"{run}, {unit} {int(at)} of {int(end)}" for run, unit, at, end in places]
+    ends = [level.assign(depth=end, label=level["run"]) for end in (0.0, 1.0)]
+    drawn = pd.concat([along.assign(depth=along["axis_value"] / last, label=labels), *ends], ignore_index=True)
+    # Backbones are drawn last, on top.
+    drawn = drawn.assign(order=drawn["kind"].eq("backbone")).sort_values(["order", "run", "depth"], kind="stable")
+    return drawn.assign(series=drawn["run"], sparse=drawn["axis"].eq("layer").fillna(False).astype(bool))
+
+
+def _order(data: pd.DataFrame) -> list[str]:
+    """Contestants in the order of the legend: backbones, oracles, baselines."""
+    kinds = {"backbone": 0, "oracle": 1, "baseline": 2}
+    named = data[["contestant", "kind"]].drop_duplicates()
+    return named.assign(order=named["kind"].map(kinds)).sort_values(["order", "contestant"])["contestant"].tolist()
+
+
+def _by_depth(
+    task: Slice, data: pd.DataFrame, looks: Mapping[str, Look], name: str, title: str, measured: str, caption: str,
+    *, panels: Sequence[str] = (), bands: str = _BANDS, domain: tuple[float, float] | None = None,
+    band: str = "interval",
+) -> Figure:  # fmt: skip
+    measure = metric(measured)
+    data = data.assign(width=[looks[contestant].width for contestant in data["contestant"]])
+    axes = curves.Axes(
+        LAYERS_AND_STEPS if (data["axis"] == "gd_step").any() else LAYERS, measure.label, (0.0, 1.0),
+        domain or curves.domain(data, measure), log=measure.log, field="depth", unit="share", band=band,
+    )  # fmt: skip
+    tasks = "the" if data["n_episodes"].isna().all() else int(data["n_episodes"].max())
+    edges = f" Values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on the axis's edge."
+    columns = [*curves.COLUMNS, "run", "n_context", "depth"]
+    return _figure(
+        task, data[columns], axes, looks, name, title, caption + bands.format(tasks=tasks) + edges, "run", panels
+    )
+
+
+def _figure(
+    task: Slice, data: pd.DataFrame, axes: curves.Axes, looks: Mapping[str, Look], name: str, title: str, caption: str,
+    column: str, panels: Sequence[str],
+) -> Figure:  # fmt: skip
+    """A figure with one panel per value of `column` in `panels`; without panels, one drawing of everything."""
+    split = [(panel, data[data[column] == panel]) for panel in panels] or [("", data)]
+    static, live = curves.specifications(split, axes, looks)
+    return Figure(
+        name=f"{task.id}-{name}",
+        title=f"{task.task}: {title}",
+        caption=caption,
+        alt=f"{task.task}: {title}; {axes.y} of {', '.join(looks)} against {axes.x}.",
+        data=data.reset_index(drop=True),
+        static=static,
+        live=live,
+        panels=tuple(Panel(panel, {column: panel}) for panel in panels) or (Panel(""),),
+        legend=looks,
+    )

@@ -1,0 +1,90 @@
+"""What is inside the models: every layer's error beside gradient descent, scale and shift, and GD++'s gamma."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Block, Column, Section, Table, Text
+from iclbench.report.data import Slice
+from iclbench.report.figures import probing
+from iclbench.report.formats import fixed, integer, number, slug
+
+_READING = (
+    "What every layer knows: its output at the queries is decoded by the model's own final norm and read-out, and per "
+    "task a scale and a shift are fitted on some queries and scored on others. A model that solves a task step by step "
+    "shows errors that fall layer by layer, as those of gradient descent fall step by step."
+)
+
+
+def section(task: Slice) -> Section | None:
+    rows = task.probes[task.probes["n_context"].notna()]
+    if not ((rows["axis"] == "layer") & (rows["metric"] == "squared_error")).any():
+        return None
+    blocks: list[Block] = [Text(_READING)]
+    for shift, of_shift in rows.groupby("shift"):
+        layers = of_shift[(of_shift["axis"] == "layer") & (of_shift["metric"] == "squared_error")]
+        if layers.empty:
+            continue
+        sizes = sorted(int(n) for n in layers["n_context"].unique())
+        main = task.trained_length if task.trained_length in sizes else sizes[0]
+        probes, search = (of_shift[of_shift["evaluator"] == name] for name in ("probe", "gamma_search"))
+        at_main = probes[probes["n_context"] == main]
+        blocks.append(probing.error(task, str(shift), at_main))
+        if len(sizes) > 1:
+            blocks.append(probing.by_context(task, str(shift), probes))
+        found = set(at_main["metric"])
+        blocks += [probing.fitted(task, str(shift), at_main, name) for name in ("scale", "shift") if name in found]
+        if len(search):
+            blocks.append(probing.gamma_search(task, str(shift), search))
+        blocks.append(numbers(task, str(shift), of_shift))
+    return Section(f"{task.id}-probing", "Layers", tuple(blocks))
+
+
+def numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
+    """A row per context size and contestant: the error at the end and where it is smallest, scale, shift, gamma."""
+    measured = rows["evaluator"].eq("probe") & rows["metric"].eq("squared_error")
+    records = [_record(group) for _, group in rows.groupby(["n_context", "run"]) if measured[group.index].any()]
+    frame = pd.DataFrame(records).sort_values(["n_context", "error", "run"], ignore_index=True)
+    return Table(
+        name=f"{task.id}-{slug('probe', shift)}",
+        title="Numbers behind the figures" + ("" if shift == "none" else f" (shift {shift})"),
+        caption="Error: normalised squared error after the last layer (with scale and shift) or step, with its 95 % "
+        "interval over tasks; raw: before scale and shift. Best at: the layer or step of the smallest error. Scale and "
+        "shift after the last layer: mean and standard deviation over tasks. Gamma: found on tasks of its own.",
+        frame=frame,
+        columns=(
+            Column("run", "run"),
+            Column("n_context", "examples", integer, numeric=True),
+            Column("depth", "layers or steps", integer, numeric=True),
+            Column("error", "error", number, True, "error_low", "error_high"),
+            Column("raw", "raw", number, numeric=True),
+            Column("best", "smallest error", number, numeric=True),
+            Column("best_at", "best at", integer, numeric=True),
+            *(
+                Column(key, header, fixed, numeric=True)
+                for key, header in (
+                    ("scale", "scale"), ("scale_std", "± over tasks"),
+                    ("shift", "shift"), ("shift_std", "± over tasks"),
+                )
+            ),
+            Column("gamma", "gamma", number, numeric=True),
+        ),
+        group="n_context",
+        folded=True,
+    )  # fmt: skip
+
+
+def _record(rows: pd.DataFrame) -> dict[str, object]:
+    """What the table says of one contestant on one probe set."""
+    steps = rows[(rows["evaluator"] == "probe") & (rows["metric"] == "squared_error")].sort_values("axis_value")
+    last, best = steps.iloc[-1], steps.sort_values("value", kind="stable").iloc[0]
+    at_end = rows[(rows["axis"] == "layer") & (rows["axis_value"] == last["axis_value"])].set_index("metric")["value"]
+    gamma = rows.loc[rows["metric"] == "gamma", "value"]
+    fitted = {name: at_end.get(name, pd.NA) for name in ("scale", "scale_std", "shift", "shift_std")}
+    alone = pd.isna(last["axis"])
+    return {
+        "run": last["run"], "n_context": last["n_context"], "depth": last["axis_value"], "error": last["value"],
+        "error_low": last["low"], "error_high": last["high"], "raw": at_end.get("squared_error_raw", pd.NA),
+        "best": pd.NA if alone else best["value"], "best_at": pd.NA if alone else best["axis_value"], **fitted,
+        "gamma": gamma.iloc[0] if len(gamma) else pd.NA,
+    }  # fmt: skip
