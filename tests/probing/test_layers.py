@@ -1,0 +1,144 @@
+"""The probe of a layer: decoded by the model's own read-out, a scale and a shift per task, nothing else."""
+
+import numpy as np
+import pytest
+import torch
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.cards import Strict
+from iclbench.config import TaskConfig, resolve_task
+from iclbench.episodes import Points
+from iclbench.estimators.least_squares import LeastSquares
+from iclbench.predictions import HEADS, Point
+from iclbench.probing.layers import decode_layers, fit_scale_and_shift, probe_layers
+from iclbench.probing.probe_set import ProbeSet
+from iclbench.registry import BACKBONES
+from tests.contracts.test_backbones import SMALL
+
+NUMERIC = [head for head in HEADS if head != "categorical"]
+LAYERED = [name for name in BACKBONES.names() if BACKBONES.get(name).predict_by_layer is not Backbone.predict_by_layer]
+
+
+def small_task(dim: int = 3) -> TaskConfig:
+    return resolve_task("linear", "smoke", {"dim": dim})[0]
+
+
+def probe_set(context: int = 7, tasks: int = 70, **more: int) -> ProbeSet:
+    return ProbeSet(small_task(), "smoke", context=context, tasks=tasks, fit=4, test=6, **more)
+
+
+class Distorted(Backbone):
+    """Solves linear tasks exactly; before that its layers answer a multiple of the answer plus a constant."""
+
+    Settings = Strict
+    distortions = ((0.5, -1.0), (-3.0, 0.25), (1.0, 0.0))
+
+    def predict_targets(self, context: Points, x_target: torch.Tensor, related: Points | None = None) -> Point:
+        return LeastSquares().predict_targets(context, x_target)
+
+    def predict_by_layer(self, context: Points, x_target: torch.Tensor, related: Points | None = None) -> list[Point]:
+        answer = self.predict_targets(context, x_target).mean
+        return [Point(a * answer + b) for a, b in self.distortions]
+
+
+def test_layered_backbones_are_found() -> None:
+    assert "gpt2" in LAYERED
+
+
+@pytest.mark.parametrize("head", NUMERIC)
+@pytest.mark.parametrize("name", LAYERED)
+def test_the_decoded_last_layer_is_the_model(name: str, head: str) -> None:
+    prompts = probe_set()
+    cls = BACKBONES.get(name)
+    torch.manual_seed(0)
+    model = cls(cls.Settings(**SMALL.get(name, [{}])[0]), TaskShape(x_dim=3, points=12, head=head)).eval()
+    decoded = decode_layers(model, prompts)
+    episodes = prompts.episodes
+    with torch.no_grad():
+        answer = model.predict_targets(episodes.context, episodes.asked.x)
+    assert decoded.shape[1:] == (70, 10, 1)
+    assert len(decoded) > 1
+    torch.testing.assert_close(decoded[-1].float(), answer.mean, atol=1e-5, rtol=0)
+    assert (decoded[0] - decoded[-1]).abs().max() > 1e-3, "the layers say the same"
+
+
+def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
+    prompts = probe_set()
+    model = Distorted(None, TaskShape(x_dim=3, points=12))
+    found = probe_layers(decode_layers(model, prompts), prompts.episodes.asked.y.double(), prompts.fit, 3.0)
+    for layer, (a, b) in enumerate(model.distortions):
+        torch.testing.assert_close(found.scale[:, layer], torch.full((70,), 1 / a).double(), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.shift[:, layer], torch.full((70,), -b / a).double(), atol=1e-4, rtol=1e-4)
+    assert found.error.max() < 1e-9
+    assert found.raw_error[:, 2].max() < 1e-9
+    assert found.raw_error[:, 0].mean() > 0.1
+
+
+def test_every_number_equals_a_loop_over_tasks_with_numpys_least_squares() -> None:
+    draw = torch.Generator().manual_seed(0)
+    layers, tasks, fit, test = 3, 5, 4, 6
+    decoded = torch.randn(layers, tasks, fit + test, 1, generator=draw, dtype=torch.float64)
+    decoded[1, 2] = 0.7  # says the same about every query
+    decoded[2, 3] = 0.0
+    y = torch.randn(tasks, fit + test, 1, generator=draw, dtype=torch.float64)
+    found = probe_layers(decoded, y, fit, normaliser=2.5)
+    for layer in range(layers):
+        for task in range(tasks):
+            p, truth = decoded[layer, task, :, 0].numpy(), y[task, :, 0].numpy()
+            design = np.stack([p[:fit], np.ones(fit)], 1)
+            (scale, shift), *_ = np.linalg.lstsq(design, truth[:fit], rcond=None)
+            assert found.scale[task, layer].item() == pytest.approx(scale, abs=1e-12)
+            assert found.shift[task, layer].item() == pytest.approx(shift, abs=1e-12)
+            error = np.mean((scale * p[fit:] + shift - truth[fit:]) ** 2) / 2.5
+            assert found.error[task, layer].item() == pytest.approx(error)
+            assert found.raw_error[task, layer].item() == pytest.approx(np.mean((p[fit:] - truth[fit:]) ** 2) / 2.5)
+
+
+def test_predictions_that_differ_by_rounding_alone_count_as_constant() -> None:
+    y = torch.tensor([1.0, 2.0, 3.0, 6.0]).double().reshape(1, 4, 1)
+    wobbling = 5 + 1e-7 * torch.tensor([1.0, -1.0, 0.5, 2.0]).double().reshape(1, 4, 1)
+    scale, shift = fit_scale_and_shift(wobbling, y)
+    assert scale.abs().item() < 1
+    assert (5 * scale + shift).item() == pytest.approx(3.0, abs=1e-5)
+
+
+def test_outputs_are_fitted_on_their_own_and_their_errors_summed() -> None:
+    draw = torch.Generator().manual_seed(1)
+    decoded, y = torch.randn(1, 3, 9, 2, generator=draw).double(), torch.randn(3, 9, 2, generator=draw).double()
+    both = probe_layers(decoded, y, 4)
+    each = [probe_layers(decoded[..., [k]], y[..., [k]], 4) for k in (0, 1)]
+    torch.testing.assert_close(both.error, each[0].error + each[1].error)
+    torch.testing.assert_close(both.scale, (each[0].scale + each[1].scale) / 2)
+
+
+def test_no_task_influences_another() -> None:
+    draw = torch.Generator().manual_seed(2)
+    decoded, y = torch.randn(2, 4, 8, 1, generator=draw).double(), torch.randn(4, 8, 1, generator=draw).double()
+    before = probe_layers(decoded, y, 3)
+    decoded[:, 1], y[1] = 7 - decoded[:, 1].square(), -y[1]
+    after = probe_layers(decoded, y, 3)
+    for name in ("scale", "shift", "error", "raw_error"):
+        old, new = getattr(before, name), getattr(after, name)
+        assert torch.equal(old[[0, 2, 3]], new[[0, 2, 3]])
+        assert not torch.equal(old[1], new[1])
+
+
+def test_test_labels_do_not_reach_scale_and_shift() -> None:
+    draw = torch.Generator().manual_seed(3)
+    decoded, y = torch.randn(2, 4, 8, 1, generator=draw).double(), torch.randn(4, 8, 1, generator=draw).double()
+    before = probe_layers(decoded, y, 3)
+    y[:, 3:] += 1
+    after = probe_layers(decoded, y, 3)
+    assert torch.equal(before.scale, after.scale) and torch.equal(before.shift, after.shift)
+    assert not torch.equal(before.error, after.error)
+
+
+def test_the_answers_do_not_depend_on_the_portions() -> None:
+    whole, cls = probe_set(tasks=200, context=7), BACKBONES.get("gpt2")
+    torch.manual_seed(0)
+    model = cls(cls.Settings(**SMALL["gpt2"][0]), TaskShape(x_dim=3, points=12)).eval()
+    assert len(list(whole.blocks())) > 1
+    with torch.no_grad():
+        together = model.predict_by_layer(whole.episodes.context, whole.episodes.asked.x)
+    joined = decode_layers(model, whole)
+    torch.testing.assert_close(joined[0], together[0].mean.double(), atol=1e-5, rtol=1e-5)
