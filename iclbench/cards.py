@@ -1,4 +1,4 @@
-"""Task and baseline cards: what is measured, as short TOML files without code.
+"""Task, baseline and grid cards: what is measured, as short TOML files without code.
 
 A card holds plain values: no templates, no inheritance, no expressions. It is found by name (`linear`, in the shipped
 folders) or by path (`./mine.toml`). Its content hash stands in every result row.
@@ -25,7 +25,7 @@ from iclbench.registry import FAMILIES, canonical
 PresetName = Literal["smoke", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "small", "paper")
 
-_Kind = Literal["tasks", "baselines"]
+CardKind = Literal["tasks", "baselines", "grids"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -187,7 +187,7 @@ class BaselineCard(Strict):
     settings: Values = {}
 
 
-def cards_folder(kind: _Kind) -> Path:
+def cards_folder(kind: CardKind) -> Path:
     """The checkout's folder when there is one, else the copy inside the installed package."""
     package = Path(__file__).resolve().parent
     checkout = package.parent / kind
@@ -197,19 +197,19 @@ def cards_folder(kind: _Kind) -> Path:
 
 
 @cache
-def names(kind: _Kind) -> tuple[str, ...]:
+def names(kind: CardKind) -> tuple[str, ...]:
     """The names of all shipped cards."""
     return tuple(sorted(p.stem for p in cards_folder(kind).glob("*.toml")))
 
 
 def load_task(name: str) -> tuple[str, TaskCard]:
     """The task's canonical name and its card, from a name or a path to a `.toml` file."""
-    return _load("tasks", name, TaskCard)
+    return load_card("tasks", name, TaskCard)
 
 
 def load_baseline(name: str) -> tuple[str, BaselineCard]:
     """The baseline's canonical name and its card, from a name or a path to a `.toml` file."""
-    return _load("baselines", name, BaselineCard)
+    return load_card("baselines", name, BaselineCard)
 
 
 def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
@@ -297,12 +297,13 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
 
 
-def _load(kind: _Kind, name: str, model: type[_Model]) -> tuple[str, _Model]:
+def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:
+    """The card's canonical name and the card, from a name or a path to a `.toml` file."""
     path = _path(kind, name)
     return card_name(path), validate(model, read_toml(path), str(path))
 
 
-def _path(kind: _Kind, name: str) -> Path:
+def _path(kind: CardKind, name: str) -> Path:
     if name.endswith(".toml"):
         return Path(name)
     if canonical(name) not in names(kind):
@@ -311,12 +312,12 @@ def _path(kind: _Kind, name: str) -> Path:
 
 
 def card_file(name: str) -> Path:
-    """The file of a task or baseline card, by name or path."""
-    if name.endswith(".toml") or canonical(name) in names("tasks"):
-        return _path("tasks", name)
-    if canonical(name) in names("baselines"):
-        return _path("baselines", name)
-    raise UnknownNameError("card", name, [*names("tasks"), *names("baselines")])
+    """The file of a task, baseline or grid card, by name or path."""
+    kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids")
+    for kind in kinds:
+        if name.endswith(".toml") or canonical(name) in names(kind):
+            return _path(kind, name)
+    raise UnknownNameError("card", name, [known for kind in kinds for known in names(kind)])
 
 
 def card_name(path: Path) -> str:

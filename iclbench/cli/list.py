@@ -11,11 +11,11 @@ from iclbench.cli.options import RESULTS, Json, Results
 
 
 def list_things(
-    what: Annotated[str, typer.Argument(help="tasks, backbones, baselines, families or runs.")] = "all",
+    what: Annotated[str, typer.Argument(help="tasks, backbones, baselines, families, grids or runs.")] = "all",
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:
-    """List tasks, backbones, baselines, families and runs."""
+    """List tasks, backbones, baselines, families, grids and runs."""
     from iclbench.errors import UnknownNameError
 
     sections = {
@@ -23,6 +23,7 @@ def list_things(
         "backbones": _backbones,
         "baselines": _baselines,
         "families": _families,
+        "grids": _grids,
         "runs": lambda: _runs(results),
     }
     if what != "all" and what not in sections:
@@ -71,6 +72,18 @@ def _families() -> list[dict[str, str]]:
     from iclbench.registry import FAMILIES
 
     return _entries("family", FAMILIES)
+
+
+def _grids() -> list[dict[str, str]]:
+    from iclbench.cards import names
+    from iclbench.grids import load_grid
+
+    cards = [load_grid(name) for name in names("grids")]
+    return [
+        {"grid": name, "tasks": " ".join(card.tasks), "backbones": " ".join(card.backbones),
+         "presets": " ".join(card.presets), "summary": card.summary}
+        for name, card in cards
+    ]  # fmt: skip
 
 
 def _entries(kind: str, registry) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]

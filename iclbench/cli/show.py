@@ -1,4 +1,4 @@
-"""`iclbench show NAME`: one task, backbone, baseline or run, with every number."""
+"""`iclbench show NAME`: one task, backbone, baseline, grid or run, with every number."""
 
 from __future__ import annotations
 
@@ -11,13 +11,26 @@ from iclbench.cli.options import RESULTS, Json, Results
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A task, backbone, baseline or run, or a path to a task card.")],
-    preset: Annotated[str | None, typer.Option("--preset", "-p", help="Only this preset of a task.")] = None,
+    name: Annotated[
+        str, typer.Argument(help="A task, backbone, baseline, grid or run, or a path to a task or grid card.")
+    ],
+    preset: Annotated[str | None, typer.Option("--preset", "-p", help="Only this preset of a task or grid.")] = None,
     card: Annotated[bool, typer.Option("--card", help="The card's own file, to copy and change.")] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="The commands that a grid stands for, one per line, for a shell.")
+    ] = False,
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:
-    """Show a task card, a backbone's settings, a baseline card or a run's configuration."""
+    """Show a task card, a backbone's settings, a baseline card, a grid card or a run's configuration."""
+    if commands:
+        from iclbench.grids import grid_runs
+
+        where = None if results == RESULTS else results
+        for run in grid_runs(name, preset):
+            for line in run.commands(where):
+                typer.echo(line)
+        return
     if card:
         from iclbench.cards import card_file
 
@@ -37,10 +50,13 @@ def show(
 def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]
     from iclbench.cards import content_hash, load_baseline, load_task, names
     from iclbench.errors import UnknownNameError
+    from iclbench.grids import is_grid
     from iclbench.registry import BACKBONES, canonical
     from iclbench.runs import all_runs
 
     short = canonical(name)
+    if short in names("grids") or is_grid(name):
+        return _grid(name, preset)
     if name.endswith(".toml") or short in names("tasks"):
         task, card = load_task(name)
         values = {"task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
@@ -56,8 +72,22 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     if name in runs:
         return {"run": name, "hash": runs[name].hash, **runs[name].config.dump()}
     raise UnknownNameError(
-        "name", name, [*names("tasks"), *names("baselines"), *BACKBONES.names(), *runs], hint="(see iclbench list)"
+        "name",
+        name,
+        [*names("tasks"), *names("baselines"), *names("grids"), *BACKBONES.names(), *runs],
+        hint="(see iclbench list)",
     )
+
+
+def _grid(name: str, preset: str | None) -> dict[str, Any]:
+    """The card and the names of its runs, all of them resolved: a grid that is shown can be run."""
+    from iclbench.cards import content_hash
+    from iclbench.grids import grid_runs, load_grid
+
+    grid, card = load_grid(name)
+    runs = [run.name for run in grid_runs(name, preset)]
+    plain = card.model_dump(mode="json", exclude_unset=True)
+    return {"grid": grid, "hash": content_hash(card), **plain, "runs": runs}
 
 
 def _backbone(name: str) -> dict[str, Any]:

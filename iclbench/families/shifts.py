@@ -1,8 +1,9 @@
 """Named changes of the distribution at evaluation (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9).
 
 A shift is a kind and, for some kinds, a number: `orthants`, `input-scale-2`, `weight-scale-0.333`, `noisy-1`,
-`points-160`; any of them goes up to more examples as `orthants+points-160`. The functions are those of the task itself. Kinds that constrain directions draw x from N(0, I), as the
-papers do for models trained on skewed inputs too; the others keep the task's own inputs.
+`points-160`; any of them goes up to more examples as `orthants+points-160`. The functions are those of the task itself.
+Kinds that constrain directions draw x from N(0, I), as the papers do for models trained on skewed inputs too; the
+others keep the task's own inputs.
 
 - `orthants`: all context inputs in one random orthant per episode, the query free;
 - `orthogonal-query`: the query orthogonal to all context inputs, its length as drawn; defined for n < d;

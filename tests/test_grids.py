@@ -1,0 +1,282 @@
+"""Grid cards: the shipped ones name every cell of the papers' figures, and what they stand for can be typed."""
+
+import io
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.main import get_command
+
+from iclbench.cards import load_task, names, read_toml
+from iclbench.cli.main import app, main
+from iclbench.config import resolve_run
+from iclbench.errors import UsageError
+from iclbench.grids import GridCard, GridRun, grid_runs, is_grid, load_grid
+from iclbench.registry import BACKBONES
+from iclbench.runs import check_name
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = names("grids")
+CARD = {
+    "summary": "a test",
+    "tasks": ["linear", "skewed-linear"],
+    "backbones": ["gpt2"],
+    "presets": ["smoke", "small"],
+    "seeds": [0, 1],
+}
+# What the text of the paper says of its figures, at the paper's size.
+PAPER = {
+    "mamba-icl-1": ({"skewed-linear"}, {"gpt2", "mamba", "s4d"}, 3),
+    "mamba-icl-2": ({"sparse-linear", "relu-network", "decision-tree"}, {"gpt2", "mamba"}, 3),
+    "mamba-icl-3": ({"skewed-linear", "sparse-linear", "relu-network", "decision-tree"}, {"gpt2", "mamba"}, 1),
+    "mamba-icl-4": ({"skewed-linear"}, {"gpt2", "mamba"}, 1),
+    "mamba-icl-8": ({"linear"}, {"gpt2", "mamba"}, 1),
+    "mamba-icl-9": ({"linear"}, {"gpt2", "mamba"}, 1),
+    "mamba-icl-10": ({"skewed-linear"}, {"gpt2", "mamba"}, 3),
+}
+
+
+def runs_of(grid: str, preset: str | None = None) -> list[GridRun]:
+    """The grid's runs; skips where a backbone that it names is not written yet."""
+    wanted = read_toml(ROOT / "grids" / f"{grid}.toml")["backbones"]
+    missing = sorted(set(wanted) - set(BACKBONES.names()))
+    if set(missing) & {"mamba", "s4d", "s4"}:
+        pytest.skip(f"no backbone {', '.join(missing)} yet")
+    return grid_runs(grid, preset)
+
+
+def write(folder: Path, card: dict[str, object], name: str = "mine.toml") -> str:
+    path = folder / name
+    path.write_text(tomli_w.dumps(card), encoding="utf-8")
+    return str(path)
+
+
+def words(run: GridRun) -> Iterator[list[str]]:
+    for line in run.commands():
+        assert "\n" not in line
+        yield shlex.split(line)
+
+
+def test_every_figure_of_the_simple_functions_has_a_card() -> None:
+    assert set(PAPER) <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("grid", PAPER)
+def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> None:
+    tasks, backbones, seeds = PAPER[grid]
+    for preset in ("small", "paper"):
+        runs = runs_of(grid, preset)
+        assert {run.config.task.name for run in runs} == tasks
+        assert {run.config.backbone.name for run in runs} == backbones
+        assert {run.config.seed for run in runs} == set(range(seeds))
+
+
+@pytest.mark.parametrize("grid", SHIPPED)
+def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str) -> None:
+    commands = get_command(app)
+    for run in runs_of(grid):
+        for program, command, *rest in words(run):
+            assert program == "iclbench"
+            with commands.commands[command].make_context(command, list(rest)) as context:
+                typed = context.params
+            if command == "train":
+                again = resolve_run(
+                    typed["task"], typed["backbone"], typed["preset"], typed["seed"], typed["override"] or ()
+                )
+                assert again == run.config
+                assert typed["name"] == run.name
+            else:
+                assert typed["run"] == [run.name]
+                assert (typed.get("extrapolate") or 10**9) > run.config.task.points
+
+
+@pytest.mark.parametrize("grid", SHIPPED)
+def test_the_runs_of_a_grid_have_names_of_their_own(grid: str) -> None:
+    found = [check_name(run.name) for run in runs_of(grid)]
+    assert len(set(found)) == len(found)
+
+
+def test_a_name_that_two_grids_share_means_the_same_run() -> None:
+    known: dict[str, GridRun] = {}
+    for grid in SHIPPED:
+        for run in runs_of(grid):
+            assert known.setdefault(run.name, run).config == run.config
+    assert "skewed-linear-gpt2-paper-s2" in known
+
+
+def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() -> None:
+    runs = runs_of("mamba-icl-1", "paper")
+    assert {(run.config.task.points, run.extrapolate) for run in runs} == {(40, 500)}
+    assert all(shift.endswith("+points-500") for run in runs for shift in run.shifts)
+    assert {len(run.shifts) for run in runs} == {5}
+    assert {run.config.task.points for run in runs_of("mamba-icl-10", "small")} == {20, 40, 80}
+    longest = [run for run in runs_of("mamba-icl-10", "paper") if run.config.task.points == 160]
+    assert {run.name for run in longest if run.config.seed == 0} == {
+        "skewed-linear-gpt2-trained-160-paper-s0",
+        "skewed-linear-mamba-trained-160-paper-s0",
+    }
+
+
+@pytest.mark.parametrize("grid", ["mamba-icl-1", "mamba-icl-10"])
+def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) -> None:
+    for preset, complete in (("small", 1000), ("paper", 30_000)):
+        for run in runs_of(grid, preset):
+            train, length = run.config.train, run.config.task.points + 1
+            points = train.curriculum.points
+            assert points is not None
+            assert points.at(complete - 1, length) < length <= points.at(complete, length)
+            assert complete < train.steps / 2
+
+
+def test_figures_8_and_9_are_the_same_runs_at_a_constant_rate() -> None:
+    eight, nine = runs_of("mamba-icl-8"), runs_of("mamba-icl-9")
+    assert [run.config for run in eight] == [run.config for run in nine]
+    assert {run.config.train.schedule for run in eight} == {"constant"}
+    assert {run.config.train.lr for run in eight if run.config.preset == "paper"} == {1e-4}
+
+
+def test_probes_are_asked_at_the_papers_numbers_of_examples() -> None:
+    asked = {run.config.task.name: run.contexts for run in runs_of("mamba-icl-3", "paper")}
+    assert asked == {
+        "skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)
+    }  # fmt: skip
+    assert {run.contexts for run in runs_of("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
+
+
+def test_a_grid_is_every_combination_in_order(tmp_path: Path) -> None:
+    variants = {"small": {"own": [], "wide": ["backbone.width=96"]}}
+    card = CARD | {"evaluate": {"shifts": ["orthants"], "extrapolate": {"small": "2x"}}, "overrides": variants}
+    runs = grid_runs(write(tmp_path, card))
+    assert [run.name for run in runs if run.task == "linear"] == [
+        "linear-gpt2-smoke-s0", "linear-gpt2-smoke-s1", "linear-gpt2-small-s0", "linear-gpt2-small-s1",
+        "linear-gpt2-wide-small-s0", "linear-gpt2-wide-small-s1",
+    ]  # fmt: skip
+    smoke, wide = runs[0], runs[-1]
+    assert (smoke.extrapolate, smoke.shifts) == (None, ("orthants",))
+    assert (wide.extrapolate, wide.shifts) == (40, ("orthants+points-40",))
+    assert wide.config.backbone.settings["width"] == 96
+    assert wide.contexts is None
+
+
+def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
+    """Also a path with a blank and a quoted value come out of `sh` as one word each."""
+    folder = tmp_path / "a folder; echo"
+    folder.mkdir()
+    card = {**load_task("linear")[1].model_dump(mode="json", exclude_unset=True)}
+    task = write(folder, card, "tiny.toml")
+    grid = write(tmp_path, CARD | {"tasks": [task], "seeds": [0], "presets": ["smoke"]})
+    (line,) = grid_runs(grid)[0].commands(Path("my results"))
+    printed = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
+    assert printed.stdout.splitlines()[2:4] == [task, "gpt2"]
+    assert printed.stdout.splitlines()[-2:] == ["--results", "my results"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": ["linear"]}, "unknown key 'task'; did you mean 'tasks'"),
+        ({"tasks": []}, "tasks: expected .*at least 1"),
+        ({"tasks": ["linaer"]}, "unknown task 'linaer'; did you mean 'linear'"),
+        ({"backbones": ["gtp2"]}, "backbones: unknown backbone 'gtp2'; did you mean 'gpt2'"),
+        ({"presets": ["tiny"]}, "presets.0: expected 'smoke', 'small' or 'paper', got 'tiny'"),
+        ({"seeds": [0, 0]}, "seeds: 0 stands there twice"),
+        ({"seeds": [-1]}, "seeds.0: expected greater than or equal to 0, got -1"),
+        ({"evaluate": {"shift": []}}, "unknown key 'evaluate.shift'; did you mean 'evaluate.shifts'"),
+        ({"evaluate": {"extrapolate": {"paper": 80}}}, "evaluate.extrapolate.paper: 'paper' is none of the card's"),
+        ({"evaluate": {"extrapolate": {"small": "4 x"}}}, "expected a number of examples, like 500, .* got '4 x'"),
+        ({"evaluate": {"extrapolate": {"small": 2.5}}}, "expected a number of examples, like 500, .* got 2.5"),
+        ({"evaluate": {"baselines": ["lasso"]}}, "evaluate.baselines: unknown baseline 'lasso'; did you mean"),
+        ({"probe": {"contexts": {"small": [0]}}}, "expected a number of examples, like 500, .* got 0"),
+        ({"overrides": {"small": {"a b": []}}}, "a variant is part of run names: .* got 'a b'"),
+        ({"overrides": {"small": {"x": ["lr=1"]}}}, "-o lr=1: write -o root.key=value"),
+        ({"overrides": {"small": {"x": ["trian.lr=1"]}}}, "unknown key 'trian'; did you mean 'train'"),
+    ],
+)
+def test_a_bad_grid_is_one_line_with_the_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    path = write(tmp_path, CARD | changes)
+    with pytest.raises(UsageError, match=message) as error:
+        load_grid(path)
+    assert str(error.value).startswith(path)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluate": {"shifts": ["orthant"]}}, "unknown shift 'orthant'; did you mean 'orthants'"),
+        ({"tasks": ["tabular"], "evaluate": {"shifts": ["orthants"]}}, "'orthants' does not apply to this task"),
+        ({"evaluate": {"extrapolate": {"small": 20}}}, "20 is not beyond the trained length of 'linear'"),
+        ({"overrides": {"small": {"x": ["train.lrr=1"]}}}, "unknown key 'lrr'; did you mean"),
+        ({"overrides": {"small": {"x": ["backbone.widht=8"]}}}, "unknown key 'widht'; did you mean 'width'"),
+    ],
+)
+def test_what_does_not_fit_a_task_is_one_line_with_the_grid(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        grid_runs(write(tmp_path, CARD | changes))
+    assert str(error.value).startswith("grid 'mine': ")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_unknown_grids_and_presets_list_near_matches() -> None:
+    with pytest.raises(UsageError, match="unknown grid 'mamba-icl-7'; did you mean 'mamba-icl-"):
+        load_grid("mamba-icl-7")
+    with pytest.raises(UsageError, match="unknown preset 'papr'; did you mean 'paper'"):
+        grid_runs("mamba-icl-4", "papr")
+
+
+def test_a_path_may_lead_to_a_grid_or_to_a_task(tmp_path: Path) -> None:
+    assert is_grid(write(tmp_path, CARD))
+    assert not is_grid(str(ROOT / "tasks" / "linear.toml"))
+    assert not is_grid("mamba-icl-1")
+
+
+def test_list_and_show_know_grids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, CARD)
+    assert main(["show", path]) == 0
+    shown = tomllib.loads(capsys.readouterr().out)
+    assert shown["grid"] == "mine"
+    assert len(shown["runs"]) == 8
+    assert {key: shown[key] for key in CARD} == CARD
+    assert main(["show", path, "--commands", "--preset", "smoke"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "iclbench train linear gpt2 --preset smoke --seed 0 --name linear-gpt2-smoke-s0"
+    assert len(lines) == 4
+    assert main(["show", path, "--card"]) == 0
+    assert tomllib.load(io.BytesIO(capsys.readouterr().out.encode())) == CARD
+    assert main(["show", "linear", "--commands"]) == 2
+    assert "unknown grid 'linear'" in capsys.readouterr().err
+
+
+def test_grids_are_listed_without_torch() -> None:
+    code = (
+        "import sys; from iclbench.cli.main import main; code = main(['list', 'grids', '--json']);"
+        "assert code in (0, 2) and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_every_folder_of_cards_goes_into_the_wheel() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {kind: f"iclbench/_cards/{kind}" for kind in ("tasks", "baselines", "grids")}
+
+
+def test_a_fresh_wheel_carries_the_cards(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the build backend is not installed here")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = zipfile.ZipFile(wheel).namelist()
+    for grid in SHIPPED:
+        assert f"iclbench/_cards/grids/{grid}.toml" in inside
+
+
+def test_the_keys_are_those_of_the_design() -> None:
+    keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "overrides"}
+    assert set(GridCard.model_fields) == keys | {"summary", "source", "notes"}
