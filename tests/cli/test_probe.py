@@ -1,0 +1,93 @@
+"""`iclbench probe` as a user meets it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from iclbench.cli.main import main
+from tests.conftest import small_card
+
+RUN = "tiny-linear-gpt2-smoke-s0"
+SMALL = ("--tasks", 8, "--fit", 3, "--test", 4)
+
+
+def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    card = folder / "tiny-linear.toml"
+    card.write_text(tomli_w.dumps(small_card()))
+    assert main(["train", str(card), "gpt2", "-p", "smoke", "--results", str(folder / "results")]) == 0
+    return folder / "results"
+
+
+@pytest.fixture
+def results(trained: Path, tmp_path: Path) -> tuple[str, Path]:
+    return "--results", shutil.copytree(trained, tmp_path / "results")
+
+
+def test_a_probe_ends_with_a_table_per_context_size(
+    results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("probe", RUN, "--context", 8, "--context", 12, *SMALL, *results)
+    code, out, err = run(*command, capsys=capsys)
+    assert code == 0
+    assert "8 examples" in out and "12 examples" in out
+    (line,) = [line for line in out.split("12 examples")[1].splitlines() if line.startswith(RUN)]
+    assert "2 layers" in line and "±" in line
+    assert any(line.startswith("gd-plus-plus-transformed") and "24 steps" in line for line in out.splitlines())
+    code, again, err = run(*command, capsys=capsys)
+    assert (code, again) == (0, out)
+    assert err.count("(kept)") == 2
+
+
+def test_json_results_are_rows(results: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run("probe", "--json", *SMALL, *results, capsys=capsys)
+    assert code == 0
+    assert {row["axis"] for row in json.loads(out)} == {"layer", "gd_step", "gamma", None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--context", "0"], "'--context'"),
+        (["--fit", "1"], "'--fit'"),
+        (["--tasks", "1"], "'--tasks'"),
+        (["--shift", "orthant"], "did you mean 'orthants'"),
+        (["--shift", "points-9"], "write --context N"),
+        (["--shift", "repeated-query"], "cannot be probed"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run("probe", RUN, *arguments, *results, capsys=capsys)
+    assert (code, out) == (2, "")
+    assert message in err and err.count("\n") == 1
+    assert not (results[1] / "tables").exists()
+
+
+def test_runs_without_layers_are_refused_by_name_and_skipped_otherwise(
+    results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = "tests.probing.test_probe:Unlayered"
+    run("train", card_path, plugin, "-p", "smoke", "--name", "flat", *results, capsys=capsys)
+    code, out, err = run("probe", "flat", *results, capsys=capsys)
+    assert (code, out) == (2, "")
+    assert "has no layers to probe" in err and err.count("\n") == 1
+    code, out, err = run("probe", *SMALL, *results, capsys=capsys)
+    assert code == 0 and RUN in out
+    assert "skipped run 'flat': run 'flat' has no layers" in err
+
+
+def test_without_any_run_the_next_step_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("probe", "--results", tmp_path, capsys=capsys)
+    assert code == 2 and "start with: iclbench train" in err

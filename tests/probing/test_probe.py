@@ -1,0 +1,183 @@
+"""Probing a run: the rows, everyone on the same episodes, cells that are kept, failures that are rows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.cards import Strict
+from iclbench.config import resolve_run
+from iclbench.episodes import Points
+from iclbench.errors import UsageError
+from iclbench.evaluation.evaluate import evaluate
+from iclbench.predictions import Point
+from iclbench.probing import probe as module
+from iclbench.probing.probe import NotProbedError, probe
+from iclbench.runs import Run, create
+from iclbench.training.loop import train
+
+SIZES = {"tasks": 20, "fit": 4, "test": 6}
+FIELD = ["gpt2", "zero", "least-squares", "gd", "gd-plus-plus", "gd-plus-plus-transformed"]
+
+
+class Unlayered(Backbone):
+    """A plug-in that writes one of the two questions and nothing more."""
+
+    Settings = Strict
+
+    def __init__(self, settings: Strict, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.weight = torch.nn.Parameter(torch.zeros(shape.x_dim, 1))
+
+    def predict_targets(self, context: Points, x_target: torch.Tensor, related: Points | None = None) -> Point:
+        return Point(x_target @ self.weight)
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import tomli_w
+
+    from tests.conftest import small_card
+
+    path = tmp_path_factory.mktemp("card") / "tiny-linear.toml"
+    path.write_text(tomli_w.dumps(small_card()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(card: Path) -> Run:
+    run = create(card.parent, resolve_run(str(card), "gpt2", "smoke", 0))
+    train(run)
+    return run
+
+
+def values(results: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
+
+
+def test_a_linear_task_meets_gradient_descent_and_reference_levels(trained: Run, tmp_path: Path) -> None:
+    cells = list(probe(tmp_path, trained, **SIZES))
+    assert [c.contestant.name for c in cells] == FIELD
+    assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
+    rows = tables.read_all("values", tmp_path)
+    assert set(rows["evaluator"]) == {"probe", "gamma_search"}
+    assert set(rows["n_context"]) == {8}, "the trained number of examples"
+    layers = rows[rows["axis"] == "layer"]
+    assert set(layers["contestant"]) == {"gpt2"} and set(layers["axis_value"]) == {1, 2}
+    names = {"squared_error", "squared_error_raw", "scale", "shift", "scale_std", "shift_std"}
+    assert set(layers["metric"]) == names and len(layers) == 2 * len(names)
+    steps = rows[rows["axis"] == "gd_step"].groupby("contestant")["axis_value"].agg(["min", "max", "size"])
+    assert steps.to_numpy().tolist() == [[1, 24, 24]] * 3
+    levels = rows[(rows["evaluator"] == "probe") & rows["axis"].isna()].set_index("contestant")["value"]
+    labels = cells[0].prompts.episodes.asked.y[:, 4:]
+    assert levels["zero"] == pytest.approx(labels.square().mean().item() / 3, rel=1e-5)
+    assert levels["least-squares"] < 1e-6
+    (raw, transformed) = rows[rows["metric"] == "gamma"].sort_values("contestant").to_dict("records")
+    assert "independent draw" in raw["reason"] and "20 tasks" in transformed["reason"]
+
+
+def test_the_rows_are_the_models_own_errors(trained: Run, tmp_path: Path) -> None:
+    """The last layer before scale and shift, from `predict_targets` and plain means."""
+    (cell, *_) = probe(tmp_path, trained, **SIZES)
+    episodes = cell.prompts.episodes
+    with torch.no_grad():
+        answer = trained.load().predict_targets(episodes.context, episodes.asked.x).mean
+    errors = (answer - episodes.asked.y)[:, 4:, 0].double().square().mean(1) / 3
+    rows = tables.read_all("values", tmp_path)
+    last = rows.query("axis == 'layer' and axis_value == 2 and metric == 'squared_error_raw'").iloc[0]
+    assert last["value"] == pytest.approx(errors.mean().item(), rel=1e-5)
+    assert last["low"] < last["value"] < last["high"]
+    assert last["n_episodes"] == 20 and last["normaliser"] == 3
+
+
+def test_a_task_that_is_not_linear_has_no_gradient_descent(card: Path, tmp_path: Path) -> None:
+    run = create(tmp_path, resolve_run("decision-tree", "gpt2", "smoke", 0, ["train.steps=2"]))
+    train(run)
+    assert [c.contestant.name for c in probe(tmp_path, run, **SIZES)] == ["gpt2", "zero"]
+
+
+def test_each_context_size_has_its_own_episodes(trained: Run, tmp_path: Path) -> None:
+    cells = list(probe(tmp_path, trained, [5, 16, 5], **SIZES))
+    assert [c.prompts.context_points for c in cells] == [5] * len(FIELD) + [16] * len(FIELD)
+    assert set(tables.read_all("values", tmp_path)["n_context"]) == {5, 16}
+
+
+def test_the_same_command_again_is_free_and_writes_the_same_bytes(trained: Run, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        list(probe(tmp_path / folder, trained, **SIZES))
+    before = values(tmp_path / "a")
+    assert before == values(tmp_path / "b")
+    assert all(cell.cached for cell in probe(tmp_path / "a", trained, **SIZES))
+    assert not any(cell.cached for cell in probe(tmp_path / "a", trained, **SIZES | {"fit": 5}))
+    assert {name: values(tmp_path / "a")[name] for name in before} == before
+
+
+def test_a_failed_cell_is_a_row_with_a_reason_and_is_tried_again(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "tune_gamma", _fail)
+        reasons = {c.contestant.name: c.reason for c in probe(tmp_path, trained, **SIZES)}
+    assert [name for name, reason in reasons.items() if reason] == ["gd-plus-plus", "gd-plus-plus-transformed"]
+    failed = tables.read_all("values", tmp_path).query("status == 'failed'")
+    assert set(failed["reason"]) == {"RuntimeError: out of luck"}
+    assert set(failed["evaluator"]) == {"probe"} and set(failed["n_context"]) == {8}
+    again = [c.contestant.name for c in probe(tmp_path, trained, **SIZES) if not c.cached]
+    assert again == ["gd-plus-plus", "gd-plus-plus-transformed"]
+    assert (tables.read_all("values", tmp_path)["status"] == "ok").all()
+
+
+def _fail(*arguments: object) -> None:
+    raise RuntimeError("out of luck")
+
+
+def test_a_layer_that_is_not_a_number_is_left_out(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = module.decode_layers
+
+    def without_the_first(*arguments: Any) -> torch.Tensor:
+        decoded = sound(*arguments)
+        decoded[0] = torch.nan
+        return decoded
+
+    monkeypatch.setattr(module, "decode_layers", without_the_first)
+    assert not any(c.reason for c in probe(tmp_path, trained, **SIZES))
+    layers = tables.read_all("values", tmp_path).query("axis == 'layer'")
+    assert set(layers["axis_value"]) == {2}
+
+
+def test_evaluations_are_untouched(trained: Run, tmp_path: Path) -> None:
+    list(evaluate(tmp_path, trained))
+    before = values(tmp_path)
+    list(probe(tmp_path, trained, **SIZES))
+    after = values(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert all(cell.cached for cell in evaluate(tmp_path, trained))
+
+
+def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:
+    run = create(tmp_path, resolve_run(str(card), f"{__name__}:Unlayered", "smoke", 0), "flat")
+    train(run)
+    with pytest.raises(NotProbedError, match="run 'flat' has no layers to probe"):
+        list(probe(tmp_path, run, **SIZES))
+
+
+def test_more_examples_than_learned_positions_are_refused_before_anything_is_written(
+    card: Path, tmp_path: Path
+) -> None:
+    run = create(tmp_path, resolve_run(str(card), "gpt2", "smoke", 0, ["backbone.positions=learned"]), "learned")
+    train(run)
+    with pytest.raises(UsageError, match="learned positions for 8 examples and a query, asked for 9"):
+        list(probe(tmp_path, run, [8, 9], **SIZES))
+    assert not (tmp_path / "tables").exists()
+    assert len(list(probe(tmp_path, run, [8], **SIZES))) == len(FIELD)
+
+
+def test_an_unfinished_run_is_refused(card: Path, tmp_path: Path) -> None:
+    run = create(tmp_path, resolve_run(str(card), "gpt2", "smoke", 0))
+    with pytest.raises(UsageError, match="has not finished training"):
+        list(probe(tmp_path, run, **SIZES))

@@ -1,0 +1,185 @@
+"""Probe rows have a section of their own and leave all other sections as they were."""
+
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.report import build
+from iclbench.report.blocks import Figure, Table
+from iclbench.report.data import Results, load
+from iclbench.report.sections import report
+from tests.report import synthetic
+
+TASK = "linear"
+LAYERS = {"linear-gpt2-small-s0": 4, "linear-gpt2-small-s1": 4, "linear-mamba-small-s0": 8}
+DESCENTS = ("gd", "gd-plus-plus", "gd-plus-plus-transformed")
+
+
+def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
+    """What `iclbench probe` writes for three runs and everything beside them, with invented numbers."""
+    more = {"evaluator": "probe", "n_context": n, "prompt_set": f"{TASK}-small-{shift}-probe{n}", "n_episodes": 128}
+    rows = []
+    for run, layers in LAYERS.items():
+        contestant = run.split("-")[1]
+        for layer in range(1, layers + 1):
+            error = float(np.exp(-4 * layer / layers)) * n / 20
+            numbers = {"squared_error": error, "squared_error_raw": 2 * error, "scale": 1 + error, "shift": -error,
+                       "scale_std": error / 2, "shift_std": error / 4}  # fmt: skip
+            rows += [
+                synthetic._row(TASK, contestant, "backbone", run, int(run[-1]), shift, metric=metric, value=value,
+                               low=0.9 * value, high=1.1 * value, axis="layer", axis_value=layer, **more)
+                for metric, value in numbers.items()
+            ]  # fmt: skip
+    for place, name in enumerate(DESCENTS):
+        rows += [
+            synthetic._row(TASK, name, "baseline", name, None, shift, metric="squared_error", axis="gd_step",
+                           axis_value=step, value=float(np.exp(-0.1 * (place + 1) * step)), **more)
+            for step in range(1, 25)
+        ]  # fmt: skip
+        if place:
+            search = more | {"evaluator": "gamma_search"}
+            rows += [
+                synthetic._row(TASK, name, "baseline", name, None, shift, metric="squared_error", axis="gamma",
+                               axis_value=float(g), value=float(0.1 + (np.log10(g) + 4) ** 2), **search)
+                for g in np.logspace(-6, -3, 31)
+            ]  # fmt: skip
+            rows.append(synthetic._row(TASK, name, "baseline", name, None, shift, metric="gamma", value=1e-4, **search))
+    for name, value in (("zero", 1.02), ("least-squares", 1e-15)):
+        rows.append(
+            synthetic._row(TASK, name, "baseline", name, None, shift, metric="squared_error", value=value, **more)
+        )
+    return rows
+
+
+@pytest.fixture(scope="module")
+def probed(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The synthetic folder with probes at 20 and 40 examples."""
+    folder = tmp_path_factory.mktemp("probed")
+    for path in results.rglob("*.parquet"):
+        (folder / path.relative_to(results)).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path.relative_to(results)).write_bytes(path.read_bytes())
+    for n in (20, 40):
+        tables.write("values", probe_rows(n), folder / f"probe{n}.values.parquet", {})
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def blocks(probed: Results) -> dict[str, Figure | Table]:
+    found = [block for section in report(probed) for block in section.walk()]
+    return {block.name: block for block in found if isinstance(block, Figure | Table)}
+
+
+@pytest.fixture(scope="module")
+def before(results: Path) -> dict[str, Figure | Table]:
+    found = [block for section in report(load(results)) for block in section.walk()]
+    return {block.name: block for block in found if isinstance(block, Figure | Table)}
+
+
+def figure(blocks: dict[str, Figure | Table], name: str) -> Figure:
+    block = blocks[f"linear-small-probe-none-{name}"]
+    assert isinstance(block, Figure)
+    return block
+
+
+def test_other_figures_and_tables_do_not_change(
+    blocks: dict[str, Figure | Table], before: dict[str, Figure | Table]
+) -> None:
+    for name, block in before.items():
+        if name == "provenance":
+            continue
+        other = blocks[name]
+        data = (block.data, other.data) if isinstance(block, Figure) else (block.frame, other.frame)
+        pd.testing.assert_frame_equal(*data)
+    assert {name.removeprefix("linear-small-") for name in set(blocks) - set(before)} == {
+        "probe-none", "probe-none-error", "probe-none-contexts", "probe-none-scale", "probe-none-shift",
+        "probe-none-gamma",
+    }  # fmt: skip
+
+
+def test_both_probe_sets_stand_beside_the_prompts_and_in_the_provenance(
+    probed: Results, blocks: dict[str, Figure | Table]
+) -> None:
+    assert probed.set_aside == ()
+    provenance = blocks["provenance"]
+    assert isinstance(provenance, Table)
+    assert {"linear-small-none-probe20", "linear-small-none-probe40", "linear-small-none-0"} <= set(
+        provenance.frame["prompt_set"]
+    )
+
+
+def test_another_probe_of_the_same_size_is_set_aside_and_named(results: Path, tmp_path: Path) -> None:
+    rows = probe_rows(20)
+    few = [row | {"prompt_set": "another"} for row in rows if row["run"] == "linear-mamba-small-s0"]
+    tables.write("values", rows, tmp_path / "a.values.parquet", {})
+    tables.write("values", few, tmp_path / "b.values.parquet", {})
+    found = load(tmp_path)
+    assert set(found.rows["prompt_set"]) == {"linear-small-none-probe20"}
+    (line,) = found.set_aside
+    assert "probe of n = 20" in line and "another" in line and "probe again" in line
+
+
+def test_errors_are_drawn_against_the_share_of_layers_and_steps(blocks: dict[str, Figure | Table]) -> None:
+    data = figure(blocks, "error").data
+    mamba = data[data["run"] == "linear-mamba-small-s0"]
+    assert mamba["depth"].tolist() == [k / 8 for k in range(1, 9)]
+    np.testing.assert_allclose(mamba["value"].astype(float), np.exp(-4 * mamba["depth"].astype(float)))
+    assert mamba["label"].iloc[2] == "linear-mamba-small-s0, layer 3 of 8"
+    gd = data[data["run"] == "gd"]
+    assert gd["depth"].tolist() == [k / 24 for k in range(1, 25)]
+    assert data.loc[data["run"] == "zero", "depth"].tolist() == [0, 1]
+    assert set(data["n_context"]) == {20}, "the trained number of examples"
+    assert set(data.loc[data["contestant"] == "gpt2", "series"]) == {"linear-gpt2-small-s0", "linear-gpt2-small-s1"}
+
+
+def test_context_sizes_are_lines_in_a_panel_per_run(blocks: dict[str, Figure | Table]) -> None:
+    contexts = figure(blocks, "contexts")
+    assert [panel.title for panel in contexts.panels] == sorted(LAYERS)
+    assert list(contexts.legend) == ["20 examples", "40 examples"]
+    assert len({look.colour for look in contexts.legend.values()}) == 2
+    first = contexts.static["concat"][0]["data"]["values"]
+    assert len(first) == 8
+
+
+def test_bands_of_scale_and_shift_are_a_standard_deviation_wide(blocks: dict[str, Figure | Table]) -> None:
+    for name, part in (("scale", 2), ("shift", 4)):
+        data = figure(blocks, name).data
+        error = np.exp(-4 * data["depth"].astype(float))
+        np.testing.assert_allclose((data["high"] - data["low"]).astype(float), 2 * error / part)
+        assert set(data["contestant"]) == {"gpt2", "mamba"}
+
+
+def test_the_search_for_gamma_has_its_best_marked(blocks: dict[str, Figure | Table]) -> None:
+    gamma = figure(blocks, "gamma")
+    assert [panel.title for panel in gamma.panels] == ["20 examples", "40 examples"]
+    assert gamma.data.loc[gamma.data["sparse"], "axis_value"].astype(float).tolist() == pytest.approx([1e-4] * 4)
+
+
+def test_every_figure_is_valid_vega_lite(blocks: dict[str, Figure | Table]) -> None:
+    for name in ("error", "gamma"):
+        drawn = figure(blocks, name)
+        alt.Chart.from_dict(drawn.live)
+        panel = drawn.static.get("concat", [{}])[0] | {"data": {"values": []}}
+        alt.Chart.from_dict(drawn.static | ({"concat": [panel]} if "concat" in drawn.static else panel))
+
+
+def test_the_numbers_say_where_the_error_is_smallest(blocks: dict[str, Figure | Table]) -> None:
+    table = blocks["linear-small-probe-none"]
+    assert isinstance(table, Table)
+    frame = table.frame.set_index(["n_context", "run"])
+    row = frame.loc[(40, "linear-gpt2-small-s0")]
+    assert (row["depth"], row["best_at"]) == (4, 4)
+    assert row["raw"] == pytest.approx(2 * row["error"])
+    assert row["scale"] == pytest.approx(1 + row["error"])
+    assert frame.loc[(20, "gd-plus-plus"), "gamma"] == 1e-4
+    assert pd.isna(frame.loc[(20, "zero"), "depth"])
+
+
+def test_a_report_of_probes_alone_is_a_page(tmp_path: Path) -> None:
+    tables.write("values", probe_rows(20), tmp_path / "p.values.parquet", {})
+    text = build(tmp_path, tmp_path / "out", formats=()).read_text(encoding="utf-8")
+    assert "error by layer" in text and "Learning curves" not in text
+    assert "probe-none-contexts" not in text, "one context size"
