@@ -12,6 +12,7 @@ interchangeable back ends:
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Literal
@@ -56,8 +57,18 @@ def selective_scan(
     """
     if h0 is None:
         h0 = u.new_zeros(u.shape[0], A.shape[1], A.shape[0])
-    name = chosen(backend, u.device)
-    return _module(name).selective_scan(u, dt, A, B, C, h0)
+    name = _name(backend, u.device)
+    if name == "triton":
+        from iclbench.backbones import scan_triton
+
+        return scan_triton.selective_scan(u, dt, A, B, C, h0)
+    if name == "mamba-ssm":
+        from iclbench.backbones import scan_mamba_ssm
+
+        return scan_mamba_ssm.selective_scan(u, dt, A, B, C, h0)
+    from iclbench.backbones import scan_torch
+
+    return scan_torch.selective_scan(u, dt, A, B, C, h0)
 
 
 def selective_peek(
@@ -90,6 +101,15 @@ def chosen(backend: Backend, device: torch.device) -> Backend:
             f"backbone.scan={backend} needs a CUDA device and its kernel ({reason}); use backbone.scan=auto"
         )
     return backend
+
+
+@torch.compiler.assume_constant_result
+def _name(backend: Backend, device: torch.device) -> Backend:
+    """`chosen`, once per process; compiled code holds the answer and not the search."""
+    return _cached(backend, device)
+
+
+_cached = cache(chosen)
 
 
 def _module(backend: Backend) -> ModuleType:

@@ -7,6 +7,7 @@ their own, in Triton's interpreter, which must be chosen before Triton is first 
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,15 +37,16 @@ def test_in_the_interpreter() -> None:
     assert child.returncode == 0, child.stdout + child.stderr
 
 
-def both(given: list[Tensor], **sizes: int) -> tuple[list[Tensor], list[Tensor]]:
-    """y, the last state and the gradients of all inputs, through y and the last state: ours, and in float64."""
+def both(given: list[Tensor], state_counts: bool = True, **sizes: int) -> tuple[list[Tensor], list[Tensor]]:
+    """y, the last state and the gradients of all inputs: ours, and in float64. The loss is of y and the last state."""
     ours = [t.detach().to(DEVICE).requires_grad_() for t in given]
     exact = [t.detach().double().requires_grad_() for t in given]
-    y, last = scan_triton.selective_scan(*ours, **sizes)
     results = []
-    for (y, last), tensors in (((y, last), ours), (recurrence(*exact), exact)):
+    for scan, tensors in ((partial(scan_triton.selective_scan, **sizes), ours), (recurrence, exact)):
+        y, last = scan(*tensors)
         weights = torch.linspace(-1, 2, y[0].numel(), dtype=torch.float64, device=y.device).view_as(y[0])
-        gradients = torch.autograd.grad((y * weights).sum() + last.double().square().sum(), tensors)
+        loss = (y * weights).sum() + state_counts * last.double().square().sum()
+        gradients = torch.autograd.grad(loss, tensors)
         results.append([t.detach().cpu() for t in (y, last, *gradients)])
     return results[0], results[1]
 
@@ -88,14 +90,13 @@ def test_extreme_step_sizes(dt: float) -> None:
 
 @runs_kernels
 def test_strong_decays_do_not_cancel_in_the_gradient_of_the_step() -> None:
-    """With B and C that meet only one step later, dt has no gradient but through the decay, a millionth of the state."""
-    u, dt, A, B, C, h0 = (t.detach() for t in inputs(batch=1, tokens=2, channels=2, state=2))
-    dt, A, h0 = torch.full_like(dt, 1.0), torch.full_like(A, -14.0), torch.zeros_like(h0)
-    u[:, 1] = 0
-    C[:, 0] = 0
-    ours, exact = both([u, dt, A, B, C, h0])
+    """Two states are read with opposite signs: what the last token adds cancels, what is left of the state does not."""
+    u, dt, A, B, C, h0 = (t.detach() for t in inputs(batch=1, tokens=3, channels=2, state=2))
+    dt, A = torch.ones_like(dt), torch.tensor([[-14.0, -10.0]] * 2)
+    B[:, -1], C[:, -1] = torch.ones(2), torch.tensor([1.0, -1.0])
+    ours, exact = both([u, dt, A, B, C, h0], state_counts=False)
     step = NAMES.index("dt")
-    assert relative(ours[step][:, 1].double(), exact[step][:, 1]) < 1e-5
+    assert relative(ours[step][:, -1].double(), exact[step][:, -1]) < 1e-5
 
 
 @runs_kernels
@@ -128,12 +129,11 @@ def test_the_same_inputs_give_the_same_bits() -> None:
 @runs_kernels
 def test_the_compiler_sees_sound_operations() -> None:
     """Schema, shapes without data, and autograd, as `torch.library` checks them."""
-    given = [t.detach().to(DEVICE).requires_grad_() for t in inputs(batch=2, tokens=20, channels=3, state=2)]
-    torch.library.opcheck(scan_triton._forward, (*given, 4, 4, 16))
-    with torch.no_grad():
-        y, last, between = scan_triton._forward(*given, 4, 4, 16)
-    detached = [t.detach() for t in given]
-    torch.library.opcheck(scan_triton._backward, (*detached, between, y, last, 4, 4, 16))
+    given = [t.detach().to(DEVICE) for t in inputs(batch=2, tokens=20, channels=3, state=2)]
+    given[0], sizes = given[0].bfloat16(), (4, 4, 16)
+    y, last, between = scan_triton._forward(*given, *sizes)
+    torch.library.opcheck(scan_triton._backward, (*given, between, y, last, *sizes))
+    torch.library.opcheck(scan_triton._forward, (*(t.requires_grad_() for t in given), *sizes))
 
 
 def test_says_why_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
