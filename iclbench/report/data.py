@@ -1,4 +1,4 @@
-"""The frames behind a report: what was read, what is comparable, and one slice per task and preset.
+"""The frames behind a report: what was read, what is comparable, and one slice per task, preset and trained length.
 
 Numbers are comparable only when they were scored on the same frozen prompts of the same card. Where a folder holds
 several versions, the one with the most runs is shown and the others are named under "missing or failed".
@@ -18,8 +18,11 @@ from iclbench.errors import UsageError
 from iclbench.report.formats import plural, slug
 from iclbench.report.style import Look, looks
 
-EXTRAPOLATION = r"points-\d+"
+# `points-N`, or another shift evaluated up to N examples.
+EXTRAPOLATION = r"(?:.+\+)?points-\d+"
 KINDS = ("oracle", "backbone", "baseline", "published")
+# What names a curve.
+_CURVE = ["evaluator", "metric", "shift", "kind", "contestant"]
 # Evaluators whose rows are about the inside of a model or the tuning of a method, not answers to a question.
 PROBES = ("probe", "gamma_search")
 
@@ -41,32 +44,74 @@ class Results:
         return looks(*(by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle")))
 
     @cached_property
+    def trained(self) -> pd.Series:
+        """For every row the number of examples that its run was trained with (`trained_with`)."""
+        return trained_with(self.rows)
+
+    @cached_property
+    def trained_lengths(self) -> dict[str, int]:
+        """The number of examples that every run was trained with, as far as it is known."""
+        known = self.rows.assign(trained=self.trained)[self.rows["kind"] == "backbone"].dropna(subset="trained")
+        return {str(run): int(n) for run, n in zip(known["run"], known["trained"], strict=True)}
+
+    @cached_property
     def slices(self) -> list[Slice]:
-        """One per task and preset, sorted by name."""
+        """One per task and preset, sorted by name; one per trained length where runs differ in it."""
         own = self.rows[self.rows["kind"] != "published"]
-        pairs = own[["task", "preset"]].drop_duplicates().sort_values(["task", "preset"])
-        return [Slice(self, str(task), str(preset)) for task, preset in pairs.itertuples(index=False)]
+        found = []
+        for (task, preset), rows in own.groupby(["task", "preset"]):
+            lengths = sorted(int(n) for n in self.trained[rows.index].dropna().unique())
+            found += [Slice(self, str(task), str(preset), n) for n in (lengths if len(lengths) > 1 else [None])]
+        return found
 
 
 @dataclass(frozen=True)
 class Slice:
-    """What a report says of one task at one preset."""
+    """What a report says of one task at one preset and, where runs were trained with different numbers of examples, of
+    one such number."""
 
     results: Results = field(repr=False)
     task: str
     preset: str
+    length: int | None = None
 
     @property
     def id(self) -> str:
-        return slug(self.task, self.preset)
+        return slug(self.task, self.preset, *([] if self.length is None else [f"trained-{self.length}"]))
+
+    @property
+    def title(self) -> str:
+        length = "" if self.length is None else f" · trained with {self.length} examples"
+        return f"{self.task} · {self.preset}{length}"
+
+    @property
+    def siblings(self) -> list[Slice]:
+        """The slices of this task and preset, by trained length; just this one where all runs agree in it."""
+        return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        return _of(self.results.rows, self.task, self.preset)
+        rows = _of(self.results.rows, self.task, self.preset)
+        if self.length is None:
+            return rows
+        trained = self.results.trained[rows.index]
+        return rows[trained.isna() | trained.eq(self.length).fillna(False).astype(bool)]
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        return _of(self.results.costs, self.task, self.preset)
+        costs = _of(self.results.costs, self.task, self.preset)
+        if self.length is None:
+            return costs
+        shorter = costs["phase"].eq("evaluate") & costs["n_points"].lt(self.length).fillna(False)
+        return costs[costs["run"].isin(self.rows["run"]) & ~shorter.astype(bool)]
+
+    @cached_property
+    def lines(self) -> pd.DataFrame:
+        """Learning curves run by run.
+
+        Columns evaluator, metric, shift, contestant, kind, run, n_context, value, low, high, runs, n_episodes.
+        """
+        return average(self._answers, [*_CURVE, "run", "n_context"])
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -75,11 +120,14 @@ class Slice:
         Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes. With several
         runs the interval reaches from the lowest lower to the highest upper end.
         """
+        return average(self._answers, [*_CURVE, "n_context"])
+
+    @cached_property
+    def _answers(self) -> pd.DataFrame:
+        """Rows of learning curves."""
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].notna() & (v["status"] == "ok") & (v["kind"] != "published")]
-        rows = rows[~rows["evaluator"].isin(PROBES)]
-        keys = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
-        return average(rows, keys)
+        return rows[~rows["evaluator"].isin(PROBES)]
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
@@ -87,7 +135,7 @@ class Slice:
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
         rows = rows[~rows["evaluator"].isin(PROBES)]
-        return average(rows, ["evaluator", "metric", "shift", "kind", "contestant"])
+        return average(rows, _CURVE)
 
     @cached_property
     def probes(self) -> pd.DataFrame:
@@ -95,18 +143,11 @@ class Slice:
         v = self.rows
         return v[v["evaluator"].isin(PROBES) & (v["status"] == "ok")]
 
-    @cached_property
-    def trained_length(self) -> int | None:
-        """The number of examples the backbones were trained with: where their in-distribution curves end."""
-        c = self.curves
-        lengths = c.loc[(c["shift"] == "none") & (c["kind"] == "backbone"), "n_context"]
-        return int(lengths.max()) if len(lengths) else None
-
     @property
-    def shifts(self) -> list[str]:
-        """Shifts other than `none` and other than more points."""
-        found = self.curves["shift"].unique()
-        return sorted(s for s in found if s != "none" and not pd.Series([s]).str.fullmatch(EXTRAPOLATION).item())
+    def trained_length(self) -> int | None:
+        """The number of examples that the runs were trained with, if it is known."""
+        lengths = self.results.trained_lengths
+        return max((lengths[run] for run in self.rows["run"].unique() if run in lengths), default=None)
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -167,10 +208,13 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     own = values["kind"] != "published"
     # A probe has prompts of its own for each number of examples.
     probed = values["evaluator"].isin(PROBES)
-    values = values.assign(test=("probe of n = " + values["n_context"].astype("string")).where(probed, "prompts"))
+    test = ("probe of n = " + values["n_context"].astype("string")).where(probed, "prompts")
+    # So have runs trained with different numbers of examples, unless they are all evaluated up to the same one.
+    alone = ~probed & ~values["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)
+    values = values.assign(test=test, length=trained_with(values).where(alone).fillna(0))
     for columns, label in (
         (["task", "preset", "card"], "card"),
-        (["task", "preset", "shift", "test", "prompt_set"], "prompt set"),
+        (["task", "preset", "shift", "test", "length", "prompt_set"], "prompt set"),
     ):
         rows = values[keep & own & values[columns[-1]].notna()]
         users = (
@@ -182,13 +226,29 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         others = users[users.duplicated(columns[:-1])]
         for other in others.sort_values(columns).to_dict("records"):
             lines.append(
-                " · ".join(str(other[c]) for c in columns[:-1] if other[c] != "prompts")
+                " · ".join(str(other[c]) for c in columns[:-1] if c != "length" and other[c] != "prompts")
                 + f": {plural(other['run'], 'run')} on another {label} ({other[columns[-1]]}) left out; "
                 + ("evaluate again" if other.get("test", "prompts") == "prompts" else "probe again")
             )
             dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
             keep &= ~dropped.fillna(False).astype(bool)
-    return values[keep].drop(columns="test").reset_index(drop=True), tuple(lines)
+    return values[keep].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
+
+
+def trained_with(values: pd.DataFrame) -> pd.Series:
+    """For every row how many examples its run was trained with: where the run's in-distribution curve ends.
+
+    Baselines are not trained: they go with the backbones on the same prompts, if those agree. Missing where it is not
+    known or where all lengths share the row.
+    """
+    backbone = values["kind"] == "backbone"
+    curve = backbone & (values["shift"] == "none") & values["axis"].isna() & ~values["evaluator"].isin(PROBES)
+    keys = ["task", "preset", "run"]
+    of_run = values[curve].groupby(keys)["n_context"].max().rename("trained").reset_index()
+    found = values[[*keys, "prompt_set"]].merge(of_run, "left", keys).set_axis(values.index)
+    of_prompts = found[backbone].groupby("prompt_set")["trained"].agg(["min", "max"])
+    agreed = of_prompts["min"].where(of_prompts["min"] == of_prompts["max"])
+    return found["trained"].where(backbone, found["prompt_set"].map(agreed)).astype("Int64")
 
 
 def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

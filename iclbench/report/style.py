@@ -5,13 +5,15 @@ Tol (2021), thin and dashed; oracles are black. Both palettes stay apart under c
 so that nothing hangs on colour alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
+# The same colour in every report, whoever else is in it.
+OWN = {"gpt2": STRONG[0], "mamba": STRONG[1], "s4d": STRONG[2], "s4": STRONG[3]}
 DASHES = ((7, 3), (3, 2), (10, 3, 2, 3), (2, 2))
 GREY = "#B5B5B5"
 INK = "#1A1A1A"
@@ -45,16 +47,20 @@ ORACLE = Look(INK)
 ZERO = Look("#777777", (1, 3), 1.6)
 
 
-def looks(backbones: Iterable[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
+def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
     """A look for every contestant, by name; more backbones than colours differ in their dashes."""
+    own = {name: Look(OWN[name], (), 2.6) for name in backbones if name in OWN}
     solid = [Look(colour, dash, 2.6) for dash, colour in product(((), *DASHES), STRONG)]
+    free = [look for look in solid if look not in own.values()]
+    others = sorted(set(backbones) - set(own))
     dashed = [Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES)]
     black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
         {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(set(baselines)))}
         | {"zero": ZERO}
         | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
-        | {name: solid[i % len(solid)] for i, name in enumerate(sorted(set(backbones)))}
+        | {name: free[i % len(free)] for i, name in enumerate(others)}
+        | own
     )
 
 

@@ -45,16 +45,31 @@ def test_a_learning_curve_holds_the_tables_numbers(figures: dict[str, Figure], r
             assert drawn[column].tolist() == table[column].tolist()
 
 
-def test_seeds_are_averaged_and_their_intervals_enclosed(figures: dict[str, Figure], results: Path) -> None:
+def test_every_seed_has_its_line_and_a_backbone_alone_its_band(figures: dict[str, Figure], results: Path) -> None:
+    figure = figures["linear-small-curves-next-squared-error"]
+    rows = pd.DataFrame(figure.static["data"]["values"]).query("kind == 'backbone'")
+    assert sorted(rows["series"].unique()) == [
+        "linear-gpt2-small-s0", "linear-gpt2-small-s1", "linear-gpt2-small-s2", "linear-mamba-small-s0"
+    ]  # fmt: skip
+    values = tables.read_all("values", results).query("run == 'linear-gpt2-small-s1' and shift == 'none'")
+    values = values.query("metric == 'squared_error' and evaluator == 'next'").sort_values("n_context")
+    for column in ("value", "low", "high"):
+        assert rows.loc[rows["series"] == "linear-gpt2-small-s1", column].tolist() == values[column].tolist()
+    assert rows.groupby("contestant")["band"].all().to_dict() == {"gpt2": False, "mamba": True}
+    assert figure.legend["gpt2"].width < figure.legend["mamba"].width
+    assert set(rows.loc[rows["contestant"] == "mamba", "label"]) == {"mamba"}
+    assert "linear-gpt2-small-s2" in set(rows["label"])
+
+
+def test_tables_average_seeds_and_enclose_their_intervals(results: Path) -> None:
     values = tables.read_all("values", results)
     three = values.query("task == 'linear' and contestant == 'gpt2' and shift == 'none' and n_context == 7")
     three = three[three["kind"] == "backbone"]
     assert len(three) == 3
-    rows = figures["linear-small-curves-next-squared-error"].static["data"]["values"]
-    (drawn,) = [r for r in rows if r["contestant"] == "gpt2" and r["n_context"] == 7 and r["kind"] == "backbone"]
-    assert drawn["value"] == pytest.approx(sum(three["value"]) / 3, rel=1e-15)
-    assert (drawn["low"], drawn["high"]) == (min(three["low"]), max(three["high"]))
-    assert drawn["label"] == "gpt2 (3 seeds)"
+    task = next(s for s in load(results).slices if s.task == "linear")
+    mean = task.curves.query("contestant == 'gpt2' and shift == 'none' and n_context == 7").iloc[0]
+    assert mean["value"] == pytest.approx(sum(three["value"]) / 3, rel=1e-15)
+    assert (mean["low"], mean["high"], mean["runs"]) == (min(three["low"]), max(three["high"]), 3)
 
 
 def test_every_figure_is_valid_vega_lite(figures: dict[str, Figure]) -> None:
@@ -65,10 +80,16 @@ def test_every_figure_is_valid_vega_lite(figures: dict[str, Figure]) -> None:
 
 
 def test_the_trained_length_is_marked(figures: dict[str, Figure]) -> None:
-    layers = figures["linear-small-points-80-next-squared-error"].live["layer"]
-    assert [layer["data"]["values"] for layer in layers if layer["mark"]["type"] == "rule"] == [
-        [{"n": 20, "text": "trained: 20"}]
-    ]
+    beyond, within = (
+        figures["linear-small-points-80-next-squared-error"],
+        figures["linear-small-shifts-next-squared-error"],
+    )
+    for spec in (beyond.static, beyond.live):
+        (rule,) = [layer for layer in spec["layer"] if layer["mark"]["type"] == "rule"]
+        assert rule["encoding"]["x"]["field"] == "trained"
+    assert set(beyond.data.loc[beyond.data["kind"] == "backbone", "trained"]) == {20}
+    assert beyond.data.loc[beyond.data["kind"] != "backbone", "trained"].isna().all()
+    assert not [layer for layer in within.live["layer"] if layer["mark"]["type"] == "rule"]
 
 
 def test_published_numbers_are_diamonds(figures: dict[str, Figure]) -> None:
@@ -112,6 +133,21 @@ def test_one_exact_baseline_does_not_squeeze_the_backbones() -> None:
     assert 1.0 <= high < 10
 
 
+@pytest.mark.parametrize(("values", "log"), [([1.0, 0.4], False), ([1.0, 0.1], True), ([1.0, 0.0], False)])
+def test_the_axis_of_errors_is_logarithmic_where_backbones_span_a_decade(values: list[float], log: bool) -> None:
+    data = pd.DataFrame({"value": [*values, 1e-9, 40.0], "kind": ["backbone", "backbone", "oracle", "baseline"]})
+    assert curves.spans_a_decade(data) is log
+    if not log:
+        assert curves.domain(data, metric("never_heard_of_error")) == (0.0, 1.05 * 1.5)
+
+
+def test_a_backbone_keeps_its_colour_whoever_else_is_there() -> None:
+    few, many = looks(["mamba", "s4d"], [], []), looks(["cnp", "gpt2", "mamba", "s4", "s4d", "tnp"], [], [])
+    assert few["mamba"] == many["mamba"]
+    assert few["s4d"] == many["s4d"]
+    assert len({(look.colour, look.dash) for look in many.values()}) == len(many)
+
+
 def test_looks_tell_everybody_apart() -> None:
     backbones, baselines = [f"net-{i}" for i in range(13)], [f"base-{i}" for i in range(20)]
     found = looks(backbones, baselines, ["oracle-bayes"])
@@ -120,9 +156,9 @@ def test_looks_tell_everybody_apart() -> None:
 
 def test_of_many_variants_the_best_is_featured_and_the_rest_stay_grey(results: Path) -> None:
     task = next(s for s in load(results).slices if s.task == "linear")
-    rows = task.curves[task.curves["shift"] == "none"]
+    rows = task.lines[task.lines["shift"] == "none"]
     lasso = rows[rows["contestant"] == "lasso-1e-2"]
-    worse = lasso.assign(contestant="lasso-1", value=lasso["value"] * 2)
+    worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
     task.results.looks["lasso-1"] = task.results.looks["lasso-1e-2"]
     found = learning.cast(task, pd.concat([rows, worse]))
     assert found["lasso-1e-2"] != BACKGROUND

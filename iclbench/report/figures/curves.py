@@ -20,7 +20,8 @@ from iclbench.report.style import BACKGROUND, CONFIG, Look
 OTHERS = "other baselines"
 PER_ROW = 3
 # What the layers read of every row, besides the column on the x axis: `label` is the tooltip's name, `series` tells
-# lines apart, `width` is the look's, `sparse` asks for dots.
+# lines apart, `width` is the look's, `sparse` asks for dots; `band`, where it is, says which backbones
+# have bands.
 COLUMNS = ("contestant", "kind", "value", "low", "high", "label", "series", "width", "sparse")
 _SHOWN = "highlight === null || datum.contestant === highlight"
 
@@ -28,14 +29,15 @@ _SHOWN = "highlight === null || datum.contestant === highlight"
 @dataclass(frozen=True)
 class Axes:
     """Titles and ranges: `range` of x, `domain` of y (values beyond lie on its edge); `log` and `log_x`: which axes are
-    logarithmic; `rule`: the trained length; `unit` is the tooltip's word for `field`, `band` for low to high."""
+    logarithmic; `rule`: rows say in `trained` where dashed rules stand; `unit` is the tooltip's word for `field`,
+    `band` for low to high."""
 
     x: str
     y: str
     range: tuple[float, float]
     domain: tuple[float, float]
     log: bool = False
-    rule: int | None = None
+    rule: bool = False
     field: str = "n_context"
     unit: str = "examples"
     band: str = "interval"
@@ -75,17 +77,27 @@ def records(data: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
+def spans_a_decade(data: pd.DataFrame) -> bool:
+    """Whether the positive values of the backbones (of everybody, if there are none) differ by a factor of ten."""
+    own = data.loc[data["kind"] == "backbone", "value"]
+    values = (own if len(own) else data["value"]).astype(float).replace([np.inf, -np.inf], np.nan).dropna()
+    values = values[values > 0]
+    return not values.empty and bool(values.max() >= 10 * values.min())
+
+
 def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
     """The range of the y axis: what the backbones need, and the part of the baselines that lies near.
 
     Least squares can reach 1e-20 or peak at 100 on the same axis: the axis follows the backbones (everybody, if there
-    are none) and gives the others a factor of five.
+    are none) and gives the others a factor of five, on a linear axis of errors one and a half.
     """
     values = data["value"].astype(float).replace([np.inf, -np.inf], np.nan).dropna()
     of_backbones = values[data.loc[values.index, "kind"] == "backbone"]
     lead = of_backbones if len(of_backbones) else values
     if lead.empty:
         return (0.1, 1.0) if metric.log else (0.0, 1.0)
+    if not metric.log and metric.lower_is_better and (values >= 0).all():
+        return 0.0, 1.05 * min(float(values.max()), 1.5 * float(lead.max())) or 1.0
     if not metric.log:
         low, high = float(values.quantile(0.01)), float(values.quantile(0.99))
         low, high = min(low, float(lead.min())), max(high, float(lead.max()))
@@ -136,7 +148,9 @@ class _Drawing:
         """Bands of the backbones, a line each, dots where a line has few points, diamonds for published numbers."""
         chart, shared = alt.Chart(), {"x": self.x, "color": self.colour}
         plain = {"y": self.y(), "opacity": self.opacity(1.0, 0.12)} | shared
-        band = chart.transform_filter("datum.kind === 'backbone' && datum.low !== null").mark_area(clip=True)
+        band = chart.transform_filter(
+            "datum.kind === 'backbone' && datum.low !== null && datum.band !== false"
+        ).mark_area(clip=True)
         layers = [
             band.encode(
                 y=self.y("low"), y2=alt.Y2("high"), detail=self.series, opacity=self.opacity(0.18, 0.02), **shared
@@ -169,15 +183,17 @@ class _Drawing:
         return _layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=shown))
 
     def rule(self) -> list[dict[str, Any]]:
-        """A dashed rule at the trained number of examples."""
-        if self.axes.rule is None:
+        """A dashed rule at every trained number of examples in the panel."""
+        if not self.axes.rule:
             return []
-        x = alt.X("n", type="quantitative")
-        line = alt.Chart().mark_rule(strokeDash=[5, 4], color="#555", strokeWidth=1.2).encode(x=x)
-        label = alt.Chart().mark_text(align="right", baseline="top", dx=-4, dy=2, fontSize=11, color="#444")
+        x = alt.X("trained", type="quantitative")
+        chart = alt.Chart().transform_filter("isValid(datum.trained)")
+        chart = chart.transform_aggregate(groupby=["trained"], rows="count()")
+        line = chart.mark_rule(strokeDash=[5, 4], color="#555", strokeWidth=1.2).encode(x=x)
+        label = chart.transform_calculate(text="'trained: ' + datum.trained")
+        label = label.mark_text(align="left", baseline="top", dx=4, dy=2, fontSize=11, color="#444")
         label = label.encode(x=x, y=alt.YValue(0), text=alt.Text("text", type="nominal"))
-        row = {"n": self.axes.rule, "text": f"trained: {self.axes.rule}"}
-        return [_layer(chart) | {"data": {"values": [row]}} for chart in (line, label)]
+        return [_layer(chart) for chart in (line, label)]
 
 
 def extent(values: pd.Series) -> tuple[float, float]:

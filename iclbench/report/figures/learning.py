@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import curves
-from iclbench.report.metrics import metric
+from iclbench.report.metrics import Metric, metric
 from iclbench.report.style import BACKGROUND, Look
 
 FEATURED = 7
 EXAMPLES = "examples in context"
+# Width of a line where a backbone has several runs.
+THIN = 1.7
 
 
-def figure(
-    task: Slice, rows: pd.DataFrame, panels: Sequence[str], *, name: str, title: str, caption: str, rule: bool = True
-) -> Figure:
-    """One panel per shift in `panels`, all with the same axes. `rows` are rows of `task.curves` of one metric."""
-    measure = metric(str(rows["metric"].iloc[0]))
+def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title: str, caption: str) -> Figure:
+    """One panel per title, all with the same axes. The frames are rows of `Slice.lines` of one metric.
+
+    Every run has its line; runs of one backbone share its colour, and its bands are left to the tooltip, because what
+    differs from seed to seed would be hidden below them. A dashed rule stands at the trained length wherever a panel
+    goes beyond it.
+    """
+    rows = pd.concat(panels.values())
     looks = cast(task, rows)
-    data = _drawn(task, rows, looks)
+    data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)
+    measure = metric(str(rows["metric"].iloc[0]))
+    # An error that stays within a decade is read better on a linear axis.
+    scale = replace(measure, log=measure.log and curves.spans_a_decade(data))
     axes = curves.Axes(
-        EXAMPLES, measure.label, curves.extent(data["n_context"]), curves.domain(data, measure), log=measure.log,
-        rule=task.trained_length if rule else None,
+        EXAMPLES, measure.label, curves.extent(data["n_context"]), curves.domain(data, scale), log=scale.log,
+        rule=bool(data["trained"].notna().any()),
     )  # fmt: skip
     alone = len(panels) == 1
-    titled = [("" if alone else shift, data[data["shift"] == shift]) for shift in panels]
+    titled = [("" if alone else panel, data[data["panel"] == panel]) for panel in panels]
     static, live = curves.specifications(titled, axes, looks)
     return Figure(
         name=f"{task.id}-{name}",
         title=title,
-        caption=caption + _reading(axes, looks, data),
+        caption=caption + _reading(axes, looks, data, measure),
         alt=f"{title}: {measure.label} of {', '.join(n for n, k in looks.items() if k != BACKGROUND)} "
         f"against the number of examples in context{'' if alone else '; panels: ' + ', '.join(panels)}.",
         data=data,
         static=static,
         live=live,
-        panels=tuple(Panel("" if alone else s, {"shift": s}) for s in panels),
+        panels=tuple(Panel("" if alone else panel, {"panel": panel}) for panel in panels),
         legend=_legend(looks),
     )
 
@@ -57,7 +66,12 @@ def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     best_of_stem = {re.sub(r"-\d.*$", "", name): name for name in reversed(names["baseline"])}
     featured = [n for n in names["baseline"] if n in best_of_stem.values() and n != "zero"][:FEATURED]
     featured += [n for n in names["baseline"] if n == "zero"]
-    looks = {n: task.looks[n] for n in [*sorted(names["backbone"]), *names["oracle"], *featured]}
+    several = rows.groupby("contestant")["run"].nunique().gt(1)
+    looks = {
+        name: replace(task.looks[name], width=THIN) if several[name] else task.looks[name]
+        for name in sorted(names["backbone"])
+    }
+    looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
     return looks | {n: BACKGROUND for n in names["baseline"] if n not in looks}
 
 
@@ -67,21 +81,25 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     published = published[
         published["metric"].isin(rows["metric"].unique()) & published["shift"].isin(rows["shift"].unique())
     ]
-    data = pd.concat([rows, published[published["n_context"].notna()].assign(runs=1)], ignore_index=True)
+    data = pd.concat([rows, published[published["n_context"].notna()]], ignore_index=True)
     order = {name: i for i, name in enumerate(looks)}
     data = data.assign(order=data["contestant"].map(order)).sort_values(
-        ["order", "shift", "n_context"], ascending=[False, True, True], kind="stable"
+        ["order", "run", "n_context"], ascending=[False, True, True], kind="stable"
     )
-    points = data.groupby(["shift", "contestant"])["n_context"].transform("nunique")
-    span = data.groupby(["shift", "contestant"])["n_context"].transform(lambda n: n.max() - n.min() + 1)
-    published_row = data["kind"] == "published"
-    seeds = data["runs"].map(lambda k: f" ({k} seeds)" if k > 1 else "")
+    runs = data.groupby(["contestant", "kind"])["run"].transform("nunique")
+    asked = data.groupby("run")["n_context"]
+    of_backbone, of_paper = data["kind"] == "backbone", data["kind"] == "published"
+    trained = data["run"].map(task.results.trained_lengths).where(of_backbone).astype("Int64")
     return data.assign(
-        label=data["contestant"] + seeds.where(~published_row, " (published)"),
-        series=data["contestant"],
+        label=data["contestant"]
+        .where(~of_backbone | (runs == 1), data["run"])
+        .where(~of_paper, data["contestant"] + " (published)"),
+        series=data["run"],
         width=data["contestant"].map({name: look.width for name, look in looks.items()}).astype(float),
-        sparse=(points < span) & ~published_row,
-    )[[*curves.COLUMNS, "shift", "n_context"]].reset_index(drop=True)
+        sparse=(asked.transform("nunique") < asked.transform("max") - asked.transform("min") + 1) & ~of_paper,
+        band=of_backbone & (runs == 1),
+        trained=trained.where(trained < data["n_context"].max()),
+    )[[*curves.COLUMNS, "band", "trained", "n_context"]].reset_index(drop=True)
 
 
 def _legend(looks: dict[str, Look]) -> dict[str, Look]:
@@ -89,14 +107,22 @@ def _legend(looks: dict[str, Look]) -> dict[str, Look]:
     return named | ({curves.OTHERS: BACKGROUND} if len(named) < len(looks) else {})
 
 
-def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
-    parts = [" Bands: 95 % intervals over episodes."]
-    if axes.rule is not None:
-        parts.append(f" Dashed rule: {axes.rule} examples, the trained length.")
+def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame, measure: Metric) -> str:
+    of_backbones = data[data["kind"] == "backbone"]
+    parts = []
+    if of_backbones["band"].any():
+        parts.append(" Bands: 95 % intervals over episodes.")
+    if not of_backbones["band"].all():
+        parts.append(" Several lines of one colour: the runs (seeds) of one backbone.")
+    if axes.rule:
+        lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
+        parts.append(f" Dashed rule: the trained length, {lengths} examples.")
     if axes.log:
         parts.append(
             f" Logarithmic axis; values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on its edge."
         )
+    elif measure.log:
+        parts.append(" Linear axis, as the errors of the backbones lie within a decade.")
     if (data["kind"] == "published").any():
         parts.append(" Diamonds: published numbers.")
     if BACKGROUND in looks.values():

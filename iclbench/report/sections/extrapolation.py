@@ -1,24 +1,81 @@
-"""More examples than the backbones were trained with."""
+"""More examples than the backbones were trained with: in-distribution, under shifts, and by trained length."""
 
 from __future__ import annotations
 
-from iclbench.report.blocks import Block, Section
+import pandas as pd
+
+from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import EXTRAPOLATION, Slice
 from iclbench.report.figures import learning
 from iclbench.report.formats import slug
 from iclbench.report.metrics import metric
+from iclbench.report.sections.learning_curves import numbers
+
+OWN = "in-distribution"
 
 
 def section(task: Slice) -> Section | None:
-    rows = task.curves[task.curves["shift"].str.fullmatch(EXTRAPOLATION)]
+    rows = _beyond(task.lines)
     blocks: list[Block] = []
-    for (shift, evaluator, name), group in rows.groupby(["shift", "evaluator", "metric"]):
-        points = str(shift).removeprefix("points-")
-        blocks.append(
-            learning.figure(
-                task, group, [str(shift)], name=slug(str(shift), str(evaluator), str(name)),
-                title=f"{task.task}: up to {points} examples",
-                caption=f"{metric(str(name)).label.capitalize()} with up to {points} examples in context.",
-            )
-        )  # fmt: skip
+    for (points, evaluator, name), group in rows.groupby(["points", "evaluator", "metric"]):
+        label, stem = metric(str(name)).label, slug(f"points-{points}", str(evaluator), str(name))
+        own = group[group["shifted"] == OWN]
+        if len(own):
+            blocks.append(
+                learning.figure(
+                    task, {OWN: own}, name=stem, title=f"{task.task}: up to {points} examples",
+                    caption=f"{label.capitalize()} with up to {points} examples in context.",
+                )
+            )  # fmt: skip
+            blocks.append(numbers(task, _curves(task, own), stem, label))
+        if len(own) < len(group):
+            blocks.append(_under_shifts(task, group, str(points), stem, label))
+    if task is task.siblings[0]:
+        blocks += _by_trained_length(task)
     return Section(f"{task.id}-extrapolation", "Extrapolation", tuple(blocks)) if blocks else None
+
+
+def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label: str) -> Figure:
+    """In-distribution and each shift side by side."""
+    names = sorted(set(rows["shifted"]), key=lambda name: (name != OWN, name))
+    return learning.figure(
+        task, {name: rows[rows["shifted"] == name] for name in names}, name=f"shifted-{stem}",
+        title=f"{task.task}: up to {points} examples under shifts",
+        caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each distribution of the "
+        "prompts; the normaliser stays that of the task.",
+    )  # fmt: skip
+
+
+def _by_trained_length(task: Slice) -> list[Figure]:
+    """Where runs were trained with different numbers of examples: in-distribution, a panel for each number."""
+    parts = [_beyond(one.lines).assign(length=one.length) for one in task.siblings if one.length is not None]
+    if not parts:
+        return []
+    rows = pd.concat(parts, ignore_index=True)
+    figures = []
+    for (points, evaluator, name), group in rows[rows["shifted"] == OWN].groupby(["points", "evaluator", "metric"]):
+        panels = {f"trained with {n} examples": own for n, own in group.groupby("length")}
+        if len(panels) > 1:
+            label = metric(str(name)).label
+            figures.append(
+                learning.figure(
+                    task, panels, name=slug("by-trained-length", f"points-{points}", str(evaluator), str(name)),
+                    title=f"{task.task}: up to {points} examples, by trained length",
+                    caption=f"{label.capitalize()} with up to {points} examples in context; one panel for each number "
+                    "of examples in training.",
+                )
+            )  # fmt: skip
+    return figures
+
+
+def _beyond(lines: pd.DataFrame) -> pd.DataFrame:
+    """The extrapolated rows, with the number of examples and the name of the shift."""
+    rows = lines[lines["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)]
+    parts = rows["shift"].str.extract(r"^(?:(.+)\+)?points-(\d+)$")
+    return rows.assign(shifted=parts[0].fillna(OWN), points=parts[1].astype(int))
+
+
+def _curves(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
+    """The same curves averaged over runs."""
+    c, one = task.curves, rows.iloc[0]
+    return c[(c["shift"] == one["shift"]) & (c["evaluator"] == one["evaluator"]) & (c["metric"] == one["metric"])]

@@ -14,18 +14,18 @@ AT_MOST = 8
 
 
 def section(task: Slice) -> Section | None:
-    rows = task.curves[task.curves["shift"] == "none"]
+    lines, means = (rows[rows["shift"] == "none"] for rows in (task.lines, task.curves))
     blocks: list[Block] = []
-    for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
+    for (evaluator, name), group in lines.groupby(["evaluator", "metric"]):
         label = metric(str(name)).label
         stem = slug("curves", str(evaluator), str(name))
         blocks += [
             learning.figure(
-                task, group, ["none"], name=stem, title=f"{task.task}: learning curves",
+                task, {"": group}, name=stem, title=f"{task.task}: learning curves",
                 caption=f"{label.capitalize()} against the number of examples in context, on the training distribution"
                 f"{'' if evaluator == 'next' else f' (question: {evaluator})'}.",
             ),
-            numbers(task, group, stem, label),
+            numbers(task, means[(means["evaluator"] == evaluator) & (means["metric"] == name)], stem, label),
         ]  # fmt: skip
     return Section(f"{task.id}-curves", "Learning curves", tuple(blocks)) if blocks else None
 

@@ -16,7 +16,8 @@ def section(results: Results) -> Section:
     blocks: list[Block] = []
     if (failed := _failed(results)) is not None:
         blocks.append(failed)
-    if gaps := [gap for task in results.slices for gap in _gaps(task)]:
+    # A task has a slice per trained length; what is missing altogether is missing once.
+    if gaps := list(dict.fromkeys(gap for task in results.slices for gap in _gaps(task))):
         headers = {
             "task": "task",
             "preset": "preset",
@@ -76,7 +77,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     elsewhere = rows.loc[(rows["kind"] == "backbone") & (rows["preset"] == task.preset), "contestant"]
     return found + [
         (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
-        for name in sorted(set(elsewhere) - set(task.kinds))
+        for name in sorted(set(elsewhere).difference(*(one.kinds for one in task.siblings)))
     ]
 
 

@@ -64,7 +64,7 @@ def scores(results: Results) -> Table | None:
     columns = [task.id for task in results.slices if task.id in wide.columns]
     frame = wide[columns].assign(kind=kinds, order=kinds.map(_KIND_ORDER), best=wide.mean(axis=1)).reset_index()
     frame = frame.sort_values(["order", "best", "contestant"], ascending=[True, False, True], ignore_index=True)
-    titles = {task.id: f"{task.task} ({task.preset})" for task in results.slices}
+    titles = {task.id: task.title for task in results.slices}
     return Table(
         name="scores",
         title="Scores",

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from iclbench.report.blocks import Block, Section
-from iclbench.report.data import Slice
+from iclbench.report.data import EXTRAPOLATION, Slice
 from iclbench.report.figures import learning
 from iclbench.report.formats import slug
 from iclbench.report.metrics import metric
 
 
 def section(task: Slice) -> Section | None:
-    rows = task.curves[task.curves["shift"].isin(task.shifts)]
+    shift = task.lines["shift"]
+    rows = task.lines[(shift != "none") & ~shift.str.fullmatch(EXTRAPOLATION).astype(bool)]
     blocks: list[Block] = []
     for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
-        panels = sorted(str(s) for s in group["shift"].unique())
         blocks.append(
             learning.figure(
-                task, group, panels, name=slug("shifts", str(evaluator), str(name)),
-                title=f"{task.task}: shifted prompts", rule=False,
+                task, {str(shift): own for shift, own in group.groupby("shift")},
+                name=slug("shifts", str(evaluator), str(name)), title=f"{task.task}: shifted prompts",
                 caption=f"{metric(str(name)).label.capitalize()} against the number of examples when prompts come from "
                 "another distribution than in training, one panel per shift; the normaliser stays that of the task.",
             )

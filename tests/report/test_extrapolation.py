@@ -1,0 +1,120 @@
+"""Beyond the trained length: a part of the report per trained length, panels for shifts, rules where training ended."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.report.blocks import Figure, Table
+from iclbench.report.data import Results, load, trained_with
+from iclbench.report.sections import leaderboard, report
+
+FAR = 40
+
+
+def curve(run: str, contestant: str, kind: str, shift: str, last: int, level: float = 1.0) -> pd.DataFrame:
+    """A curve that falls from 1 to 0.01 at n = 10 and stays there, times `level`."""
+    n = np.arange(last + 1)
+    value = level * np.maximum(10.0 ** (-n / 5), 0.01)
+    return pd.DataFrame({
+        "run": run, "task": "linear", "family": "linear", "contestant": contestant, "kind": kind, "preset": "small",
+        "shift": shift, "evaluator": "next", "metric": "squared_error", "n_context": n, "value": value,
+        "low": 0.9 * value, "high": 1.1 * value, "n_episodes": 64, "normaliser": 5.0, "status": "ok",
+        "prompt_set": f"{shift}-{last}", "card": "c0", "version": "0",
+    })  # fmt: skip
+
+
+def area(rows: pd.DataFrame) -> pd.DataFrame:
+    """The summary row of a curve."""
+    mean = rows["value"].mean()
+    one = rows.iloc[:1].assign(metric="auc", value=mean, low=0.9 * mean, high=1.1 * mean)
+    return one.assign(n_context=None)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Two GPT-2 and a Mamba trained with 10 examples, a Mamba trained with 20; all go to 40, also under orthants."""
+    folder = tmp_path_factory.mktemp("lengths")
+    parts = []
+    runs = [("gpt2-s0", "gpt2", 10, 1.0), ("gpt2-s1", "gpt2", 10, 3.0), ("mamba", "mamba", 10, 2.0),
+            ("mamba-20", "mamba", 20, 4.0)]  # fmt: skip
+    for run, contestant, trained, level in runs:
+        for shift, last in (("none", trained), (f"points-{FAR}", FAR), (f"orthants+points-{FAR}", FAR)):
+            parts.append(curve(run, contestant, "backbone", shift, last, level))
+    for shift, last in (("none", 10), ("none", 20), (f"points-{FAR}", FAR), (f"orthants+points-{FAR}", FAR)):
+        parts.append(curve("least-squares", "least-squares", "baseline", shift, last, 0.5 if last == 10 else 0.7))
+        parts.append(curve("zero", "zero", "baseline", shift, last).assign(value=1.0))
+    rows = pd.concat([*parts, *(area(part) for part in parts)], ignore_index=True)
+    tables.write("values", tables.frame("values", rows), folder / "a.values.parquet", {})
+    return load(folder)
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    blocks = [block for section in report(results) for block in section.walk()]
+    return {block.name: block for block in blocks if isinstance(block, Figure)}
+
+
+def test_every_run_knows_its_trained_length(found: Results) -> None:
+    assert found.trained_lengths == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
+    of_baseline = found.rows.assign(trained=trained_with(found.rows)).query(
+        "run == 'zero' and metric == 'squared_error'"
+    )
+    by_prompts = of_baseline.groupby("prompt_set")["trained"].first()
+    assert (by_prompts["none-10"], by_prompts["none-20"]) == (10, 20)
+    assert pd.isna(by_prompts[f"points-{FAR}-{FAR}"]), "prompts that all lengths share"
+
+
+def test_no_trained_length_is_set_aside_for_another(found: Results) -> None:
+    assert found.set_aside == ()
+    assert [(s.id, s.trained_length) for s in found.slices] == [
+        ("linear-small-trained-10", 10), ("linear-small-trained-20", 20)
+    ]  # fmt: skip
+
+
+def test_lengths_are_never_averaged(found: Results) -> None:
+    """Each part holds its own runs and the baselines that met the same prompts."""
+    ten, twenty = found.slices
+    at = "shift == 'none' and n_context == 10"
+    assert ten.curves.query(at).set_index("contestant")["value"].to_dict() == pytest.approx(
+        {"gpt2": 0.02, "mamba": 0.02, "least-squares": 0.005, "zero": 1.0}
+    )
+    assert twenty.curves.query(at).set_index("contestant")["value"].to_dict() == pytest.approx(
+        {"mamba": 0.04, "least-squares": 0.007, "zero": 1.0}
+    )
+    for part, names in ((ten, {"gpt2", "mamba"}), (twenty, {"mamba"})):
+        (board,) = leaderboard.section(part).blocks
+        assert isinstance(board, Table)
+        assert set(board.frame["contestant"]) == names | {"least-squares", "zero"}
+
+
+def test_shifts_beyond_training_are_panels_beside_the_training_distribution(found: Results) -> None:
+    figure = figures(found)[f"linear-small-trained-10-shifted-points-{FAR}-next-squared-error"]
+    assert [panel.title for panel in figure.panels] == ["in-distribution", "orthants"]
+    for panel, view in zip(figure.panels, figure.static["concat"], strict=True):
+        rows = pd.DataFrame(view["data"]["values"])
+        assert set(rows["panel"]) == {panel.where["panel"]}
+        assert set(rows["series"]) == {"gpt2-s0", "gpt2-s1", "mamba", "least-squares", "zero"}
+        assert rows["n_context"].max() == FAR
+
+
+def test_trained_lengths_stand_side_by_side_with_a_rule_each(found: Results) -> None:
+    figure = figures(found)[f"linear-small-trained-10-by-trained-length-points-{FAR}-next-squared-error"]
+    assert [panel.title for panel in figure.panels] == ["trained with 10 examples", "trained with 20 examples"]
+    lengths = [
+        {int(row["trained"]) for row in view["data"]["values"] if row["trained"] is not None}
+        for view in figure.static["concat"]
+    ]
+    assert lengths == [{10}, {20}]
+    assert {row["series"] for row in figure.static["concat"][1]["data"]["values"]} == {
+        "mamba-20", "least-squares", "zero"
+    }  # fmt: skip
+    assert "Dashed rule: the trained length, 10 and 20 examples." in figure.caption
+    assert sum("by-trained-length" in name for name in figures(found)) == 1
+
+
+def test_one_trained_length_makes_one_part(found: Results, tmp_path: Path) -> None:
+    tables.write("values", found.rows[found.rows["run"] != "mamba-20"], tmp_path / "a.values.parquet", {})
+    (alone,) = load(tmp_path).slices
+    assert (alone.id, alone.title, alone.trained_length) == ("linear-small", "linear · small", 10)
