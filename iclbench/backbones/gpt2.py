@@ -85,8 +85,7 @@ class GPT2(SequenceBackbone):
 
     def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
         length = tokens.shape[1]
-        if self.positions is not None:
-            tokens = tokens + self._position(torch.arange(length, device=tokens.device))
+        tokens = self._placed(tokens)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             if q.shape[2] == length:
@@ -99,11 +98,8 @@ class GPT2(SequenceBackbone):
 
     def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         length, asked = tokens.shape[1], queries.shape[1]
-        slots = torch.arange(length, device=tokens.device)
-        if self.positions is not None:
-            tokens = tokens + self._position(slots)
-            queries = queries + self._position(2 * slots[:asked])
-        before = slots < 2 * torch.arange(asked, device=tokens.device).unsqueeze(1)
+        tokens, queries = self._placed(tokens), self._placed(queries, by=2)
+        before = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril(-1)[: 2 * asked : 2]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             (q, q_asked), (k, k_asked), (v, v_asked) = (t.split([length, asked], 2) for t in (q, k, v))
@@ -120,26 +116,44 @@ class GPT2(SequenceBackbone):
         slots = torch.zeros(batch, 0, dtype=torch.bool, device=weight.device)
         return KeyValueCache((empty,) * self.layers, (empty,) * self.layers, slots)
 
+    def advance(
+        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"]
+    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
+        held, new = state.mask.shape[1], tokens.shape[1]
+        visible = torch.ones(new, held + new, dtype=torch.bool, device=tokens.device).tril(held)
+        return self._extend(state, self._placed(tokens, held), state.mask.new_ones(len(tokens), new), visible)
+
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
+        if bool(mask.all() & state.mask.all()):
+            return self.advance(state, tokens)[1]
         if self.positions is not None:
             tokens = tokens + self._position(state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long())
         held, new = state.mask.shape[1], tokens.shape[1]
-        slots = torch.cat([state.mask, mask], 1)
         past = torch.ones(new, held + new, dtype=torch.bool, device=tokens.device).tril(held)
         # A masked token still sees itself, so that its (unused) row is no softmax over nothing.
         own = torch.eye(new, held + new, dtype=torch.bool, device=tokens.device).roll(held, 1)
-        visible = (past & slots.unsqueeze(1) | own).unsqueeze(1)
+        visible = (past & torch.cat([state.mask, mask], 1).unsqueeze(1) | own).unsqueeze(1)
+        return self._extend(state, tokens, mask, visible)[1]
+
+    def _extend(
+        self,
+        state: KeyValueCache,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"],
+        visible: Bool[Tensor, "*any T held_and_T"],
+    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
+        """Hidden vectors at the input tokens among further ones, each of which sees what is `visible`, and the longer
+        cache."""
         keys, values = [], []
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys.append(torch.cat([state.keys[layer], k], 2))
             values.append(torch.cat([state.values[layer], v], 2))
-            return F.scaled_dot_product_attention(q, keys[-1], values[-1], attn_mask=visible)
+            rows = visible if q.shape[2] == k.shape[2] else visible[..., ::2, :]
+            return F.scaled_dot_product_attention(q, keys[-1], values[-1], attn_mask=rows)
 
-        if new:
-            *_, _ = self._layers(tokens, attend)
-            return KeyValueCache(tuple(keys), tuple(values), slots)
-        return state
+        *_, last = self._layers(tokens, attend, inputs_only=True)
+        return self.norm(last), KeyValueCache(tuple(keys), tuple(values), torch.cat([state.mask, mask], 1))
 
     def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         if self.positions is not None:
@@ -171,15 +185,29 @@ class GPT2(SequenceBackbone):
             hidden = hidden + block.mlp.c_proj(inner)
             yield hidden
 
+    def _placed(self, tokens: Float[Tensor, "B T D"], first: int = 0, by: int = 1) -> Float[Tensor, "B T D"]:
+        """Tokens with the embeddings of the positions first, first + by, ..., where positions are learned."""
+        if self.positions is None:
+            return tokens
+        end = first + by * tokens.shape[1]
+        self._check(end - by)
+        return tokens + self.positions.weight[first:end:by]
+
     def _position(self, index: Int[Tensor, "*shape T"]) -> Float[Tensor, "*shape T D"]:
         assert self.positions is not None
+        if index.numel():
+            self._check(int(index.max()))
+        return self.positions(index)
+
+    def _check(self, last: int) -> None:
+        """Raise `UsageError` when there is no such position."""
+        assert self.positions is not None
         limit = self.positions.num_embeddings
-        if index.numel() and int(index.max()) >= limit:
+        if last >= limit:
             raise UsageError(
-                f"learned positions end at {limit // 2} points, asked for {int(index.max()) // 2 + 1}; "
+                f"learned positions end at {limit // 2} points, asked for {last // 2 + 1}; "
                 "train with -o backbone.positions=none to go beyond"
             )
-        return self.positions(index)
 
 
 def _attend_past_and_self(

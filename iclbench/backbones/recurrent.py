@@ -84,6 +84,15 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
     def start(self, batch: int) -> RecurrentState:
         return RecurrentState(tuple(block.start(batch) for block in self._blocks()))
 
+    def advance(
+        self, state: RecurrentState, tokens: Float[Tensor, "B T D"]
+    ) -> tuple[Float[Tensor, "B N D"], RecurrentState]:
+        after = []
+        for block, held in zip(self._blocks(), state.layers, strict=True):
+            tokens, new = block.resume(tokens, held)
+            after.append(new)
+        return self.finish(tokens[:, ::2]), RecurrentState(tuple(after))
+
     def resume(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
     ) -> RecurrentState:
@@ -100,12 +109,7 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
         """The first `count` tokens in the order given, for all episodes."""
         if count == 0:
             return state
-        tokens = torch.take_along_dim(tokens, order[:, :count, None], 1)
-        after = []
-        for block, held in zip(self._blocks(), state.layers, strict=True):
-            tokens, new = block.resume(tokens, held)
-            after.append(new)
-        return RecurrentState(tuple(after))
+        return self.advance(state, torch.take_along_dim(tokens, order[:, :count, None], 1))[1]
 
     def peek_layers(self, state: RecurrentState, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         for block, held in zip(self._blocks(), state.layers, strict=True):

@@ -1,7 +1,8 @@
 """Causal sequence models over interleaved pairs x_1, y_1, ..., x_N, y_N (Garg et al. 2022).
 
 The prediction for x_n is read at its own token, which has seen n - 1 pairs. A subclass brings a trunk that maps tokens
-to hidden vectors and can resume from a state; reading in, forking queries and reading out are the same for all of them.
+to hidden vectors and can go on from a state; reading in, walking through long sequences and reading out are the same
+for all of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.episodes import Points, take
 from iclbench.predictions import Prediction
 from iclbench.predictor import State
+
+# Points that are taken in at once. Longer sequences are walked through in segments from state to state, so that
+# memory does not grow with them beyond the state. A constant, so that answers do not depend on the machine.
+SEGMENT = 512
 
 
 class PairReadIn(nn.Module):
@@ -71,6 +76,11 @@ class SequenceBackbone(Backbone, abstract=True):
         """The state before any token."""
 
     @abstractmethod
+    def advance(self, state: Any, tokens: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B N D"], State]:
+        """Hidden vectors at the input tokens of a further segment of pairs, and the state after it; neither the segment
+        nor what the state has seen has gaps."""
+
+    @abstractmethod
     def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
         """The state after further tokens; where the mask is False there is no token."""
 
@@ -91,21 +101,28 @@ class SequenceBackbone(Backbone, abstract=True):
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        compact = points.is_compact
-        order = None
-        if not compact:
-            points, order = points.compact()
-        tokens = self.read_in(points)
-        if x_query is None:
-            hidden = self.trunk(tokens)
-        else:
-            x_query = x_query if order is None else take(x_query, order)
-            hidden = self.fork(tokens, self.read_in.inputs(x_query))
-        if order is not None:
-            hidden = take(hidden, torch.argsort(order, dim=1))
-        if prefixes is not None:
-            hidden = hidden[:, list(prefixes)]
-        return self.read(self.read_out(hidden))
+        if x_query is not None:
+            points = points.span(0, x_query.shape[1])  # no query sees what comes later
+        # Always, without asking whether it is needed: the answer would be waited for on every training step.
+        points, order = points.compact()
+        x_query = None if x_query is None else take(x_query, order)
+        raw = take(self._raw(points, x_query), torch.argsort(order, dim=1))
+        return self.read(raw if prefixes is None else raw[:, list(prefixes)])
+
+    def _raw(self, points: Points, x_query: Float[Tensor, "B N Dx"] | None) -> Float[Tensor, "B N raw"]:
+        """Raw outputs for every prefix of points whose valid ones come first: what follows them may be anything.
+
+        Forked queries go in one pass whatever the length, since each of them needs the state after its own prefix.
+        """
+        if x_query is not None:
+            return self.read_out(self.fork(self.read_in(points), self.read_in.inputs(x_query)))
+        if points.count <= SEGMENT:
+            return self.read_out(self.trunk(self.read_in(points)))
+        state, parts = self.start(len(points)), []
+        for segment in _segments(points):
+            hidden, state = self.advance(state, self.read_in(segment))
+            parts.append(self.read_out(hidden))
+        return torch.cat(parts, 1)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
         return self.update(self.start(len(context)), context)
@@ -122,4 +139,11 @@ class SequenceBackbone(Backbone, abstract=True):
         return [self.read(self.read_out(self.finish(hidden))) for hidden in layers]
 
     def update(self, state: Any, points: Points) -> State:
-        return self.resume(state, self.read_in(points), points.mask.repeat_interleave(2, 1))
+        for segment in _segments(points):
+            state = self.resume(state, self.read_in(segment), segment.mask.repeat_interleave(2, 1))
+        return state
+
+
+def _segments(points: Points) -> Iterator[Points]:
+    """The points in stretches of at most `SEGMENT`; none where there are no points."""
+    return (points.span(start, start + SEGMENT) for start in range(0, points.count, SEGMENT))

@@ -12,8 +12,9 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Categorical
 from iclbench.predictor import Oracle, Predictor
 
-# Query positions per forward pass: bounds memory, and is a function of the sizes alone so that results do not depend
-# on the machine.
+# Query positions per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone so that
+# results do not depend on the machine. A single episode may be longer; what that needs is the predictor's own business
+# (sequence models walk through it in segments).
 _POSITIONS = 64 * 41
 
 

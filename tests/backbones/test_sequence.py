@@ -1,0 +1,129 @@
+"""Sequence backbones walk through long sequences in segments: the same answers, in memory that does not grow."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from iclbench.backbones import sequence
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.episodes import Points
+from iclbench.errors import UsageError
+from iclbench.registry import BACKBONES
+
+SIZES = {
+    "gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2},
+    "gpt2-learned": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2, "positions": "learned"},
+    "mamba": {"layers": 2, "width": 8, "state": 4},
+    "s4": {"layers": 2, "width": 8, "state": 8},
+    "s4d": {"layers": 2, "width": 8, "state": 8},
+}
+N = 23
+
+
+def model(name: str, points: int = N) -> SequenceBackbone:
+    torch.manual_seed(0)
+    cls = BACKBONES.get(name.removesuffix("-learned"))
+    return cls(cls.Settings(**SIZES[name]), TaskShape(x_dim=3, points=points)).eval()
+
+
+def draw(batch: int = 3, count: int = N) -> Points:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, count, 3, generator=generator)
+    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
+
+
+def with_holes(points: Points) -> Points:
+    generator = torch.Generator().manual_seed(2)
+    return replace(points, mask=torch.rand(points.mask.shape, generator=generator) < 0.7)
+
+
+@pytest.fixture(params=list(SIZES))
+def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
+    return model(request.param)
+
+
+@pytest.mark.parametrize("segment", [1, 5, 22])
+@pytest.mark.parametrize("prefixes", [None, [0, 4, 5, 6, 22]])
+def test_segments_give_the_answers_of_one_pass(
+    backbone: SequenceBackbone, segment: int, prefixes: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with torch.no_grad():
+        for points in (draw(), with_holes(draw())):
+            whole = backbone.predict_next(points, prefixes=prefixes).mean
+            with monkeypatch.context() as patched:
+                patched.setattr(sequence, "SEGMENT", segment)
+                walked = backbone.predict_next(points, prefixes=prefixes).mean
+            asked = points.mask if prefixes is None else points.mask[:, prefixes]
+            torch.testing.assert_close(walked[asked], whole[asked], atol=1e-5, rtol=1e-5)
+
+
+def test_a_context_taken_in_by_segments_answers_like_one_taken_in_at_once(
+    backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = draw(count=4).x
+    with torch.no_grad():
+        for context in (draw(count=N - 1), with_holes(draw(count=N - 1))):
+            whole = backbone.predict_targets(context, x).mean
+            with monkeypatch.context() as patched:
+                patched.setattr(sequence, "SEGMENT", 5)
+                torch.testing.assert_close(backbone.predict_targets(context, x).mean, whole, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_flow_through_the_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    points, gradients = draw(), []
+    for segment in (N, 5):
+        monkeypatch.setattr(sequence, "SEGMENT", segment)
+        backbone.zero_grad()
+        backbone.predict_next(points).loss(points.y).mean().backward()
+        gradients.append([p.grad.clone() for p in backbone.parameters() if p.grad is not None])
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-5, rtol=1e-4)
+
+
+def test_learned_positions_end_in_whichever_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "SEGMENT", 5)
+    with pytest.raises(UsageError, match=f"end at {N} points"):
+        model("gpt2-learned").predict_next(draw(count=N + 1))
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that any tensor computed under it has."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(t, Tensor):
+                self.elements = max(self.elements, t.untyped_storage().nbytes() // t.element_size())
+        return out
+
+
+def largest(name: str, count: int) -> int:
+    backbone, points = model(name, count), draw(1, count)
+    with torch.no_grad(), Largest() as seen:
+        backbone.predict_next(points)
+    return seen.elements
+
+
+@pytest.mark.parametrize("name", ["mamba", "s4", "s4d"])
+def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "SEGMENT", 16)
+    assert largest(name, 320) == largest(name, 80)
+
+
+def test_attention_is_never_over_the_square_of_the_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "SEGMENT", 16)
+    few, many = (largest("gpt2", n) for n in (160, 640))
+    assert many == 32 * 2 * 640  # a segment of tokens against all tokens held
+    assert many <= 4 * few
+
+
+def test_usual_lengths_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = model("gpt2")
+    monkeypatch.setattr(type(backbone), "advance", None)
+    backbone.predict_next(draw())
+    assert sequence.SEGMENT >= 160
