@@ -129,6 +129,8 @@ BACKBONES = Registry(
     {
         "gpt2": Entry("iclbench.backbones.gpt2:GPT2", "causal Transformer (Radford et al. 2019; Garg et al. 2022)"),
         "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
+        "s4": Entry("iclbench.backbones.s4:S4", "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)"),
+        "s4d": Entry("iclbench.backbones.s4:S4D", "diagonal state spaces (Gu et al. 2022)"),
     },
 )
 

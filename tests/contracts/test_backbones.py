@@ -14,6 +14,8 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "max_points": 40},
     ],
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
+    "s4": [{"layers": 2, "width": 8, "state": 8}],
+    "s4d": [{"layers": 2, "width": 8, "state": 8}],
 }
 CASES = [
     (name, settings, head)

@@ -1,0 +1,66 @@
+"""Causal convolution with one long kernel per channel, channels first.
+
+Short sequences are a product with a triangular Toeplitz matrix, at 82 tokens a third of the time of the FFT on a CPU;
+long ones go through the FFT.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+_LONGEST_PRODUCT = 400
+
+
+def causal_convolution(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
+    """y[t] = sum over s <= t of kernel[t - s] u[s], per channel."""
+    return by_toeplitz(u, kernel) if u.shape[-1] <= _LONGEST_PRODUCT else by_fft(u, kernel)
+
+
+def by_toeplitz(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
+    """T² work per channel and episode, as one batched matrix product."""
+    return _Toeplitz.apply(u, kernel)
+
+
+def by_fft(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
+    """T log T work; padded to twice the length so that nothing wraps around."""
+    length = u.shape[-1]
+    product = torch.fft.rfft(u, n=2 * length) * torch.fft.rfft(kernel, n=2 * length).unsqueeze(1)
+    return torch.fft.irfft(product, n=2 * length)[..., :length]
+
+
+class _Toeplitz(torch.autograd.Function):
+    """Keeps the inputs alone; the matrices, T times larger than the kernels, are built anew on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, kernel: Tensor) -> Tensor:
+        ctx.save_for_backward(u, kernel)
+        return torch.bmm(u, _toeplitz(kernel).to(u.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        u, kernel = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        grad_u = grad_kernel = None
+        if ctx.needs_input_grad[0]:
+            grad_u = torch.bmm(gradient, _toeplitz(kernel).to(u.dtype).mT)
+        if ctx.needs_input_grad[1]:
+            grad_kernel = _diagonal_sums(torch.bmm(u.mT, gradient)).to(kernel.dtype)
+        return grad_u, grad_kernel
+
+
+def _toeplitz(kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D T T"]:
+    """matrix[s, t] = kernel[t - s], zero below the diagonal."""
+    length = kernel.shape[-1]
+    return F.pad(kernel, (length - 1, 0)).unfold(-1, length, 1).flip(-2)
+
+
+def _diagonal_sums(matrix: Float[Tensor, "D T T"]) -> Float[Tensor, "D T"]:
+    """Sums over s of matrix[s, s + t]: rows written at twice their length and read at one more are skewed."""
+    channels, length = matrix.shape[:2]
+    padded = F.pad(matrix, (0, length)).flatten(1)
+    return padded.as_strided((channels, length, length), (2 * length * length, 2 * length + 1, 1)).sum(1)

@@ -1,0 +1,190 @@
+"""S4 and S4D: linear time-invariant state spaces per channel, mixed by a gated linear layer (Gu et al. 2022a, 2022b).
+
+The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 435; their S4 is S4D-Lin. A block is the
+one of the reference code (state-spaces/s4, `s4d.py` with its example model): the system with a skip D u, GELU, a linear
+layer to twice the width with GLU, residual, and the norm after it. Read-in and read-out are linear.
+
+Blocks work with channels first in memory, `(D, B, T)`, and hand each other views of it: convolution, mixing and norm
+all run there without transposing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.channels_first import ChannelNorm
+from iclbench.backbones.convolution import causal_convolution
+from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
+from iclbench.backbones.s4_kernels import Spectrum
+from iclbench.backbones.s4_systems import Diagonal, LowRank, StateSpace
+from iclbench.cards import Decay, PositiveFloat, PositiveInt, Strict
+from iclbench.episodes import Episodes
+
+
+class S4Settings(Strict):
+    """`state` is N, real numbers per channel. Initial steps dt are log-uniform between `dt_min` and `dt_max`.
+
+    `rate_factor` is the learning rate of A, B and dt relative to the others'; they have no weight decay.
+    """
+
+    layers: PositiveInt = 24
+    width: PositiveInt = 435
+    state: Annotated[int, Field(gt=0, le=1024, multiple_of=2)] = 64
+    dt_min: PositiveFloat = 1e-3
+    dt_max: PositiveFloat = 1e-1
+    dropout: Decay = 0.0
+    rate_factor: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> S4Settings:
+        if self.dt_min > self.dt_max:
+            raise ValueError(f"dt_min = {self.dt_min} is above dt_max = {self.dt_max}")
+        return self
+
+
+class S4DSettings(S4Settings):
+    """`init`: the first eigenvalues, S4D-Lin (-1/2 + iπn), those of HiPPO-LegS, or S4D-Inv."""
+
+    init: Spectrum = "lin"
+
+
+class S4Block(RecurrentBlock):
+    """A state space with its skip, channel mixing, residual, norm. Its state is the system's, `(B, D, N)`."""
+
+    def __init__(self, system: StateSpace, settings: S4Settings) -> None:
+        super().__init__()
+        self.system = system
+        self.D = nn.Parameter(torch.randn(settings.width))
+        self.mix = nn.Linear(settings.width, 2 * settings.width)
+        self.norm = ChannelNorm(settings.width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.order = settings.state
+
+    def start(self, batch: int) -> BlockState:
+        return (self.D.new_zeros(batch, len(self.D), self.order),)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        u = _channels_first(x)
+        return self._out(u, self._whole(u))
+
+    def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
+        u = _channels_first(x)
+        y, after = self._after(u, state)
+        return self._out(u, y), (after.transpose(0, 1).contiguous(),)
+
+    def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
+        u = _channels_first(queries)
+        step = self.system.unroll(1)
+        seen = torch.bmm(state[0].transpose(0, 1), step.observe)
+        return self._out(u, seen + self._with_skip(step.kernel)[:, :, None] * u)
+
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
+        """A system is linear: another last input shifts the output by its difference times the kernel at lag 0."""
+        u, asked = _channels_first(x), _channels_first(queries)
+        y = self._whole(u)
+        now = self._with_skip(self.system.kernel(1))[:, :, None]
+        return self._out(u, y), self._out(asked, y[..., ::2] + now * (asked - u[..., ::2]))
+
+    def _whole(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
+        """Outputs of a sequence from rest."""
+        longest = self.system.longest
+        if longest is not None and u.shape[2] > longest:
+            return self._after(u, self.start(u.shape[1]))[0]
+        with _full_precision(u):
+            return causal_convolution(u, self._with_skip(self.system.kernel(u.shape[2])))
+
+    def _after(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Tensor, Tensor]:
+        """Outputs of a chunk after a state, and the state after it, `(D, B, N)`."""
+        with _full_precision(u):
+            return self.system.resume(u, state[0].transpose(0, 1), self._convolve)
+
+    def _convolve(self, u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
+        return causal_convolution(u, self._with_skip(kernel))
+
+    def _with_skip(self, kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D T"]:
+        """The skip D u is a kernel that is D at lag 0."""
+        return kernel + F.pad(self.D[:, None], (0, kernel.shape[1] - 1))
+
+    def _out(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
+        """What follows the system, token by token."""
+        active = self.dropout(F.gelu(y)).flatten(1)
+        mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, active), 0)
+        with _full_precision(u):
+            normal = self.norm(u.flatten(1) + self.dropout(mixed))
+        return normal.view(u.shape).permute(1, 2, 0)
+
+
+def _channels_first(x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
+    """Copies only what does not come from another block."""
+    return x.permute(2, 0, 1).contiguous()
+
+
+def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Under autocast kernels, states and norms stay in float32; mixing does not."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+class _S4Backbone(RecurrentBackbone, abstract=True):
+    """A stack of S4 blocks around one kind of system."""
+
+    def __init__(self, settings: S4Settings, shape: TaskShape) -> None:
+        blocks = (S4Block(self.system(settings, shape), settings) for _ in range(settings.layers))
+        super().__init__(settings, shape, settings.width, blocks)
+
+    @staticmethod
+    def system(settings: Any, shape: TaskShape) -> StateSpace:
+        """The system of one block."""
+        raise NotImplementedError
+
+    def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+        """Blocks end with their norm."""
+        return hidden
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        rates = [p for block in self._blocks() if isinstance(block, S4Block) for p in block.system.rates()]
+        known = {id(p) for p in rates}
+        others = [p for p in self.parameters() if id(p) not in known]
+        return [
+            {"params": others},
+            {"params": rates, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},
+        ]
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        if not self.settings.dropout:
+            return super().loss(episodes, progress, generator)
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return super().loss(episodes, progress, generator)
+
+
+class S4D(_S4Backbone):
+    """Diagonal state spaces, zero-order hold."""
+
+    Settings = S4DSettings
+
+    @staticmethod
+    def system(settings: S4DSettings, shape: TaskShape) -> StateSpace:
+        return Diagonal(settings.width, settings.state, (settings.dt_min, settings.dt_max), settings.init)
+
+
+class S4(_S4Backbone):
+    """HiPPO-LegS, normal plus low rank, bilinear."""
+
+    Settings = S4Settings
+
+    @staticmethod
+    def system(settings: S4Settings, shape: TaskShape) -> StateSpace:
+        return LowRank(settings.width, settings.state, (settings.dt_min, settings.dt_max), 2 * shape.points)
