@@ -13,12 +13,11 @@ import pytest
 import tomli_w
 from typer.main import get_command
 
-from iclbench.cards import load_task, names, read_toml
+from iclbench.cards import load_task, names
 from iclbench.cli.main import app, main
 from iclbench.config import resolve_run
 from iclbench.errors import UsageError
 from iclbench.grids import GridCard, GridRun, grid_runs, is_grid, load_grid
-from iclbench.registry import BACKBONES
 from iclbench.runs import check_name
 
 ROOT = Path(__file__).parents[1]
@@ -42,15 +41,6 @@ PAPER = {
 }
 
 
-def runs_of(grid: str, preset: str | None = None) -> list[GridRun]:
-    """The grid's runs; skips where a backbone that it names is not written yet."""
-    wanted = read_toml(ROOT / "grids" / f"{grid}.toml")["backbones"]
-    missing = sorted(set(wanted) - set(BACKBONES.names()))
-    if set(missing) & {"mamba", "s4d", "s4"}:
-        pytest.skip(f"no backbone {', '.join(missing)} yet")
-    return grid_runs(grid, preset)
-
-
 def write(folder: Path, card: dict[str, object], name: str = "mine.toml") -> str:
     path = folder / name
     path.write_text(tomli_w.dumps(card), encoding="utf-8")
@@ -71,7 +61,7 @@ def test_every_figure_of_the_simple_functions_has_a_card() -> None:
 def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> None:
     tasks, backbones, seeds = PAPER[grid]
     for preset in ("small", "paper"):
-        runs = runs_of(grid, preset)
+        runs = grid_runs(grid, preset)
         assert {run.config.task.name for run in runs} == tasks
         assert {run.config.backbone.name for run in runs} == backbones
         assert {run.config.seed for run in runs} == set(range(seeds))
@@ -80,7 +70,7 @@ def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> No
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str) -> None:
     commands = get_command(app)
-    for run in runs_of(grid):
+    for run in grid_runs(grid):
         for program, command, *rest in words(run):
             assert program == "iclbench"
             with commands.commands[command].make_context(command, list(rest)) as context:
@@ -98,25 +88,25 @@ def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid
 
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_the_runs_of_a_grid_have_names_of_their_own(grid: str) -> None:
-    found = [check_name(run.name) for run in runs_of(grid)]
+    found = [check_name(run.name) for run in grid_runs(grid)]
     assert len(set(found)) == len(found)
 
 
 def test_a_name_that_two_grids_share_means_the_same_run() -> None:
     known: dict[str, GridRun] = {}
     for grid in SHIPPED:
-        for run in runs_of(grid):
+        for run in grid_runs(grid):
             assert known.setdefault(run.name, run).config == run.config
     assert "skewed-linear-gpt2-paper-s2" in known
 
 
 def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() -> None:
-    runs = runs_of("mamba-icl-1", "paper")
+    runs = grid_runs("mamba-icl-1", "paper")
     assert {(run.config.task.points, run.extrapolate) for run in runs} == {(40, 500)}
     assert all(shift.endswith("+points-500") for run in runs for shift in run.shifts)
     assert {len(run.shifts) for run in runs} == {5}
-    assert {run.config.task.points for run in runs_of("mamba-icl-10", "small")} == {20, 40, 80}
-    longest = [run for run in runs_of("mamba-icl-10", "paper") if run.config.task.points == 160]
+    assert {run.config.task.points for run in grid_runs("mamba-icl-10", "small")} == {20, 40, 80}
+    longest = [run for run in grid_runs("mamba-icl-10", "paper") if run.config.task.points == 160]
     assert {run.name for run in longest if run.config.seed == 0} == {
         "skewed-linear-gpt2-trained-160-paper-s0",
         "skewed-linear-mamba-trained-160-paper-s0",
@@ -126,7 +116,7 @@ def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() 
 @pytest.mark.parametrize("grid", ["mamba-icl-1", "mamba-icl-10"])
 def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) -> None:
     for preset, complete in (("small", 1000), ("paper", 30_000)):
-        for run in runs_of(grid, preset):
+        for run in grid_runs(grid, preset):
             train, length = run.config.train, run.config.task.points + 1
             points = train.curriculum.points
             assert points is not None
@@ -135,18 +125,18 @@ def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) 
 
 
 def test_figures_8_and_9_are_the_same_runs_at_a_constant_rate() -> None:
-    eight, nine = runs_of("mamba-icl-8"), runs_of("mamba-icl-9")
+    eight, nine = grid_runs("mamba-icl-8"), grid_runs("mamba-icl-9")
     assert [run.config for run in eight] == [run.config for run in nine]
     assert {run.config.train.schedule for run in eight} == {"constant"}
     assert {run.config.train.lr for run in eight if run.config.preset == "paper"} == {1e-4}
 
 
 def test_probes_are_asked_at_the_papers_numbers_of_examples() -> None:
-    asked = {run.config.task.name: run.contexts for run in runs_of("mamba-icl-3", "paper")}
+    asked = {run.config.task.name: run.contexts for run in grid_runs("mamba-icl-3", "paper")}
     assert asked == {
         "skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)
     }  # fmt: skip
-    assert {run.contexts for run in runs_of("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
+    assert {run.contexts for run in grid_runs("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
 
 
 def test_a_grid_is_every_combination_in_order(tmp_path: Path) -> None:

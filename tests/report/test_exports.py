@@ -11,7 +11,7 @@ from iclbench.report import exports
 from iclbench.report.blocks import Column, Figure, Table
 from iclbench.report.data import load
 from iclbench.report.formats import fixed, number, seconds, slug
-from iclbench.report.sections import learning_curves, report
+from iclbench.report.sections import extrapolation, report
 
 NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
 
@@ -76,7 +76,7 @@ def test_latex_escapes_every_special_character(table: Table) -> None:
 
 def test_figures_are_written_as_png_and_svg(results: Path, tmp_path: Path) -> None:
     task = next(s for s in load(results).slices if s.task == "linear")
-    section = learning_curves.section(task)
+    section = extrapolation.section(task)
     assert section is not None
     (figure,) = [block for block in section.blocks if isinstance(block, Figure)]
     exports.write_figure(figure, tmp_path, ("png", "svg"))
