@@ -166,7 +166,7 @@ class LowRank(StateSpace):
         if torch.is_grad_enabled():
             return self._write_out()
         current = list(self.parameters())
-        if self._written_out is None or not all(map(torch.equal, self._written_out[0], current)):
+        if self._written_out is None or not all(map(_same, self._written_out[0], current)):
             self._written_out = [p.detach().clone() for p in current], self._write_out()
         return self._written_out[1]
 
@@ -182,6 +182,10 @@ class LowRank(StateSpace):
         """The discrete A and B, and C as it is stored, real, in float64."""
         A, B, C = kernels.real_form(*(v.to(torch.complex128) for v in self._modes()))
         return *kernels.bilinear(A, B, torch.exp(self.log_dt.double())), C
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
 
 
 def _times(row: Float[Tensor, "D N"], matrix: Float[Tensor, "D N K"]) -> Float[Tensor, "D K"]:

@@ -1,0 +1,168 @@
+"""S4 and S4D: the paper's size, initialisation, what the optimiser is told, chunks, and lengths beyond training."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.s4 import S4, S4D
+from iclbench.cards import TrainSettings, validate
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
+from iclbench.training.loop import make_optimiser
+
+KINDS = pytest.mark.parametrize("kind", [S4D, S4], ids=["s4d", "s4"])
+
+
+def model(kind: type[S4D] | type[S4], points: int = 12, **settings: object) -> S4D | S4:
+    torch.manual_seed(0)
+    sizes = {"layers": 2, "width": 12, "state": 16, **settings}
+    return kind(kind.Settings(**sizes), TaskShape(x_dim=5, points=points))
+
+
+def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, count, dim, generator=draw)
+    return Points.full(x, torch.randn(batch, count, 1, generator=draw))
+
+
+def episodes() -> Episodes:
+    context = points()
+    return Episodes(context=context, scored=context.mask)
+
+
+def test_the_papers_model_has_the_papers_parameters() -> None:
+    """10.49 million: read-in, 24 blocks of width 435, read-out."""
+    assert S4D(S4D.Settings(), TaskShape(x_dim=20, points=41)).parameter_count == pytest.approx(10.49e6, rel=1e-3)
+
+
+def test_s4_shares_its_matrix_between_channels() -> None:
+    """At the same size S4 has 6 % fewer parameters: one A, P and B per block instead of one A per channel."""
+    count = S4(S4.Settings(layers=1), TaskShape(x_dim=20, points=41)).parameter_count
+    read_in, read_out = 21 * 435, 436
+    system, block = 435 * (64 + 1) + 3 * 64, 435 * 870 + 870 + 3 * 435
+    assert count == read_in + system + block + read_out
+
+
+@KINDS
+def test_steps_start_log_uniform_in_their_range(kind: type[S4D] | type[S4]) -> None:
+    steps = torch.exp(model(kind, width=400, dt_min=0.01, dt_max=0.5).layers[0].system.log_dt)
+    assert 0.01 <= steps.min() < 0.012
+    assert 0.4 < steps.max() <= 0.5
+    assert steps.log().mean().item() == pytest.approx(math.log(0.01 * 0.5) / 2, abs=0.2)
+
+
+def test_s4d_starts_from_the_chosen_spectrum() -> None:
+    for init, second in (("lin", math.pi), ("inv", 16 / math.pi * (16 / 3 - 1))):
+        system = model(S4D, init=init).layers[0].system
+        torch.testing.assert_close(torch.exp(system.log_A_real), torch.full((12, 8), 0.5))
+        torch.testing.assert_close(system.A_imag[:, 1], torch.full((12,), second))
+
+
+@KINDS
+def test_s4s_recovered_output_vector_is_complex_normal(kind: type[S4D] | type[S4]) -> None:
+    """Both start with C ~ N(0, 1); S4 stores C (I - A^L)."""
+    system = model(kind, width=60).layers[0].system
+    C = system.C.flatten(1) if kind is S4D else system._system()[2] / 2
+    assert C.std().item() == pytest.approx(math.sqrt(0.5), rel=0.1)
+
+
+@KINDS
+def test_rates_have_their_own_learning_rate_and_no_weight_decay(kind: type[S4D] | type[S4]) -> None:
+    backbone = model(kind, rate_factor=0.1)
+    optimiser = make_optimiser(backbone, TrainSettings(steps=1, optimiser="adamw", weight_decay=0.3))
+    others, rates = optimiser.param_groups
+    names = {id(p): name.rpartition(".")[2] for name, p in backbone.named_parameters()}
+    expected = {"log_dt", "log_A_real", "A_imag"} if kind is S4D else {"log_dt", "log_w_real", "w_imag", "P", "B"}
+    assert {names[id(p)] for p in rates["params"]} == expected
+    assert (rates["lr_factor"], rates["weight_decay"]) == (0.1, 0.0)
+    assert others["weight_decay"] == 0.3
+    assert not expected & {names[id(p)] for p in others["params"]}
+    assert len(rates["params"]) + len(others["params"]) == len(list(backbone.parameters()))
+
+
+@KINDS
+def test_a_block_is_system_gelu_glu_residual_norm(kind: type[S4D] | type[S4]) -> None:
+    """Written out in the usual layout, with the convolution as a sum."""
+    block = model(kind).layers[0]
+    x = torch.randn(2, 7, 12)
+    kernel = block.system.kernel(7)
+    lags = [sum(kernel[:, k] * x[:, t - k] for k in range(t + 1)) for t in range(7)]
+    y = F.gelu(torch.stack(lags, 1) + block.D * x)
+    expected = F.layer_norm(x + F.glu(block.mix(y), -1), (12,), block.norm.weight, block.norm.bias)
+    torch.testing.assert_close(block(x), expected, atol=1e-5, rtol=1e-5)
+
+
+@KINDS
+@pytest.mark.parametrize("length", [24, 150])
+def test_any_chunks_give_the_whole(kind: type[S4D] | type[S4], length: int) -> None:
+    """As long as trained, and far beyond what S4's kernel is tied to."""
+    block = model(kind).layers[0].double()
+    x = torch.randn(2, length, 12, dtype=torch.float64)
+    with torch.no_grad():
+        whole = block(x)
+        for sizes in ([1] * length, [length], [5, 1, length - 13, 7]):
+            state, parts = block.start(2), []
+            for chunk in x.split(sizes, 1):
+                y, state = block.resume(chunk, state)
+                parts.append(y)
+            torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-9, rtol=1e-9)
+
+
+@KINDS
+def test_float32_holds_far_beyond_the_trained_length(kind: type[S4D] | type[S4]) -> None:
+    """500 examples after training with 41, at the order of the paper, step by step of pairs against one pass."""
+    backbone, many = model(kind, points=41, layers=1, state=64).eval(), points(batch=1, count=500)
+    with torch.no_grad():
+        found, exact = (
+            backbone.predict_next(many).mean,
+            backbone.double().predict_next(many.to(dtype=torch.float64)).mean,
+        )
+    torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-4)
+
+
+@KINDS
+def test_gradients_pass_through_states(kind: type[S4D] | type[S4]) -> None:
+    """Conditioning and querying teaches the same as one pass over the sequence."""
+    backbone, all_points = model(kind).double(), points(count=7).to(dtype=torch.float64)
+
+    def gradients(answer: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(answer.square().sum(), list(backbone.parameters())))
+
+    one_pass = gradients(backbone.predict_next(all_points).mean[:, -1:])
+    context, x = all_points.span(0, 6), all_points.x[:, 6:]
+    asked = gradients(backbone.predict_targets(context, x).mean)
+    for (name, _), found, expected in zip(backbone.named_parameters(), asked, one_pass, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6, msg=name)
+
+
+@KINDS
+def test_the_state_does_not_grow(kind: type[S4D] | type[S4]) -> None:
+    few, many = (model(kind).condition(points(count=n)).nbytes for n in (4, 40))
+    assert few == many == 2 * 3 * 12 * 16 * 4
+
+
+def test_dropout_draws_from_the_losss_generator() -> None:
+    """The same step drops the same; evaluation drops nothing; nobody else's random numbers are used up."""
+    backbone, batch = model(S4D, dropout=0.5).train(), episodes()
+
+    def loss(seed: int) -> float:
+        return backbone.loss(batch, 0.0, torch.Generator().manual_seed(seed))[0].item()
+
+    before = torch.get_rng_state()
+    assert loss(0) == loss(0) != loss(1)
+    assert torch.equal(before, torch.get_rng_state())
+    backbone.eval()
+    assert loss(0) == loss(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "word"), [({"state": 7}, "state"), ({"dt_min": 0.2}, "dt_max"), ({"init": "line"}, "init")]
+)
+def test_settings_that_make_no_sense_are_one_line(given: dict[str, object], word: str) -> None:
+    with pytest.raises(UsageError, match=word) as error:
+        validate(S4D.Settings, given, "-o backbone")
+    assert "\n" not in str(error.value)
