@@ -30,17 +30,17 @@ def normal_low_rank(
     """HiPPO-LegS as a normal matrix minus one of rank one (S4, theorem 1).
 
     Returns:
-        w, P, B and V in complex128 with A = 2 Re(V (diag(w) - P P*) V*) on the half of the spectrum above the real
-        axis, ascending; P and B are in the basis V. (P P* has mixed terms with the other half; see `real_form`.)
+        w, P, B and V in complex128, of the modes above the real axis, ascending. With their conjugates put beside
+        them, A = V (diag(w) - P P*) V*, V is unitary, and P and B are in its basis.
     """
     A, B = hippo_legs(order)
     P = torch.sqrt(torch.arange(order, dtype=torch.float64) + 0.5)
+    # -1/2 plus a skew-symmetric matrix, whose eigenvalues are imaginary and come in pairs.
     skew = A + torch.outer(P, P) + 0.5 * torch.eye(order, dtype=torch.float64)
     imaginary, V = torch.linalg.eigh(-1j * skew)
-    V = V[:, order // 2 :]
-    return torch.complex(torch.full((order // 2,), -0.5).double(), imaginary[order // 2 :]), *(
-        V.mH @ v.to(V.dtype) for v in (P, B)
-    ), V  # fmt: skip
+    imaginary, V = imaginary[order // 2 :], V[:, order // 2 :]
+    w = torch.complex(torch.full_like(imaginary, -0.5), imaginary)
+    return w, V.mH @ P.to(V.dtype), V.mH @ B.to(V.dtype), V
 
 
 def spectrum(init: Spectrum, order: int) -> Complex[Tensor, " n"]:
@@ -60,7 +60,7 @@ def zero_order_hold(
 ) -> tuple[Complex[Tensor, "D n"], Complex[Tensor, "D n"]]:
     """Logarithm of the discrete A, and 2 C times the discrete B for B = 1, so that y = Re(C x), x <- A x + u."""
     log_a = A * dt[:, None]
-    return log_a, 2 * C * (torch.exp(log_a) - 1) / A
+    return log_a, 2 * C * torch.expm1(log_a) / A
 
 
 def powers(
