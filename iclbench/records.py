@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -55,11 +55,11 @@ class TensorRecord:
     def nbytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors().values())
 
-    def save(self, path: Path | str) -> None:
-        """Write to one safetensors file."""
+    def save(self, path: Path | str, about: Mapping[str, str] | None = None) -> None:
+        """Write to one safetensors file; `about` is what `read_about` will tell of it."""
         flat: dict[str, Tensor] = {}
         skeleton = _skeleton(self, "", flat)
-        save_tensors(Path(path), flat, {"record": json.dumps(skeleton)})
+        save_tensors(Path(path), flat, {"record": json.dumps(skeleton), "about": json.dumps(dict(about or {}))})
 
     @classmethod
     def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:
@@ -74,6 +74,18 @@ class TensorRecord:
         if not isinstance(record, cls):
             raise DataError(f"{path} holds a {type(record).__name__}, not a {cls.__name__}")
         return record
+
+
+def read_about(path: Path | str) -> dict[str, str]:
+    """What was said about a record when it was saved; raises `DataError` when the file is no record."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+            return {str(key): str(value) for key, value in about.items()}
+    except (SafetensorError, OSError, ValueError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path} does not hold a saved record ({error})") from error
 
 
 def cat(records: list[_Record]) -> _Record:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import DataError
-from iclbench.records import TensorRecord, cat
+from iclbench.records import TensorRecord, cat, read_about
 
 
 @dataclass(frozen=True)
@@ -111,3 +111,14 @@ def test_any_description_is_a_record_or_an_error(tmp_path, description):
     save_file({"a": torch.ones(1)}, str(tmp_path / "any"), {"record": json.dumps(description)})
     with pytest.raises(DataError):
         Nested.load(tmp_path / "any")
+
+
+def test_what_was_said_about_a_record_is_read_without_the_record(nested, tmp_path):
+    nested.save(tmp_path / "r", {"model": "a"})
+    assert read_about(tmp_path / "r") == {"model": "a"}
+    assert same(Nested.load(tmp_path / "r"), nested)
+    nested.save(tmp_path / "silent")
+    assert read_about(tmp_path / "silent") == {}
+    (tmp_path / "text").write_text("not a record")
+    with pytest.raises(DataError, match="does not hold a saved record"):
+        read_about(tmp_path / "text")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.cards import Strict
+from iclbench.cards import Strict, content_hash
 from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
+from iclbench.errors import DataError, UsageError
 from iclbench.predictions import HEADS, Prediction
-from iclbench.predictor import Predictor
+from iclbench.predictor import Predictor, State
+from iclbench.records import read_about
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,34 @@ class Backbone(nn.Module, Predictor, abstract=True):
     def notes(self, device: str) -> list[str]:
         """What a user should know of how this computes on the device, in a few words each; said once per run."""
         return []
+
+    def save_state(self, state: State, path: Path | str) -> None:
+        """Write a state of this model to one file, together with what tells this model from all others."""
+        state.save(path, self._fingerprint())
+
+    def load_state(self, path: Path | str) -> State:
+        """Read a file written by `save_state` of this very model, onto the device of its weights.
+
+        Raises:
+            DataError: the file holds no state, or that of a model of ananother class, other settings or other weights.
+        """
+        found, own = read_about(path), self._fingerprint()
+        if not found:
+            raise DataError(f"{path} does not say which model's state it holds; write it with save_state")
+        for part in own:
+            if found.get(part) != own[part]:
+                whose = f"{found.get(part)}, this is {own[part]}" if part == "class" else f"it has other {part}"
+                raise DataError(f"{path} is the state of another model ({whose}); load it into the one that saved it")
+        return State.load(path, next(self.parameters()).device)
+
+    def _fingerprint(self) -> dict[str, str]:
+        """Class, settings and weights; equal for two models whose states can be exchanged."""
+        weights = hashlib.sha256()
+        for name, t in sorted(self.state_dict().items()):
+            weights.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
+            weights.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        built = {"settings": self.settings.model_dump(mode="json"), "shape": asdict(self.shape)}
+        return {"class": type(self).__name__, "settings": content_hash(built), "weights": weights.hexdigest()}
 
     @property
     def parameter_count(self) -> int:
