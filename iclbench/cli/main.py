@@ -11,6 +11,7 @@ import typer
 
 from iclbench import __version__
 from iclbench.cli.check import check
+from iclbench.cli.cost import cost
 from iclbench.cli.demo import demo
 from iclbench.cli.doctor import doctor
 from iclbench.cli.eval import evaluate
@@ -37,6 +38,7 @@ app.command("show")(show)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("probe")(probe)
+app.command("cost")(cost)
 app.command("report")(report)
 app.command("check")(check)
 app.command("doctor")(doctor)

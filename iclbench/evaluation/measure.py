@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,8 +15,11 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 class Measure:
     """`with Measure(device) as cost: ...`, then `cost.seconds` and `cost.bytes`.
 
-    On CUDA the allocator is asked. On Linux the peak of the resident set is reset and read from the kernel; allocators
-    keep pages for later, so take it as an order of magnitude. Elsewhere `bytes` is None.
+    On CUDA the allocator is asked. On Linux the peak of the resident set is reset and read from the kernel, which sees
+    the memory of every library. The C library keeps freed pages for later, where new work would find them unseen;
+    they are handed back before the work begins. What is left of that are parts of pages: below some hundred KiB the
+    figure is a bound from below, and 0 says no more than that. The first call of anything also pays for the pages of
+    its code and of its thread pools: measure the second. Elsewhere `bytes` is None.
     """
 
     def __init__(self, device: str) -> None:
@@ -24,22 +29,50 @@ class Measure:
 
     def __enter__(self) -> Measure:
         if self.device.startswith("cuda"):
-            torch.cuda.synchronize(self.device)
+            _wait_for(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before: int | None = torch.cuda.memory_allocated(self.device)
         else:
+            _hand_back_free_pages()
             self._before = _reset_resident_peak()
         self._started = time.perf_counter()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize(self.device)
+        _wait_for(self.device)
         self.seconds = time.perf_counter() - self._started
         if self._before is not None:
             cuda = self.device.startswith("cuda")
             peak = torch.cuda.max_memory_allocated(self.device) if cuda else _resident("VmHWM")
             self.bytes = max(0, peak - self._before)
+
+
+def seconds_of(work: Callable[[], object], device: str) -> float:
+    """How long the work takes, all of it done on the device."""
+    _wait_for(device)
+    started = time.perf_counter()
+    work()
+    _wait_for(device)
+    return time.perf_counter() - started
+
+
+def peak_of(work: Callable[[], object], device: str) -> int | None:
+    """Bytes that the work needs at its peak, see `Measure`."""
+    with Measure(device) as cost:
+        work()
+    return cost.bytes
+
+
+def _wait_for(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _hand_back_free_pages() -> None:
+    """What glibc holds of freed memory goes back to the kernel; other C libraries are left as they are."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _reset_resident_peak() -> int | None:

@@ -68,9 +68,11 @@ def nbytes(value: Number) -> str:
 
 def seconds(value: Number) -> str:
     """
-    >>> seconds(0.0021), seconds(3.25), seconds(222), seconds(7500)
-    ('2.10 ms', '3.25 s', '3 min 42 s', '2 h 5 min')
+    >>> seconds(2.1e-5), seconds(0.0021), seconds(3.25), seconds(222), seconds(7500)
+    ('21.0 µs', '2.10 ms', '3.25 s', '3 min 42 s', '2 h 5 min')
     """
+    if value < 1e-3:
+        return f"{_three(1e6 * value)} µs"
     if value < 1:
         return f"{_three(1000 * value)} ms"
     if value < 60:

@@ -107,7 +107,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
     with _signals() as stop:
         for step in range(progress.step, settings.steps):
             batch = training_batch(family, config.task.points, settings, config.seed, step, device.name)
-            with _autocast(settings, device.name):
+            with autocast(settings, device.name):
                 loss, _ = loss_of(
                     batch, step / settings.steps, generator(config.seed, "loss", step, device=device.name)
                 )
@@ -191,7 +191,8 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _autocast(settings: TrainSettings, device: str) -> contextlib.AbstractContextManager[object]:
+def autocast(settings: TrainSettings, device: str) -> contextlib.AbstractContextManager[object]:
+    """The precision that the forward pass of a training step computes in."""
     if settings.precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, torch.bfloat16)

@@ -4,33 +4,53 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.blocks import Block, Column, Section, Table
+from iclbench.report.cost_table import COLUMNS, MACHINE, cost_table, measured
 from iclbench.report.data import Results
+from iclbench.report.figures import costs as figures
 from iclbench.report.formats import Number, count, integer, nbytes, seconds, slug
 
 _SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes}
+_BATCHES = "A training step is one of a whole batch; all else is per episode, of a batch of episodes side by side."
 
 
 def section(results: Results) -> Section | None:
     costs = results.costs
     if costs.empty:
         return None
-    keys = ["task", "preset", "contestant", "phase", "n_points", "metric", "device", "threads"]
-    frame = costs.groupby(keys, as_index=False, dropna=False).agg(value=("value", "mean"), runs=("run", "nunique"))
-    frame = frame.sort_values(keys, ignore_index=True).assign(
-        shown=[_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
+    blocks: list[Block] = []
+    for (task, preset), rows in costs.groupby(["task", "preset"]):
+        if len(measured(rows)):
+            blocks += [_overview(str(task), str(preset), rows), *figures.against_points(results, rows)]
+        blocks.append(_everything(str(task), str(preset), rows))
+    return Section("costs", "Costs", tuple(blocks))
+
+
+def _overview(task: str, preset: str, rows: pd.DataFrame) -> Table:
+    frame = cost_table(rows).sort_values([*MACHINE, "run", "n_points"], ignore_index=True)
+    machine = (Column("device", "device"), Column("threads", "threads", integer, numeric=True))
+    return Table(
+        name=f"{slug(task, preset)}-costs-by-run",
+        title=f"{task} · {preset}: what a run costs",
+        caption="Parameters; seconds and peak memory of a training step; bytes of the state after n points; seconds of "
+        f"conditioning on them, of one query and of an update by one point. {_BATCHES}",
+        frame=frame,
+        columns=(*COLUMNS, *machine),
+        group="run",
     )
-    tables = tuple(_table(str(task), str(preset), rows) for (task, preset), rows in frame.groupby(["task", "preset"]))
-    return Section("costs", "Costs", tables)
 
 
-def _table(task: str, preset: str, rows: pd.DataFrame) -> Table:
+def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
+    keys = ["contestant", "phase", "n_points", "metric", *MACHINE]
+    frame = costs.groupby(keys, as_index=False, dropna=False).agg(value=("value", "mean"), runs=("run", "nunique"))
+    frame = frame.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
+    shown = [_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}",
         caption="Means over runs (seeds). Measured, so different on every machine; compare only within one device and "
-        "thread count.",
-        frame=rows.reset_index(drop=True),
+        f"thread count. {_BATCHES}",
+        frame=frame.assign(shown=shown),
         columns=(
             Column("contestant", "contestant"),
             Column("phase", "phase", lambda phase: str(phase).replace("_", " ")),

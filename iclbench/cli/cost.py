@@ -1,0 +1,119 @@
+"""`iclbench cost [RUN...]`: what runs and baselines cost in time and memory, measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+
+if TYPE_CHECKING:
+    from iclbench.evaluation.contestants import Contestant
+    from iclbench.runs import Run
+
+
+def cost(
+    run: Annotated[list[str] | None, typer.Argument(help="Runs to measure; none: all finished ones.")] = None,
+    points: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--points", min=1, help="Points to be conditioned on; may be repeated.", show_default="40 and 500"
+        ),
+    ] = None,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes side by side.")] = 64,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option("--baseline", help="Measure this baseline too; 'all': the card's that are not fitted one by one."),
+    ] = None,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
+) -> None:
+    """Measure parameters, state, a training step, conditioning, a query and an update; each call measures anew."""
+    from iclbench.cards import load_baseline
+    from iclbench.cli.terminal import say, step_bar
+    from iclbench.errors import UsageError
+    from iclbench.runs import all_runs, find
+
+    runs = [find(results, name) for name in run] if run else [r for r in all_runs(results) if r.finished]
+    if not runs:
+        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+    for name in baseline or []:
+        if name != "all":
+            load_baseline(name)  # a mistyped name fails before anything is measured
+    chosen = set_up_torch(device, threads)
+    from iclbench.evaluation.contestants import backbone
+    from iclbench.evaluation.costs import measure_costs
+
+    written: list[Path] = []
+    failed = 0
+
+    def measure(contestant: Contestant, of: Run) -> None:
+        path, left_out = measure_costs(
+            results, contestant, of.config.task, of.config.preset, points or [40, 500], episodes=episodes,
+            train=of.config.train, data_dir=data_dir,
+        )  # fmt: skip
+        written.append(path)
+        for line in left_out:
+            say(line)
+
+    with step_bar("measure", len(runs)) as update:
+        for done, each in enumerate(runs, 1):
+            try:
+                measure(backbone(each, chosen, data_dir), each)
+            except UsageError as error:
+                if len(runs) == 1:
+                    raise
+                failed += 1  # the others go on
+                say(f"skipped run '{each.name}': {error}")
+            update(done, each.name)
+    for of, contestant in _baselines(runs, baseline or [], data_dir):
+        measure(contestant, of)
+    _print(written, episodes, json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _baselines(runs: Sequence[Run], names: Sequence[str], data_dir: Path | None) -> Iterator[tuple[Run, Contestant]]:
+    """The asked baselines, once for every task and preset among the runs."""
+    from iclbench.evaluation.contestants import baselines
+    from iclbench.evaluation.prompts import PromptSet
+
+    for of in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
+        task = of.config.task
+        prompts = PromptSet(task, of.config.preset, data_dir=data_dir)
+        known = [name for name in names if name != "all"]
+        extra = [] if "all" not in names else [*task.oracles, *task.baselines]
+        for contestant in baselines(prompts, dict.fromkeys([*known, *extra])):
+            if contestant.name in known or contestant.prefixes is None:
+                yield of, contestant
+
+
+def _print(written: Sequence[Path], episodes: int, json: bool) -> None:
+    """One table per task, preset and machine, or all rows as JSON."""
+    import pandas as pd
+
+    from iclbench import tables
+    from iclbench.cli.terminal import out, table
+    from iclbench.report.blocks import Table
+    from iclbench.report.cost_table import COLUMNS, MACHINE, cost_table
+
+    frames = [tables.read("costs", path) for path in written]
+    rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
+    if json:
+        typer.echo(rows.to_json(orient="records", indent=2))
+        return
+    for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
+        shown = Table("", "", "", cost_table(group), COLUMNS)
+        table(
+            f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
+            [column.header for column in shown.columns],
+            [[cell.text for cell in row] for row in shown.rows()],
+            range(1, len(shown.columns)),
+        )
+        out.print(f"Training steps are of a whole batch; all else is per episode, {episodes} of them side by side.\n")

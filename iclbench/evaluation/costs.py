@@ -1,0 +1,149 @@
+"""What a contestant costs: parameters, bytes of its state, time and memory of training, conditioning and answering.
+
+Rows of `costs`: phase `model` (parameters), `train_step` (seconds and bytes of a whole batch of the trained size, its
+episodes already drawn), `condition` on n points (also state_bytes), one `query` from that state and its `update` by one
+point. The last three are measured on a batch of episodes side by side and divided by their number, which the file's
+metadata tells. Seconds and bytes are medians over repeats after a warm-up; bytes are the peak beyond what was there
+before, inputs, state and weights not counted. What needs less than some pages reads 0 and is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from iclbench import __version__, devices, tables
+from iclbench.backbones.base import Backbone
+from iclbench.cards import Curriculum, TrainSettings
+from iclbench.config import TaskConfig
+from iclbench.errors import IclbenchError
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.measure import peak_of, seconds_of
+from iclbench.families.base import Family
+from iclbench.predictor import Oracle
+from iclbench.runs import writing
+from iclbench.seeds import generator
+from iclbench.training.loop import autocast, make_optimiser, training_batch
+
+# Repeats of a measurement: as many as fit into so many seconds, within these bounds; of memory the fewest.
+_SECONDS, _LEAST, _MOST = 1.0, 3, 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One measured value; `n_points` as in the table."""
+
+    phase: str
+    metric: str
+    value: float
+    n_points: int | None = None
+
+
+def measure_costs(
+    results: Path,
+    contestant: Contestant,
+    task: TaskConfig,
+    preset: str,
+    sizes: Sequence[int],
+    *,
+    episodes: int = 64,
+    train: TrainSettings | None = None,
+    data_dir: Path | None = None,
+) -> tuple[Path, list[str]]:
+    """Measure one contestant and write its file anew.
+
+    Args:
+        results: results folder.
+        contestant: a backbone on its device, or a baseline.
+        task: whose family draws the points.
+        preset: its preset.
+        sizes: numbers of points to be conditioned on.
+        episodes: episodes side by side.
+        train: how a backbone is trained; None: no training step is measured.
+        data_dir: where families find their data sets.
+
+    Returns:
+        The file written, and a line for every size that had to be left out.
+    """
+    family = task.build(data_dir)
+    costs, left_out = [], []
+    if isinstance(contestant.predictor, Backbone):
+        costs.append(Cost("model", "parameters", float(contestant.predictor.parameter_count)))
+        if train is not None:
+            costs += training_costs(contestant, family, task.points, train)
+    for n in sorted(set(sizes)):
+        try:
+            costs += list(answering_costs(contestant, family, n, episodes))
+        except IclbenchError as error:
+            left_out.append(f"'{contestant.run}' at {n} points left out: {error}")
+    device, threads = devices.label(contestant.device), torch.get_num_threads()
+    shared: dict[str, object] = {
+        "run": contestant.run, "task": task.name, "contestant": contestant.name, "preset": preset, "device": device,
+        "threads": threads, "version": __version__,
+    }  # fmt: skip
+    machine = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}".lower())
+    path = results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
+    rows = [shared | {k: v for k, v in vars(cost).items() if v is not None} for cost in costs]
+    with writing(results):
+        tables.write("costs", rows, path, {"episodes": str(episodes)})
+    return path, left_out
+
+
+def training_costs(contestant: Contestant, family: Family, points: int, settings: TrainSettings) -> list[Cost]:
+    """A training step of the trained size, on a copy of the backbone: loss, gradients, optimiser."""
+    backbone = copy.deepcopy(contestant.predictor)
+    assert isinstance(backbone, Backbone)
+    backbone.train()
+    full = settings.model_copy(update={"curriculum": Curriculum()})
+    batch = training_batch(family, points, full, 0, 0, contestant.device)
+    optimiser = make_optimiser(backbone, settings)
+    loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
+
+    def step() -> None:
+        with autocast(settings, contestant.device):
+            loss, _ = loss_of(batch, 0.5, generator(0, "costs", device=contestant.device))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+
+    return list(_repeated("train_step", points, step, contestant.device, 1))
+
+
+def answering_costs(contestant: Contestant, family: Family, n: int, episodes: int) -> Iterator[Cost]:
+    """Conditioning on n points, a query from the state, an update of the state.
+
+    Raises:
+        IclbenchError: so many points cannot be drawn or taken in.
+    """
+    predictor, device = contestant.predictor, contestant.device
+    if predictor.longest is not None and n >= predictor.longest:
+        raise IclbenchError(f"it takes in at most {predictor.longest - 1} points and a query")
+    drawn = family.sample(episodes, n + 1, generator(0, "costs", n)).to(device)
+    predictor = predictor.informed(drawn.truth) if isinstance(predictor, Oracle) else predictor
+    context, new, related = drawn.context.span(0, n), drawn.context.span(n), drawn.related
+    with torch.inference_mode():
+        state = predictor.condition(context, related)
+        yield Cost("condition", "state_bytes", state.nbytes / episodes, n)
+        phases: dict[str, Callable[[], object]] = {
+            "condition": lambda: predictor.condition(context, related),
+            "query": lambda: predictor.query(state, new.x),
+            "update": lambda: predictor.update(state, new),
+        }
+        for phase, work in phases.items():
+            yield from _repeated(phase, n, work, device, episodes)
+
+
+def _repeated(phase: str, n: int, work: Callable[[], object], device: str, episodes: int) -> Iterator[Cost]:
+    """Seconds and bytes of the work, per episode."""
+    first = seconds_of(work, device)
+    repeats = min(_MOST, max(_LEAST, int(_SECONDS / first)))
+    yield Cost(phase, "seconds", statistics.median(seconds_of(work, device) for _ in range(repeats)) / episodes, n)
+    # Apart, since handing back free pages before the work makes it wait for new ones.
+    if peak := statistics.median(peak_of(work, device) or 0 for _ in range(_LEAST)):
+        yield Cost(phase, "bytes", peak / episodes, n)

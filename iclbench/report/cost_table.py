@@ -1,0 +1,53 @@
+"""Costs with a row per run and number of points: what is in memory, and what each phase takes."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Column
+from iclbench.report.formats import count, integer, nbytes, seconds
+
+MACHINE = ["device", "threads"]
+# Per run, and per run and number of points.
+_OF_RUN = {
+    "parameters": ("model", "parameters"),
+    "step_seconds": ("train_step", "seconds"),
+    "step_bytes": ("train_step", "bytes"),
+}
+_OF_SIZE = {
+    "state_bytes": ("condition", "state_bytes"),
+    "condition_seconds": ("condition", "seconds"),
+    "query_seconds": ("query", "seconds"),
+    "update_seconds": ("update", "seconds"),
+}
+COLUMNS = (
+    Column("run", "run"),
+    Column("parameters", "parameters", count, numeric=True),
+    Column("step_seconds", "training step", seconds, numeric=True),
+    Column("step_bytes", "its memory", nbytes, numeric=True),
+    Column("n_points", "n", integer, numeric=True),
+    Column("state_bytes", "state", nbytes, numeric=True),
+    Column("condition_seconds", "condition", seconds, numeric=True),
+    Column("query_seconds", "query", seconds, numeric=True),
+    Column("update_seconds", "update", seconds, numeric=True),
+)
+
+
+def measured(costs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of single phases at a number of points, as `iclbench cost` measures them."""
+    return costs[costs["phase"].isin(["train_step", "condition", "query", "update"]) & costs["n_points"].notna()]
+
+
+def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """A row per run, machine and number of points measured by `iclbench cost`: the frame that `COLUMNS` show."""
+    run, size = ["run", *MACHINE], ["run", *MACHINE, "n_points"]
+    phases = measured(costs)
+    answered = phases.loc[phases["phase"] != "train_step", size].drop_duplicates()
+    table = phases[run].drop_duplicates().merge(answered, "left", run)
+    known = pd.concat([costs[costs["phase"] == "model"], phases])
+    for keys, quantities in ((run, _OF_RUN), (size, _OF_SIZE)):
+        for name, (phase, metric) in quantities.items():
+            rows = known[(known["phase"] == phase) & (known["metric"] == metric)]
+            found = rows.drop_duplicates(keys)[[*keys, "value"]].rename(columns={"value": name})
+            table = table.merge(found, "left", keys)
+    return table

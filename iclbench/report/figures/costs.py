@@ -1,0 +1,65 @@
+"""Figures of costs against the number of points: seconds by phase, and bytes of the state; a line per run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from iclbench.report.blocks import Figure, Panel
+from iclbench.report.cost_table import MACHINE, measured
+from iclbench.report.data import Results
+from iclbench.report.figures import curves
+from iclbench.report.formats import plural, slug
+
+_PHASES = {"condition": "conditioning on n points", "query": "a query after n points", "update": "an update after n"}
+
+
+def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
+    """Two figures for the rows of one task and preset, of the machine that measured most of them."""
+    rows = measured(costs)
+    rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
+    if rows["n_points"].nunique() < 2:
+        return
+    machines = rows.groupby(MACHINE).size().sort_values(ascending=False, kind="stable")
+    device, threads = machines.index[0]
+    rows = rows[(rows["device"] == device) & (rows["threads"] == threads)]
+    looks = {name: results.looks[name] for name in sorted(rows["contestant"].unique())}
+    kinds = results.rows.drop_duplicates("contestant").set_index("contestant")["kind"]
+    data = rows.assign(
+        kind=rows["contestant"].map(kinds), low=np.nan, high=np.nan, label=rows["run"], series=rows["run"],
+        width=[looks[name].width for name in rows["contestant"]], sparse=True, panel=rows["phase"].map(_PHASES),
+    ).sort_values(["run", "n_points"])  # fmt: skip
+    machine = f"{device}, {plural(int(threads), 'thread')}"
+    for metric, title, unit in (
+        ("seconds", "time", "seconds per episode"),
+        ("state_bytes", "state", "bytes per episode"),
+    ):
+        drawn = data[data["metric"] == metric]
+        panels = [name for name in _PHASES.values() if name in set(drawn["panel"])] if metric == "seconds" else []
+        drawn = drawn[[*curves.COLUMNS, "n_points", "panel"]].reset_index(drop=True)
+        values = drawn["value"].astype(float)
+        axes = curves.Axes(
+            "points", unit, curves.extent(drawn["n_points"]), (values.min() / 1.5, values.max() * 1.5), log=True,
+            field="n_points", unit="points", log_x=True,
+        )  # fmt: skip
+        split = [(panel, drawn[drawn["panel"] == panel]) for panel in panels] or [("", drawn)]
+        static, live = curves.specifications(split, axes, looks)
+        task, preset = str(rows["task"].iloc[0]), str(rows["preset"].iloc[0])
+        yield Figure(
+            name=f"{slug(task, preset)}-costs-{slug(title)}",
+            title=f"{task}, {preset}: {title} against the number of points",
+            caption=f"{unit.capitalize()} against the number of points, a line per run; logarithmic axes. {machine}. "
+            + (
+                "A flat line is a constant cost per query or update, whatever was seen before."
+                if metric == "seconds"
+                else "A flat line is a state of constant size; a state that keeps every point grows in proportion."
+            ),
+            alt=f"{task}, {preset}: {unit} of {', '.join(looks)} against the number of points.",
+            data=drawn,
+            static=static,
+            live=live,
+            panels=tuple(Panel(panel, {"panel": panel}) for panel in panels) or (Panel(""),),
+            legend=looks,
+        )

@@ -1,0 +1,57 @@
+"""`iclbench cost`: rows and a table for every run, one line for what cannot be measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from iclbench.cli.main import main
+
+SMALL = ("--points", "3", "--points", "8", "--episodes", "2")
+
+
+def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def results(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    folder = tmp_path / "results"
+    for name, settings in (("plain", ()), ("learned", ("-o", "backbone.positions=learned"))):
+        command = ("train", card_path, "gpt2", "-p", "smoke", "-o", "train.steps=2", "--name", name, *settings)
+        assert run(*command, "--results", folder, capsys=capsys)[0] == 0
+    return folder
+
+
+def test_runs_and_baselines_are_measured_and_shown(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run("cost", *SMALL, "--points", "9", "--baseline", "all", "--results", results, capsys=capsys)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.strip()]
+    sizes = {
+        who: [row[7 if who in ("plain", "learned") else 4] for row in rows if row[0] == who]
+        for who in ("plain", "learned", "knn-3")
+    }
+    assert sizes == {"plain": ["3", "8", "9"], "learned": ["3", "8"], "knn-3": ["3", "8", "9"]}
+    assert {"least-squares", "zero", "mean"} <= {row[0] for row in rows}
+    assert "2 of them side by side" in out
+    assert "'learned' at 9 points left out" in err
+
+
+def test_json_holds_the_rows_of_the_named_run_alone(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run("cost", "plain", *SMALL, "--json", "--results", results, capsys=capsys)
+    rows = json.loads(out)
+    assert code == 0
+    assert {row["run"] for row in rows} == {"plain"}
+    assert {row["phase"] for row in rows} == {"model", "train_step", "condition", "query", "update"}
+
+
+def test_a_wrong_request_is_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (("cost", "plian"), "did you mean 'plain'"),
+        (("cost", "--baseline", "knn-33"), "unknown baseline"),
+        (("cost", "--points", "0"), "--points"),
+    ):
+        code, out, err = run(*arguments, "--results", results, capsys=capsys)
+        assert (code, out) == (2, "") and message in err and err.count("\n") == 1

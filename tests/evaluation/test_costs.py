@@ -1,0 +1,131 @@
+"""Costs: what can be counted is exact, what is measured is of the right size, and a second call measures anew."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.backbones.base import TaskShape
+from iclbench.cards import TrainSettings
+from iclbench.config import TaskConfig, resolve_task
+from iclbench.evaluation import costs
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.costs import measure_costs
+from iclbench.evaluation.measure import _reset_resident_peak, peak_of
+from iclbench.registry import BACKBONES, ESTIMATORS
+
+WIDTH, LAYERS, EPISODES = 16, 2, 4
+
+
+@pytest.fixture
+def task(card_path: Path) -> TaskConfig:
+    return resolve_task(str(card_path), "smoke")[0]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_MOST", 3)
+
+
+def contestant(name: str, **settings: object) -> Contestant:
+    cls = BACKBONES.get(name)
+    built = cls(cls.Settings(layers=LAYERS, width=WIDTH, **settings), TaskShape(x_dim=3, points=9))
+    return Contestant(name, f"run-of-{name}", "backbone", built.eval(), "")
+
+
+def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
+    found = tables.read("costs", path)
+    sizes = [
+        None if n is None else int(n) for n in found["n_points"].astype(object).where(found["n_points"].notna(), None)
+    ]
+    return dict(zip(zip(found["phase"], found["metric"], sizes, strict=True), found["value"], strict=True))
+
+
+def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: Path) -> None:
+    """A key and a value of the model's width for each of 2 n tokens and a byte of mask; Mamba: convolution tail and
+    recurrence of each layer, whatever n."""
+    gpt2, mamba = contestant("gpt2", heads=2), contestant("mamba", state=4)
+    for one, expected in (
+        (gpt2, {n: 2 * n * (LAYERS * 2 * WIDTH * 4 + 1) for n in (5, 12)}),
+        (mamba, dict.fromkeys((5, 12), LAYERS * (3 + 4) * 2 * WIDTH * 4)),
+    ):
+        path, left_out = measure_costs(tmp_path, one, task, "smoke", [5, 12], episodes=EPISODES)
+        rows = rows_of(path)
+        assert not left_out
+        assert rows["model", "parameters", None] == sum(p.numel() for p in one.predictor.parameters())
+        for n, size in expected.items():
+            assert rows["condition", "state_bytes", n] == size
+
+
+def test_every_phase_is_timed_and_the_batch_is_told(task: TaskConfig, tmp_path: Path) -> None:
+    settings = TrainSettings(steps=1, batch=8)
+    path, _ = measure_costs(
+        tmp_path, contestant("gpt2", heads=2), task, "smoke", [5], episodes=EPISODES, train=settings
+    )
+    rows = rows_of(path)
+    timed = {(phase, n) for phase, metric, n in rows if metric == "seconds"}
+    assert timed == {("train_step", task.points), ("condition", 5), ("query", 5), ("update", 5)}
+    assert all(value > 0 for value in rows.values())
+    assert tables.metadata(path)["episodes"] == str(EPISODES)
+    assert set(tables.read("costs", path)["threads"]) == {torch.get_num_threads()}
+
+
+def test_training_costs_leave_the_weights_alone(task: TaskConfig, tmp_path: Path) -> None:
+    one = contestant("gpt2", heads=2)
+    before = {name: t.clone() for name, t in one.predictor.state_dict().items()}
+    measure_costs(tmp_path, one, task, "smoke", [], train=TrainSettings(steps=1, batch=8))
+    assert all(torch.equal(t, before[name]) for name, t in one.predictor.state_dict().items())
+    assert not one.predictor.training
+
+
+def test_sizes_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+    learned = contestant("gpt2", heads=2, positions="learned")
+    path, left_out = measure_costs(tmp_path, learned, task, "smoke", [8, 9], episodes=EPISODES)
+    assert {n for _, _, n in rows_of(path)} == {None, 8}
+    assert left_out == ["'run-of-gpt2' at 9 points left out: it takes in at most 8 points and a query"]
+
+
+def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Path) -> None:
+    knn = Contestant("knn-3", "knn-3", "baseline", ESTIMATORS.get("knn")(), "")
+    path, _ = measure_costs(tmp_path, knn, task, "smoke", [5], episodes=EPISODES, train=TrainSettings(steps=1))
+    rows = rows_of(path)
+    assert {phase for phase, _, _ in rows} == {"condition", "query", "update"}
+    assert rows["condition", "state_bytes", 5] == 5 * (3 * 4 + 4 + 1)
+
+
+def test_measuring_again_replaces_the_file(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = contestant("gpt2", heads=2)
+    monkeypatch.setattr(costs, "seconds_of", lambda work, device: 1.0)
+    first, _ = measure_costs(tmp_path, one, task, "smoke", [5], episodes=EPISODES)
+    monkeypatch.setattr(costs, "seconds_of", lambda work, device: 2.0)
+    again, _ = measure_costs(tmp_path, one, task, "smoke", [3], episodes=EPISODES)
+    assert first == again
+    assert [p for p in tmp_path.rglob("*.parquet")] == [first]
+    assert {n for _, _, n in rows_of(first)} == {None, 3}
+    assert rows_of(first)["query", "seconds", 3] == 2.0 / EPISODES
+
+
+@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
+def test_memory_that_the_allocator_keeps_for_later_is_seen_every_time() -> None:
+    """Blocks small enough to come from the heap, freed and asked for again."""
+
+    def work() -> None:
+        kept = [torch.ones(16_384) for _ in range(320)]
+        del kept
+
+    assert [round(peak_of(work, "cpu") / 20e6, 1) for _ in range(4)] == [pytest.approx(1.05, abs=0.2)] * 4
+
+
+@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
+def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
+    family, one = task.build(), contestant("gpt2", heads=2)
+    few, many = (
+        next(
+            c.value
+            for c in costs.training_costs(one, family, 30, TrainSettings(steps=1, batch=b))
+            if c.metric == "bytes"
+        )
+        for b in (64, 256)
+    )
+    assert 2.5 < many / few < 5
