@@ -69,9 +69,10 @@ class StateSpace(nn.Module, ABC):
         self, u: Float[Tensor, "D B T"], state: Float[Tensor, "D B N"], convolve: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
         """Outputs of a chunk after a state, and the state after it, in memory that does not grow with the chunk."""
-        outputs = []
-        for part in u.split(_CHUNK, 2):
-            steps = self.unroll(part.shape[2])
+        outputs, parts = [], u.split(_CHUNK, 2)
+        unrolled = {length: self.unroll(length) for length in {part.shape[2] for part in parts}}
+        for part in parts:
+            steps = unrolled[part.shape[2]]
             outputs.append(torch.baddbmm(convolve(part, steps.kernel), state, steps.observe))
             state = torch.baddbmm(steps.advance(state), part, steps.reach)
         return torch.cat(outputs, 2), state
