@@ -18,17 +18,15 @@ if TYPE_CHECKING:
 _TABLE_BASELINES = (
     "zero", "mean", "least-squares", "ridge-1e-1", "lasso-1e-2", "knn-3", "gp-rbf", "mlp", "decision-tree-2", "xgboost",
 )  # fmt: skip
-# `--extrapolate` without a number evaluates up to this multiple of the trained length.
-_BEYOND = 4
 
 
 def evaluate(
     run: Annotated[list[str] | None, typer.Argument(help="Runs to evaluate; none: all finished ones.")] = None,
     extrapolate: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--extrapolate",
-            help="Also evaluate up to N examples; without N: 4 times the trained length.",
+            help="Also evaluate up to N examples, or to 4x: 4 times the trained length, as without N.",
             metavar="[N]",
         ),
     ] = None,
@@ -69,6 +67,8 @@ def evaluate(
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
     for name in baseline or []:
         load_baseline(name)  # a mistyped name fails before anything is computed
+    if extrapolate is not None:
+        _examples(extrapolate, 1)
     chosen = set_up_torch(device, threads)
     failed = 0
     evaluated: list[str] = []
@@ -79,9 +79,9 @@ def evaluate(
                 results, each, shift or [], extrapolate, chosen, seed, data_dir, own_table, baseline, evaluated
             )
         except UsageError as error:
-            if run:
+            if run and len(runs) == 1:
                 raise
-            failed += 1  # nobody asked for this one by name: the others go on
+            failed += 1  # the others go on
             say(f"skipped run '{each.name}': {error}")
     print_summary(results, evaluated, json)
     if failed:
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def evaluate_run(  # type: ignore[no-untyped-def]
-    results: Path, run: Run, shift: list[str], extrapolate: int | None, device: str, seed: int = 0,
+    results: Path, run: Run, shift: list[str], extrapolate: int | str | None, device: str, seed: int = 0,
     data_dir: Path | None = None, own_table=None, baseline: list[str] | None = None, evaluated: list[str] | None = None,
 ) -> int:  # fmt: skip
     """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets."""
@@ -98,7 +98,7 @@ def evaluate_run(  # type: ignore[no-untyped-def]
     from iclbench.evaluation.evaluate import evaluate as run_evaluation
     from iclbench.evaluation.evaluate import shifts_of
 
-    beyond = _BEYOND * run.config.task.points if extrapolate == 0 else extrapolate
+    beyond = None if extrapolate is None else _examples(str(extrapolate), run.config.task.points)
     shifts = shifts_of(run, shift, beyond)
     task, family = own_table or (run.config.task, None)
     size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
@@ -123,6 +123,16 @@ def evaluate_run(  # type: ignore[no-untyped-def]
                 failed += 1
                 say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
     return failed
+
+
+def _examples(extrapolate: str, trained: int) -> int:
+    """A number of examples, `160`, or of trained lengths, `4x`."""
+    from iclbench.errors import UsageError
+
+    number = extrapolate.removesuffix("x")
+    if not number.isdecimal():
+        raise UsageError(f"--extrapolate takes a number of examples (160, or 4x the trained), not {extrapolate!r}")
+    return int(number) * (trained if number != extrapolate else 1)
 
 
 def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 
@@ -118,9 +119,9 @@ def _report(error: Exception) -> int:
 
 
 def _optional_values(arguments: list[str]) -> list[str]:
-    """`--extrapolate` may stand without its number."""
+    """`--extrapolate` may stand without its number: then it means 4 times the trained length."""
     filled = []
     for here, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        bare = here == "--extrapolate" and not following.lstrip("-").isdigit()
-        filled.append("--extrapolate=0" if bare else here)
+        bare = here == "--extrapolate" and not re.fullmatch(r"-?\d+x?", following)
+        filled.append("--extrapolate=4x" if bare else here)
     return filled

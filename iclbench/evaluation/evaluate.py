@@ -41,7 +41,8 @@ def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[s
         trained = run.config.task.points
         if extrapolate <= trained:
             raise UsageError(
-                f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} examples)"
+                f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
+                "examples); give a larger number, or none for 4x"
             )
         names.append(f"points-{extrapolate}")
     return list(dict.fromkeys(names))
@@ -71,13 +72,16 @@ def evaluate(
         task: evaluate on this task instead of the run's own (the user's own table) ...
         family: ... whose episodes this family gives.
         baseline_names: instead of the card's baselines and oracles.
+
+    Raises:
+        UsageError: the run is not finished, or cannot take in as many examples as some shift asks; nothing is computed.
     """
     model = contestants.backbone(run, device, data_dir)
     task = task or run.config.task
     write_published(results, task)
-    for shift in shifts:
-        prompts = PromptSet(task, run.config.preset, shift, seed, data_dir, family)
-        refuse_too_long(model, prompts.context_points)
+    asked = [PromptSet(task, run.config.preset, shift, seed, data_dir, family) for shift in shifts]
+    refuse_too_long(model, max(prompts.context_points for prompts in asked))
+    for prompts in asked:
         field = [model, *contestants.baselines(prompts, baseline_names)]
         for contestant in field:
             cached = cells.is_done(results, contestant, prompts)

@@ -123,8 +123,12 @@ def test_extrapolating_within_the_trained_length_is_refused(
 ) -> None:
     results = ("--results", tmp_path / "results")
     run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
-    code, _, err = run("eval", RUN, "--extrapolate", "5", *results, capsys=capsys)
-    assert code == 2 and "not beyond the trained length" in err
+    for number in ("0", "5", "8", "1x"):
+        code, out, err = run("eval", RUN, "--extrapolate", number, *results, capsys=capsys)
+        assert (code, out) == (2, "") and "not beyond the trained length" in err and err.count("\n") == 1
+    for text in ("-3", "-4x"):
+        code, out, err = run("eval", RUN, "--extrapolate", text, *results, capsys=capsys)
+        assert (code, out) == (2, "") and f"not '{text}'" in err and err.count("\n") == 1
 
 
 def test_extrapolating_beyond_learned_positions_is_refused(
@@ -135,6 +139,13 @@ def test_extrapolating_beyond_learned_positions_is_refused(
     run("train", card_path, "gpt2", "-p", "smoke", *learned, *results, capsys=capsys)
     code, _, err = run("eval", "learned", "--extrapolate", *results, capsys=capsys)
     assert code == 2 and "learned positions for 8 examples" in err and "positions=none" in err
+    assert err.count("\n") == 1
+    assert not list((tmp_path / "results").rglob("learned.values.parquet")), "refused before anything was computed"
+    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    command = ("eval", "learned", RUN, "--extrapolate", "2x", "--baseline", "zero", *results)
+    code, out, err = run(*command, capsys=capsys)
+    assert code == 1, "the other run goes on, and the failure is told"
+    assert "skipped run 'learned'" in err and "asked for 16" in err and "shift points-16" in out and RUN in out
 
 
 def test_a_table_of_the_users_own_meets_the_model_and_the_baselines(
