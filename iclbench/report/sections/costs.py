@@ -20,7 +20,7 @@ def section(results: Results) -> Section | None:
         return None
     blocks: list[Block] = []
     for (task, preset), rows in costs.groupby(["task", "preset"]):
-        if len(measured(rows)):
+        if (measured(rows)["phase"] != "train_step").any():
             blocks += [_overview(str(task), str(preset), rows), *figures.against_points(results, rows)]
         blocks.append(_everything(str(task), str(preset), rows))
     return Section("costs", "Costs", tuple(blocks))

@@ -1,0 +1,66 @@
+"""Costs in the report: the numbers of `iclbench cost`, apart from the means over a training."""
+
+from pathlib import Path
+
+import altair as alt
+import pytest
+
+from iclbench import tables
+from iclbench.report.blocks import Figure, Table
+from iclbench.report.data import load
+from iclbench.report.sections import costs
+from tests.report import synthetic
+
+RUN = "linear-mamba-small-s0"
+SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure]:
+    folder = synthetic.write(tmp_path_factory.mktemp("costly"))
+    shared = {
+        "run": RUN, "task": "linear", "contestant": "mamba", "preset": "small", "device": "cpu", "threads": 1,
+        "version": "0",
+    }  # fmt: skip
+    rows: list[dict[str, object]] = [
+        shared | {"phase": phase, "n_points": n, "metric": "seconds", "value": value}
+        for (phase, n), value in SECONDS.items()
+    ]
+    rows += [
+        shared | {"phase": "condition", "n_points": n, "metric": "state_bytes", "value": 5632.0} for n in (40, 500)
+    ]
+    rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "seconds", "value": 0.05})
+    tables.write("costs", rows, folder / "tables" / "costs" / "x.costs.parquet", {})
+    section = costs.section(load(Path(folder)))
+    assert section is not None
+    return {block.name: block for block in section.walk() if isinstance(block, Table | Figure)}
+
+
+def test_a_row_per_run_and_number_of_points(blocks: dict[str, Table | Figure]) -> None:
+    table = blocks["linear-small-costs-by-run"]
+    assert isinstance(table, Table)
+    rows = {(row[0].text, row[4].text): [cell.text for cell in row] for row in table.rows() if row[0].text == RUN}
+    shared = [RUN, "201 k", "50.0 ms", "–"]
+    assert rows[RUN, "40"][:8] == [*shared, "40", "5.50 KiB", "2.00 ms", "30.0 µs"]
+    assert rows[RUN, "500"][:8] == [*shared, "500", "5.50 KiB", "20.0 ms", "35.0 µs"]
+
+
+def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table | Figure]) -> None:
+    time, state = blocks["linear-small-costs-time"], blocks["linear-small-costs-state"]
+    assert isinstance(time, Figure) and isinstance(state, Figure)
+    drawn = {
+        (str(panel), int(n)): value
+        for panel, n, value in time.data[["panel", "n_points", "value"]].itertuples(index=False)
+    }
+    names = {"condition": "conditioning on n points", "query": "a query after n points"}
+    assert drawn == {(names[phase], n): value for (phase, n), value in SECONDS.items()}
+    assert state.data["value"].tolist() == [5632.0, 5632.0]
+    for figure in (time, state):
+        alt.Chart.from_dict(figure.static)
+        alt.Chart.from_dict(figure.live)
+
+
+def test_without_such_measurements_there_is_the_long_table_alone(results: Path) -> None:
+    section = costs.section(load(results))
+    assert section is not None
+    assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())
