@@ -128,7 +128,7 @@ class Mixer(nn.Module):
         """dt, A, B and C of the tokens."""
         low, B, C = self.x_proj(u).split([self.rank, self.state, self.state], -1)
         dt = F.softplus(self.dt_proj(low))
-        return dt, -torch.exp(self.A_log.float()), B, C
+        return dt, -torch.exp(self.A_log), B, C
 
     def _scan(self, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         return selective_scan(u, dt, A, B, C, h, self.backend)
@@ -152,6 +152,7 @@ class MambaBlock(RecurrentBlock):
         return self.mixer.start(batch)
 
     def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
+        x = x.to(self.norm.weight.dtype)  # the residual stays in float32 under autocast
         mixed, *after = self.mixer(self.norm(x), *state)
         return x + mixed, tuple(after)
 

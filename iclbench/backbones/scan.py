@@ -12,6 +12,7 @@ interchangeable back ends:
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -94,8 +95,9 @@ def chosen(backend: Backend, device: torch.device) -> Backend:
     if backend == "torch":
         return backend
     reason = _module(backend).unavailable()
-    if reason is None and device.type != "cuda" and backend == "mamba-ssm":
-        reason = f"the tensors are on {device.type}"
+    interpreted = backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if reason is None and device.type != "cuda" and not interpreted:
+        reason = f"the model is on {device.type}"
     if reason is not None:
         raise UsageError(
             f"backbone.scan={backend} needs a CUDA device and its kernel ({reason}); use backbone.scan=auto"

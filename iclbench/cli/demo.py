@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 # Small enough that in-context learning is plain to see after a minute or two on one core: three dimensions, 15
 # examples.
 TASKS = ("linear", "skewed-linear")
-BACKBONES = ("gpt2",)
+# Mamba first: its steps take longer, and the workers should end together.
+BACKBONES = ("mamba", "gpt2")
 SETTINGS = (
     "task.dim=3",
     "task.points=15",
@@ -35,30 +36,34 @@ EXTRAPOLATE = 45
 
 
 def demo(results: Results = Path("results/demo")) -> None:
-    """Train small backbones on two tasks, evaluate them beside baselines, write tables and the report."""
+    """Train small backbones on two tasks, evaluate them beside baselines, probe their layers, write the report."""
     set_up_torch("cpu", 1)
     from iclbench.cli.eval import evaluate_run
+    from iclbench.cli.probe import follow
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import out, say
     from iclbench.config import resolve_run
+    from iclbench.probing.probe import probe
     from iclbench.report import build
     from iclbench.runs import create
 
-    grid = [(task, backbone) for task in TASKS for backbone in BACKBONES]
+    grid = [(task, backbone) for backbone in BACKBONES for task in TASKS]
     runs = [
         create(results, resolve_run(task, backbone, "small", 0, SETTINGS), f"demo-{task}-{backbone}")
         for task, backbone in grid
     ]
     workers = min(len(runs), os.cpu_count() or 1)
-    say(f"1/3 training {', '.join(run.name for run in runs)}, {workers} at a time")
+    say(f"1/4 training {', '.join(run.name for run in runs)}, {workers} at a time")
     _train_all(runs, workers)
-    say("2/3 evaluating on frozen prompts, beside the baselines")
+    say("2/4 evaluating on frozen prompts, beside the baselines")
     evaluated: list[str] = []
     failed = sum(
         evaluate_run(results, run, list(SHIFTS), EXTRAPOLATE, "cpu", baseline=list(BASELINES), evaluated=evaluated)
         for run in runs
     )
-    say("3/3 writing tables, figures and the report")
+    say("3/4 probing every layer, beside gradient descent")
+    failed += sum(follow(run.name, probe(results, run), [], say) for run in runs)
+    say("4/4 writing tables, figures and the report")
     page = build(results, results / "report")
     print_summary(results, [name for name in evaluated if "-none-" in name])
     out.print(f"report: {page.resolve()}", soft_wrap=True)

@@ -56,7 +56,7 @@ def probe(
                 results, each, context, fit=fit, test=test, tasks=tasks, shift=canonical(shift), seed=seed,
                 device=chosen, data_dir=data_dir,
             )  # fmt: skip
-            failed += _follow(each.name, cells, probed, say)
+            failed += follow(each.name, cells, probed, say)
         except UsageError as error:
             if run:
                 raise
@@ -70,7 +70,7 @@ def probe(
         raise typer.Exit(1)
 
 
-def _follow(name: str, cells: Iterator[Cell], probed: list[str], say: Callable[[str], None]) -> int:
+def follow(name: str, cells: Iterator[Cell], probed: list[str], say: Callable[[str], None]) -> int:
     """Go through the cells of one run; returns the number of failed ones and notes the probe sets."""
     failed = 0
     for cell in cells:

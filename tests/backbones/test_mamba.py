@@ -109,3 +109,15 @@ def test_the_convolution_is_the_librarys_with_channels_last() -> None:
 
     torch.testing.assert_close(causal_convolution(*given), library(*given))
     assert torch.autograd.gradcheck(causal_convolution, [t.requires_grad_() for t in given])
+
+
+def test_the_recurrence_and_the_residual_stay_in_float32_under_autocast() -> None:
+    ours, batch = model(), points()
+    exact = ours.predict_next(batch).mean
+    with torch.autocast("cpu", torch.bfloat16):
+        tokens = ours.layers[0](ours.read_in(batch))
+        rough = ours.predict_next(batch)
+        rough.loss(batch.y).mean().backward()
+    assert tokens.dtype == torch.float32
+    assert ours.layers[0].mixer.A_log.grad.isfinite().all()
+    torch.testing.assert_close(rough.mean.float(), exact, atol=0.05, rtol=0.05)

@@ -101,7 +101,7 @@ def test_measuring_again_replaces_the_file(task: TaskConfig, tmp_path: Path, mon
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: 2.0)
     again, _ = measure_costs(tmp_path, one, task, "smoke", [3], episodes=EPISODES)
     assert first == again
-    assert [p for p in tmp_path.rglob("*.parquet")] == [first]
+    assert list(tmp_path.rglob("*.parquet")) == [first]
     assert {n for _, _, n in rows_of(first)} == {None, 3}
     assert rows_of(first)["query", "seconds", 3] == 2.0 / EPISODES
 
