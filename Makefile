@@ -31,6 +31,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/backbones.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/state_spaces.py
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "iclbench needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
