@@ -1,7 +1,7 @@
 """The frames behind a report: what was read, what is comparable, and one slice per task, preset and trained length.
 
-Numbers are comparable only when they were scored on the same frozen prompts of the same card. Where a folder holds
-several versions, the one with the most runs is shown and the others are named under "missing or failed".
+Numbers are comparable when they were scored on the same frozen prompts, whatever else has changed in the card. Where a
+folder holds several versions, the one with the most runs is shown and the others are named under "missing or failed".
 """
 
 from __future__ import annotations
@@ -202,9 +202,11 @@ def load(results: Path) -> Results:
 
 
 def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The rows on the most used card and prompt set of each task, preset and shift, and one line per group left out."""
-    keep = pd.Series(True, index=values.index)
-    lines: list[str] = []
+    """The rows on the most used prompt set of each task, preset and shift, and one line per group left out.
+
+    A prompt set is named after everything that the episodes depend on. The card's hash is no such name: it changes with
+    a note or with the size of a backbone that is added.
+    """
     own = values["kind"] != "published"
     # A probe has prompts of its own for each number of examples.
     probed = values["evaluator"].isin(PROBES)
@@ -212,26 +214,20 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     # So have runs trained with different numbers of examples, unless they are all evaluated up to the same one.
     alone = ~probed & ~values["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)
     values = values.assign(test=test, length=trained_with(values).where(alone).fillna(0))
-    for columns, label in (
-        (["task", "preset", "card"], "card"),
-        (["task", "preset", "shift", "test", "length", "prompt_set"], "prompt set"),
-    ):
-        rows = values[keep & own & values[columns[-1]].notna()]
-        users = (
-            rows.groupby(columns)["run"]
-            .nunique()
-            .reset_index()
-            .sort_values(["run", columns[-1]], ascending=[False, True])
-        )
-        others = users[users.duplicated(columns[:-1])]
-        for other in others.sort_values(columns).to_dict("records"):
-            lines.append(
-                " · ".join(str(other[c]) for c in columns[:-1] if c != "length" and other[c] != "prompts")
-                + f": {plural(other['run'], 'run')} on another {label} ({other[columns[-1]]}) left out; "
-                + ("evaluate again" if other.get("test", "prompts") == "prompts" else "probe again")
-            )
-            dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
-            keep &= ~dropped.fillna(False).astype(bool)
+    columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
+    rows = values[own & values["prompt_set"].notna()]
+    users = rows.groupby(columns)["run"].nunique().reset_index()
+    users = users.sort_values(["run", "prompt_set"], ascending=[False, True])
+    others = users[users.duplicated(columns[:-1])].sort_values(columns)
+    keep = pd.Series(True, index=values.index)
+    lines: list[str] = []
+    for other in others.to_dict("records"):
+        again = "evaluate" if other["test"] == "prompts" else "probe"
+        where = [other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts"]
+        left_out = f"{plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) left out"
+        lines.append(f"{' · '.join(where)}: {left_out}; {again} again")
+        dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
+        keep &= ~dropped.fillna(False).astype(bool)
     return values[keep].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
 
 

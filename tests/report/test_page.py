@@ -187,11 +187,20 @@ def test_a_run_that_was_trained_and_not_evaluated_is_named(tmp_path: Path) -> No
     assert "iclbench eval my-run" in build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")
 
 
-def test_another_card_is_set_aside_and_named(tmp_path: Path) -> None:
-    old = _rows().iloc[:3].assign(card="0ld", prompt_set="p9", run="ex-knn", contestant="ex-knn")
+def test_a_run_on_a_card_that_has_changed_elsewhere_stays(tmp_path: Path) -> None:
+    """A backbone's size added to a card gives it another hash and leaves the prompts as they were."""
+    old = _rows().iloc[:3].assign(card="0ld", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")).text
-    assert "linear · smoke: 1 run on another card (0ld)" in text
+    assert "left out" not in text
+    assert "ex-knn" in text
+
+
+def test_another_prompt_set_is_set_aside_and_named(tmp_path: Path) -> None:
+    old = _rows().iloc[:3].assign(prompt_set="p9", run="ex-knn", contestant="ex-knn")
+    folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
+    text = Document(build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")).text
+    assert "linear · smoke · none: 1 run on another prompt set (p9) left out; evaluate again" in text
     assert "ex-knn" not in text
 
 
