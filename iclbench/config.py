@@ -93,10 +93,12 @@ class BackboneConfig(Strict):
     name: str
     settings: dict[str, Any] = {}
 
-    def build(self, shape: TaskShape) -> Backbone:
-        """The backbone, its weights drawn from torch's global generator."""
+    def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
+        """The backbone, its weights drawn from torch's global generator; with `anywhere`, the settings that only say
+        how to compute have their defaults."""
         cls = backbone_class(self.name)
-        return cls(validate(cls.Settings, self.settings, f"backbone '{self.name}'"), shape)
+        settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
+        return cls(validate(cls.Settings, settings, f"backbone '{self.name}'"), shape)
 
 
 class RunConfig(Strict):

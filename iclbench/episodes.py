@@ -57,11 +57,6 @@ class Points(TensorRecord):
             torch.cat([self.x, other.x], 1), torch.cat([self.y, other.y], 1), torch.cat([self.mask, other.mask], 1)
         )
 
-    @property
-    def is_compact(self) -> bool:
-        """Whether in every episode the valid points come first."""
-        return bool((self.mask[:, 1:] <= self.mask[:, :-1]).all())
-
     def compact(self) -> tuple[Points, Int[Tensor, "batch points"]]:
         """The valid points of every episode first, in their order, and the permutation that did it.
 

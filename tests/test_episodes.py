@@ -39,8 +39,6 @@ def test_compacting_brings_valid_points_to_the_front_in_their_order(points):
     assert compact.y[0, :3, 0].tolist() == [0.0, 2.0, 3.0]
     assert compact.y[1, :2, 0].tolist() == [4.0, 5.0]
     assert compact.mask.tolist() == [[True, True, True, False], [True, True, False, False]]
-    assert compact.is_compact
-    assert not points.is_compact
     assert torch.equal(take(points.x, order), compact.x)
 
 
@@ -50,7 +48,6 @@ def test_compacting_equals_boolean_indexing(mask):
     compact, _ = points.compact()
     assert torch.equal(compact.y[0, : sum(mask)], points.y[0][points.mask[0]])
     assert torch.equal(compact.x[0, : sum(mask)], points.x[0][points.mask[0]])
-    assert compact.is_compact
 
 
 def test_labels_and_vectors_are_both_outputs():

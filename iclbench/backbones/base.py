@@ -55,9 +55,12 @@ class Backbone(nn.Module, Predictor, abstract=True):
 
     Attributes:
         Settings: what a preset or `-o backbone.key=value` may set; the defaults are the paper's size.
+        computed_by: the settings that only say how to compute. They hold for training; finished weights are loaded with
+            their defaults, so that they can be used on any machine.
     """
 
     Settings: ClassVar[type[Strict]]
+    computed_by: ClassVar[frozenset[str]] = frozenset()
     heads = tuple(HEADS)
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:
@@ -120,7 +123,7 @@ class Backbone(nn.Module, Predictor, abstract=True):
         """Read a file written by `save_state` of this very model, onto the device of its weights.
 
         Raises:
-            DataError: the file holds no state, or that of a model of ananother class, other settings or other weights.
+            DataError: the file holds no state, or that of a model of another class, other settings or other weights.
         """
         found, own = read_about(path), self._fingerprint()
         if not found:
@@ -133,11 +136,12 @@ class Backbone(nn.Module, Predictor, abstract=True):
 
     def _fingerprint(self) -> dict[str, str]:
         """Class, settings and weights; equal for two models whose states can be exchanged."""
+        chosen = self.settings.model_dump(mode="json", exclude=set(self.computed_by))
         weights = hashlib.sha256()
         for name, t in sorted(self.state_dict().items()):
             weights.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
             weights.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        built = {"settings": self.settings.model_dump(mode="json"), "shape": asdict(self.shape)}
+        built = {"settings": chosen, "shape": asdict(self.shape)}
         return {"class": type(self).__name__, "settings": content_hash(built), "weights": weights.hexdigest()}
 
     @property

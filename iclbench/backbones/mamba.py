@@ -9,6 +9,7 @@ linear, without positions and without an embedding table.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -152,30 +153,43 @@ class MambaBlock(RecurrentBlock):
         return self.mixer.start(batch)
 
     def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
-        x = x.to(self.norm.weight.dtype)  # the residual stays in float32 under autocast
+        x = self._residual(x)
         mixed, *after = self.mixer(self.norm(x), *state)
         return x + mixed, tuple(after)
 
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
+        queries = self._residual(queries)
         return queries + self.mixer.peek(self.norm(queries), *state)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
+        x, queries = self._residual(x), self._residual(queries)
         mixed, answers = self.mixer.fork(self.norm(x), self.norm(queries))
         return x + mixed, queries + answers
+
+    def _residual(self, x: Tensor) -> Tensor:
+        """In float32, also under autocast."""
+        return x.to(self.norm.weight.dtype)
 
 
 class Mamba(RecurrentBackbone):
     """A stack of Mamba blocks."""
 
     Settings = MambaSettings
+    computed_by = frozenset({"scan"})
 
     def __init__(self, settings: MambaSettings, shape: TaskShape) -> None:
         if settings.scan != "auto":
             chosen(settings.scan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         super().__init__(settings, shape, settings.width, (MambaBlock(settings) for _ in range(settings.layers)))
         self.norm_f = nn.RMSNorm(settings.width, eps=_EPS)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """A and D are not decayed, as in mamba-ssm."""
+        fixed = [p for name, p in self.named_parameters() if name.endswith((".A_log", ".D"))]
+        others = [p for name, p in self.named_parameters() if not name.endswith((".A_log", ".D"))]
+        return [{"params": others}, {"params": fixed, "weight_decay": 0.0}]
 
     def notes(self, device: str) -> list[str]:
         return [f"selective scan by {chosen(self.settings.scan, torch.device(device))}"]

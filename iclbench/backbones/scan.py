@@ -58,7 +58,7 @@ def selective_scan(
     """
     if h0 is None:
         h0 = u.new_zeros(u.shape[0], A.shape[1], A.shape[0])
-    name = _name(backend, u.device)
+    name = _name(backend, u.device, A.dtype)
     if name == "triton":
         from iclbench.backbones import scan_triton
 
@@ -86,10 +86,13 @@ def selective_peek(
     return held + (B * C).sum(-1, keepdim=True) * (dt * u)
 
 
-def chosen(backend: Backend, device: torch.device) -> Backend:
-    """The back end that computes on this device; raises `UsageError` for one that cannot be had."""
+def chosen(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
+    """The back end that computes on this device in this precision; raises `UsageError` for one that cannot be had.
+
+    The kernels compute in float32, so that float64 stays with torch.
+    """
     if backend == "auto":
-        if device.type != "cuda":
+        if device.type != "cuda" or dtype == torch.float64:
             return "torch"
         return next((name for name in _FAST if _module(name).unavailable() is None), "torch")
     if backend == "torch":
@@ -98,6 +101,8 @@ def chosen(backend: Backend, device: torch.device) -> Backend:
     interpreted = backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if reason is None and device.type != "cuda" and not interpreted:
         reason = f"the model is on {device.type}"
+    if reason is None and dtype == torch.float64:
+        reason = "its kernel has no float64"
     if reason is not None:
         raise UsageError(
             f"backbone.scan={backend} needs a CUDA device and its kernel ({reason}); use backbone.scan=auto"
@@ -106,9 +111,9 @@ def chosen(backend: Backend, device: torch.device) -> Backend:
 
 
 @torch.compiler.assume_constant_result
-def _name(backend: Backend, device: torch.device) -> Backend:
+def _name(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
     """`chosen`, once per process; compiled code holds the answer and not the search."""
-    return _cached(backend, device)
+    return _cached(backend, device, dtype)
 
 
 _cached = cache(chosen)

@@ -1,6 +1,7 @@
 """Mamba: the papers' size, mamba-ssm's names and initialisation, agreement with transformers, and its states."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,12 @@ from torch import Tensor
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.depthwise import causal_convolution
 from iclbench.backbones.mamba import Mamba, MambaSettings
+from iclbench.config import resolve_run
 from iclbench.episodes import Points
+from iclbench.errors import UsageError
+from iclbench.files import save_tensors
+from iclbench.runs import Run, create
+from iclbench.training.loop import train
 
 
 def model(**settings: object) -> Mamba:
@@ -114,10 +120,40 @@ def test_the_convolution_is_the_librarys_with_channels_last() -> None:
 def test_the_recurrence_and_the_residual_stay_in_float32_under_autocast() -> None:
     ours, batch = model(), points()
     exact = ours.predict_next(batch).mean
+    block = ours.layers[0]
     with torch.autocast("cpu", torch.bfloat16):
-        tokens = ours.layers[0](ours.read_in(batch))
+        tokens = ours.read_in(batch)
+        after = [block(tokens), *block.fork(tokens, tokens[:, ::2]), block.peek(tokens, block.start(3))]
         rough = ours.predict_next(batch)
         rough.loss(batch.y).mean().backward()
-    assert tokens.dtype == torch.float32
-    assert ours.layers[0].mixer.A_log.grad.isfinite().all()
+    assert {t.dtype for t in after} == {torch.float32}
+    assert block.mixer.A_log.grad.isfinite().all()
     torch.testing.assert_close(rough.mean.float(), exact, atol=0.05, rtol=0.05)
+
+
+def test_the_state_matrix_and_the_skip_are_not_decayed() -> None:
+    decayed, kept = model().parameter_groups()
+    assert kept["weight_decay"] == 0
+    assert len(kept["params"]) == 2 * 3
+    assert sum(p.numel() for group in (decayed, kept) for p in group["params"]) == model().parameter_count
+
+
+def test_a_finished_run_does_not_depend_on_the_back_end_it_was_trained_with(tmp_path: Path) -> None:
+    """Weights from a CUDA machine answer on a CPU; training asks for what it was told."""
+    run = create(tmp_path, resolve_run("linear", "mamba", "smoke", overrides=["train.steps=1", "backbone.scan=torch"]))
+    train(run)
+    config = run.path / "config.toml"
+    config.write_text(config.read_text().replace('scan = "torch"', 'scan = "mamba-ssm"'))
+    elsewhere = Run(run.path)
+    save_tensors(run.weights, run.load().state_dict(), {"config": elsewhere.hash})
+    assert elsewhere.load().settings.scan == "auto"
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match=r"backbone\.scan=mamba-ssm"):
+            elsewhere.build()
+
+
+def test_states_of_one_model_go_between_back_ends(tmp_path: Path) -> None:
+    ours, other = model(), model(scan="torch")
+    other.load_state_dict(ours.state_dict())
+    ours.save_state(ours.condition(points()), tmp_path / "state.safetensors")
+    assert other.load_state(tmp_path / "state.safetensors").nbytes == ours.condition(points()).nbytes

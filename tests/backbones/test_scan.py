@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from iclbench.backbones import scan_torch
+from iclbench.backbones import scan, scan_torch
 from iclbench.backbones.scan import chosen, selective_peek, selective_scan
 from iclbench.errors import UsageError
 
@@ -44,8 +44,8 @@ def assert_equal_with_gradients(given: list[Tensor], tolerance: float) -> None:
     """Both outputs and all six gradients, against float64."""
     exact = [t.detach().double().requires_grad_() for t in given]
     results = []
-    for scan, tensors in ((selective_scan, given), (recurrence, exact)):
-        y, last = scan(*tensors)
+    for method, tensors in ((selective_scan, given), (recurrence, exact)):
+        y, last = method(*tensors)
         weights = torch.linspace(-1, 2, y[0].numel(), dtype=y.dtype).view_as(y[0])
         gradients = torch.autograd.grad((y * weights).sum() + last.square().sum(), tensors)
         results.append([y.detach(), last.detach(), *gradients])
@@ -127,3 +127,17 @@ def test_a_cuda_back_end_without_cuda_is_one_line(backend: str, monkeypatch: pyt
     with pytest.raises(UsageError, match=rf"backbone.scan={backend} .*backbone.scan=auto"):
         chosen(backend, torch.device("cpu"))
     assert chosen("auto", torch.device("cpu")) == "torch"
+
+
+def test_the_kernels_in_float32_are_never_taken_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Here:
+        @staticmethod
+        def unavailable() -> None:
+            return None
+
+    monkeypatch.setattr(scan, "_module", lambda backend: Here)
+    cuda = torch.device("cuda")
+    assert chosen("auto", cuda) == "triton"
+    assert chosen("auto", cuda, torch.float64) == "torch"
+    with pytest.raises(UsageError, match="float64"):
+        chosen("triton", cuda, torch.float64)

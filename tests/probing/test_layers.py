@@ -54,11 +54,13 @@ def test_the_decoded_last_layer_is_the_model(name: str, head: str) -> None:
     model = cls(cls.Settings(**SMALL.get(name, [{}])[0]), TaskShape(x_dim=3, points=12, head=head)).eval()
     decoded = decode_layers(model, prompts)
     episodes = prompts.episodes
-    with torch.no_grad():
-        answer = model.predict_targets(episodes.context, episodes.asked.x)
     assert decoded.shape[1:] == (70, 10, 1)
     assert len(decoded) > 1
-    torch.testing.assert_close(decoded[-1].float(), answer.mean, atol=1e-5, rtol=0)
+    for query in range(3):  # by the other path: one pass over the whole sequence, the query its last point
+        asked = episodes.asked.span(query, query + 1)
+        with torch.no_grad():
+            answer = model.predict_next(episodes.context.append(asked)).mean[:, -1]
+        torch.testing.assert_close(decoded[-1, :, query].float(), answer, atol=1e-5, rtol=0)
     assert (decoded[0] - decoded[-1]).abs().max() > 1e-3, "the layers say the same"
 
 
