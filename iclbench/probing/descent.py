@@ -31,6 +31,7 @@ STEPS = 24
 # with smaller X'X the best gamma is larger, and the grid goes on by decades until the best lies inside.
 _DECADES = (-6, -3)
 _LAST_DECADE = 2
+_PER_DECADE = 100
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Descent:
     @property
     def contestant(self) -> Contestant:
         """A baseline; gamma belongs to the probe set and is found there."""
-        identity = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": _DECADES}
+        search = [*_DECADES, _LAST_DECADE, _PER_DECADE]
+        identity = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
         return Contestant(
             self.name, self.name, "baseline", GradientDescent(DescentSettings(steps=STEPS)),
             content_hash(identity | {"version": contestants.VERSION}), libraries={"torch": torch.__version__},
@@ -78,7 +80,7 @@ def tune_gamma(prompts: ProbeSet, step_size: StepSize) -> GammaSearch:
     context, targets = prompts.tuning.context, prompts.tuning.asked.span(prompts.fit)
     first, last = _DECADES
     while True:
-        grid = torch.logspace(first, last, 100 * (last - first), dtype=torch.float64)
+        grid = torch.logspace(first, last, _PER_DECADE * (last - first), dtype=torch.float64)
         best, errors = search_gamma(context, targets, STEPS, step_size, grid)
         if best < float(grid[-1]) or last == _LAST_DECADE:
             return GammaSearch(best, grid, errors / prompts.family.normaliser)

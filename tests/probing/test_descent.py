@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from iclbench.config import resolve_task
+from iclbench.probing import descent
 from iclbench.probing.descent import STEPS, step_errors, tune_gamma
 from iclbench.probing.probe_set import ProbeSet
 
@@ -60,3 +61,12 @@ def test_the_grid_goes_on_where_the_best_lies_beyond_it() -> None:
     assert search.best > 1e-3
     assert search.best < search.grid[-1].item()
     assert search.errors.min() == search.errors[(search.grid == search.best).nonzero().item()]
+
+
+@pytest.mark.parametrize(("setting", "other"), [("_DECADES", (-5, -3)), ("_LAST_DECADE", 3), ("_PER_DECADE", 50)])
+def test_everything_that_changes_the_search_changes_the_identity(
+    setting: str, other: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descent.DESCENTS[1].contestant.identity
+    monkeypatch.setattr(descent, setting, other)
+    assert descent.DESCENTS[1].contestant.identity != before
