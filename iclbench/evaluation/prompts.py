@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from iclbench.cards import content_hash
 from iclbench.config import TaskConfig
@@ -55,23 +56,24 @@ class PromptSet:
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""
-        frozen = {
-            "family": self.task.family,
-            "parameters": self.task.parameters,
-            "data": self.family.fingerprint,
-            "question": self.task.question,
-            "points": self.context_points,
-            "episodes": self.task.episodes,
-            "shift": self.shift,
-            "seed": self.seed,
-            "version": VERSION,
-        }
-        return f"{self.task.name}-{self.preset}-{self.shift}-{content_hash(frozen, 8)}"
+        sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
+        return f"{self.task.name}-{self.preset}-{self.shift}-{content_hash(self._drawn_from() | sizes, 8)}"
 
     @cached_property
     def episodes(self) -> Episodes:
         """The frozen episodes, on the CPU."""
         return self.draw("prompts", self.task.episodes, self.context_points + 1)
+
+    def _drawn_from(self) -> dict[str, Any]:
+        """What the episodes depend on besides their number and sizes."""
+        return {
+            "family": self.task.family,
+            "parameters": self.task.parameters,
+            "data": self.family.fingerprint,
+            "shift": self.shift,
+            "seed": self.seed,
+            "version": VERSION,
+        }
 
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Episodes of the named stream, block by block."""

@@ -17,11 +17,10 @@ VERSION = 1
 # Points per forward pass: bounds memory, and is a function of the sizes alone so that results do not depend on the
 # machine.
 _POINTS = 64 * 41
-# Shifts whose queries belong to one prefix each, or that only say how many points there are.
+# Shifts whose queries belong to one prefix each.
 _NOT_PROBED = {
     "orthogonal-query": "its queries are orthogonal to one prefix each",
     "repeated-query": "its queries repeat points of one prefix each",
-    "points": "write --context N instead",
 }
 
 
@@ -45,9 +44,11 @@ class ProbeSet(PromptSet):
     tasks: int = field(default=128, kw_only=True)
 
     def __post_init__(self) -> None:
-        kind = self.family.parse_shift(self.shift).kind
-        if kind in _NOT_PROBED:
-            raise UsageError(f"the shift '{kind}' cannot be probed: {_NOT_PROBED[kind]}")
+        shift = self.family.parse_shift(self.shift)
+        if shift.examples is not None:
+            raise UsageError(f"the shift '{self.shift}' cannot be probed: for more examples write --context N instead")
+        if shift.kind in _NOT_PROBED:
+            raise UsageError(f"the shift '{shift.kind}' cannot be probed: {_NOT_PROBED[shift.kind]}")
 
     @property
     def context_points(self) -> int:
@@ -56,17 +57,12 @@ class ProbeSet(PromptSet):
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""
-        frozen = {
-            "family": self.task.family,
-            "parameters": self.task.parameters,
-            "data": self.family.fingerprint,
+        own = {
             "sizes": [self.context, self.fit, self.test, self.tasks],
-            "shift": self.shift,
-            "seed": self.seed,
             "version": [PROMPTS_VERSION, VERSION],
         }
         name = f"{self.task.name}-{self.preset}-{self.shift}-probe{self.context}"
-        return f"{name}-{content_hash(frozen, 8)}"
+        return f"{name}-{content_hash(self._drawn_from() | own, 8)}"
 
     @cached_property
     def episodes(self) -> Episodes:

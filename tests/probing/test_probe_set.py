@@ -37,6 +37,12 @@ def test_everything_that_changes_the_episodes_changes_the_name() -> None:
     assert probe_set().id.startswith("linear-smoke-none-probe6-")
 
 
+def test_names_on_disk_stay() -> None:
+    task, _ = resolve_task("linear", "small")
+    assert PromptSet(task, "small").id == "linear-small-none-bd2859db"
+    assert ProbeSet(task, "small", context=20).id == "linear-small-none-probe20-4c03bda0"
+
+
 def test_probing_evaluating_and_tuning_draw_different_episodes() -> None:
     own, tuning = probe_set().episodes, probe_set().tuning
     prompts = PromptSet(TASK, "smoke").episodes
@@ -58,6 +64,7 @@ def test_queries_of_a_shift_are_its_own() -> None:
         ("orthogonal-query", "orthogonal to one prefix"),
         ("repeated-query", "repeat points of one prefix"),
         ("points-40", "write --context N"),
+        ("orthants+points-160", "'orthants.points-160' cannot be probed: .*write --context N"),
         ("orthant", "did you mean 'orthants'"),
     ],
 )
