@@ -83,7 +83,7 @@ def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid
                 assert typed["name"] == run.name
             else:
                 assert typed["run"] == [run.name]
-                assert (typed.get("extrapolate") or 10**9) > run.config.task.points
+                assert int(typed.get("extrapolate") or 10**9) > run.config.task.points
 
 
 @pytest.mark.parametrize("grid", SHIPPED)

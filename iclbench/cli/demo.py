@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 # examples.
 TASKS = ("linear", "skewed-linear")
 # Mamba first: its steps take longer, and the workers should end together.
-BACKBONES = ("mamba", "gpt2")
+BACKBONES = {"mamba": ("backbone.state=4",), "gpt2": ()}
 SETTINGS = (
     "task.dim=3",
     "task.points=15",
     "task.episodes=96",
-    "train.steps=1200",
+    "backbone.layers=3",
+    "train.steps=800",
     "train.curriculum.dims.start=1",
-    "train.curriculum.dims.every=150",
-    "train.curriculum.points.every=100",
+    "train.curriculum.dims.every=100",
+    "train.curriculum.points.every=60",
 )
 BASELINES = ("ridge", "zero", "averaging", "knn-3", "lasso-1e-2", "gp-rbf", "gd", "gd-plus-plus", "mlp", "xgboost")
 SHIFTS = ("orthants", "input-scale-2")
@@ -49,7 +50,11 @@ def demo(results: Results = Path("results/demo")) -> None:
 
     grid = [(task, backbone) for backbone in BACKBONES for task in TASKS]
     runs = [
-        create(results, resolve_run(task, backbone, "small", 0, SETTINGS), f"demo-{task}-{backbone}")
+        create(
+            results,
+            resolve_run(task, backbone, "small", 0, [*SETTINGS, *BACKBONES[backbone]]),
+            f"demo-{task}-{backbone}",
+        )
         for task, backbone in grid
     ]
     workers = min(len(runs), os.cpu_count() or 1)
