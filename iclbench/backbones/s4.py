@@ -72,28 +72,36 @@ class S4Block(RecurrentBlock):
         return (self.D.new_zeros(batch, len(self.D), self.order),)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        u = _channels_first(x)
+        u = self._enter(x)
         return self._out(u, self._whole(u))
 
     def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
-        u = _channels_first(x)
+        u = self._enter(x)
         y, after = self._after(u, state)
         return self._out(u, y), (after.transpose(0, 1).contiguous(),)
 
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
-        u = _channels_first(queries)
-        step = self.system.unroll(1)
-        seen = torch.bmm(state[0].transpose(0, 1), step.observe)
-        return self._out(u, seen + self._with_skip(step.kernel)[:, :, None] * u)
+        u = self._enter(queries)
+        with _full_precision(u):
+            step = self.system.unroll(1)
+            seen = torch.bmm(state[0].transpose(0, 1), step.observe)
+            y = seen + self._with_skip(step.kernel)[:, :, None] * u
+        return self._out(u, y)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
         """A system is linear: another last input shifts the output by its difference times the kernel at lag 0."""
-        u, asked = _channels_first(x), _channels_first(queries)
+        u, asked = self._enter(x), self._enter(queries)
         y = self._whole(u)
-        now = self._with_skip(self.system.kernel(1))[:, :, None]
-        return self._out(u, y), self._out(asked, y[..., ::2] + now * (asked - u[..., ::2]))
+        with _full_precision(u):
+            now = self._with_skip(self.system.kernel(1))[:, :, None]
+            shifted = y[..., ::2] + now * (asked - u[..., ::2])
+        return self._out(u, y), self._out(asked, shifted)
+
+    def _enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
+        """Channels first, in the precision of the parameters; copies only what does not come from another block."""
+        return x.to(self.D.dtype).permute(2, 0, 1).contiguous()
 
     def _whole(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
         """Outputs of a sequence from rest."""
@@ -124,13 +132,8 @@ class S4Block(RecurrentBlock):
         return normal.view(u.shape).permute(1, 2, 0)
 
 
-def _channels_first(x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
-    """Copies only what does not come from another block."""
-    return x.permute(2, 0, 1).contiguous()
-
-
 def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Under autocast kernels, states and norms stay in float32; mixing does not."""
+    """Under autocast kernels, states, residual and norms stay in float32; mixing does not."""
     return torch.autocast(x.device.type, enabled=False)
 
 

@@ -145,6 +145,44 @@ def test_the_state_does_not_grow(kind: type[S4D] | type[S4]) -> None:
     assert few == many == 2 * 3 * 12 * 16 * 4
 
 
+@KINDS
+@pytest.mark.parametrize("count", [11, 201])
+def test_bfloat16_trains_and_answers_close_to_float32(kind: type[S4D] | type[S4], count: int) -> None:
+    """Every way of asking, by the product and by the FFT."""
+    backbone, given = model(kind, points=count), points(count=count)
+    context, x = given.span(0, count - 2), given.x[:, :2]
+
+    def answers() -> list[Tensor]:
+        shifted = backbone.predict_next(given, x_query=given.x.flip(1))
+        return [p.mean for p in (backbone.predict_next(given), shifted, backbone.predict_targets(context, x))]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found, states = answers(), backbone.condition(context).layers
+    assert {state.dtype for layer in states for state in layer} == {torch.float32}
+    for low, exact in zip(found, answers(), strict=True):
+        torch.testing.assert_close(low.float(), exact, atol=0.05, rtol=0.05)
+        for gradient in torch.autograd.grad(low.float().square().sum(), list(backbone.parameters())):
+            assert gradient.dtype == torch.float32
+            assert gradient.isfinite().all()
+
+
+@KINDS
+def test_the_system_stays_in_float32_under_autocast(
+    kind: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever precision tokens come in: what each path hands to the mixing, and the state, lose nothing."""
+    block, tokens = model(kind).layers[0], torch.randn(2, 8, 12).bfloat16()
+    monkeypatch.setattr(block, "_out", lambda u, y: y.permute(1, 2, 0))
+
+    def outputs(x: Tensor) -> list[Tensor]:
+        y, state = block.resume(x, block.start(2))
+        return [block(x), y, *state, block.peek(x, state), *block.fork(x, x[:, ::2].flip(1))]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found = outputs(tokens)
+    torch.testing.assert_close(found, outputs(tokens.float()), atol=1e-6, rtol=1e-6)
+
+
 def test_dropout_draws_from_the_losss_generator() -> None:
     """The same step drops the same; evaluation drops nothing; nobody else's random numbers are used up."""
     backbone, batch = model(S4D, dropout=0.5).train(), episodes()
