@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 # tanh-GELU is x · sigmoid(u(x)) with u(x) = 2 sqrt(2/pi) (x + 0.044715 x³).
 _LINEAR = 2 * math.sqrt(2 / math.pi)
@@ -24,6 +25,7 @@ class _SigmoidGelu(torch.autograd.Function):
         return x * gate
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         x, gate = ctx.saved_tensors
         slope = x.square().mul_(3 * _CUBIC).add_(_LINEAR).mul_(x)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -33,6 +34,7 @@ class _Norm(torch.autograd.Function):
         return torch.addcmul(bias[:, None], normal, weight[:, None])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         normal, scale, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous()

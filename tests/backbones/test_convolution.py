@@ -32,9 +32,11 @@ def test_long_sequences_go_through_the_fft() -> None:
     assert torch.equal(causal_convolution(*long), by_fft(*long))
 
 
-def test_the_gradient_of_the_product_is_right() -> None:
+def test_the_derivatives_of_the_product_are_right() -> None:
+    """First and second."""
     inputs = [t.requires_grad_() for t in given(2, 3, 5)]
     assert torch.autograd.gradcheck(by_toeplitz, inputs)
+    assert torch.autograd.gradgradcheck(by_toeplitz, inputs)
 
 
 def test_channel_norm_is_layer_norm_over_axis_0() -> None:
@@ -50,3 +52,11 @@ def test_channel_norm_is_layer_norm_over_axis_0() -> None:
     torch.testing.assert_close(found, expected)
     for ours, theirs in zip(*(torch.autograd.grad(y, leaves, towards) for y in (found, expected)), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_channel_norm_refuses_a_second_derivative() -> None:
+    """It would leave out how mean and scale depend on the input."""
+    norm, x = ChannelNorm(4), torch.randn(4, 5, requires_grad=True)
+    (slope,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
