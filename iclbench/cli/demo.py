@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # examples.
 TASKS = ("linear", "skewed-linear")
 # Mamba first: its steps take longer, and the workers should end together.
-BACKBONES = {"mamba": ("backbone.state=4",), "gpt2": ()}
+BACKBONES: dict[str, tuple[str, ...]] = {"mamba": ("backbone.state=4",), "gpt2": ()}
 SETTINGS = (
     "task.dim=3",
     "task.points=15",
@@ -48,14 +48,10 @@ def demo(results: Results = Path("results/demo")) -> None:
     from iclbench.report import build
     from iclbench.runs import create
 
-    grid = [(task, backbone) for backbone in BACKBONES for task in TASKS]
+    grid = [(task, backbone, [*SETTINGS, *own]) for backbone, own in BACKBONES.items() for task in TASKS]
     runs = [
-        create(
-            results,
-            resolve_run(task, backbone, "small", 0, [*SETTINGS, *BACKBONES[backbone]]),
-            f"demo-{task}-{backbone}",
-        )
-        for task, backbone in grid
+        create(results, resolve_run(task, backbone, "small", 0, settings), f"demo-{task}-{backbone}")
+        for task, backbone, settings in grid
     ]
     workers = min(len(runs), os.cpu_count() or 1)
     say(f"1/4 training {', '.join(run.name for run in runs)}, {workers} at a time")

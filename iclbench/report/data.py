@@ -193,7 +193,7 @@ def load(results: Path) -> Results:
             "'iclbench eval', or name another folder with --results"
         )
     costs = tables.read_all("costs", results, problems)
-    values, set_aside = comparable(values)
+    values, set_aside = comparable(name_variants(values))
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
     errors = EpisodeErrors(_errors(results, problems), paired)
     # Paths relative to the folder: the same tables give the same page wherever they lie.
@@ -229,6 +229,18 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
         keep &= ~dropped.fillna(False).astype(bool)
     return values[keep].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
+
+
+def name_variants(values: pd.DataFrame) -> pd.DataFrame:
+    """Runs of one backbone, trained with one number of examples, that share a seed are no repetitions of one another:
+    such a backbone's runs go by their own names, and nothing is averaged over them."""
+    backbone = values["kind"] == "backbone"
+    keys = ["task", "preset", "contestant"]
+    length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
+    runs = values[backbone].assign(length=length)[[*keys, "length", "seed", "run"]].drop_duplicates()
+    varied = runs[runs.duplicated([*keys, "length", "seed"], keep=False)][keys].drop_duplicates()
+    named = values[keys].merge(varied.assign(varied=True), "left", keys)["varied"].notna().to_numpy()
+    return values.assign(contestant=values["contestant"].where(~(named & backbone), values["run"]))
 
 
 def trained_with(values: pd.DataFrame) -> pd.Series:

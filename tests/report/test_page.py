@@ -13,6 +13,7 @@ import pytest
 from iclbench import tables
 from iclbench.errors import IclbenchError, UsageError
 from iclbench.report import build
+from iclbench.report.data import name_variants
 from iclbench.report.page import background, columns, embedded
 from tests.report import synthetic
 
@@ -194,6 +195,14 @@ def test_a_run_on_a_card_that_has_changed_elsewhere_stays(tmp_path: Path) -> Non
     text = Document(build(folder, tmp_path / "out", formats=()).read_text(encoding="utf-8")).text
     assert "left out" not in text
     assert "ex-knn" in text
+
+
+def test_runs_that_share_a_seed_are_not_averaged() -> None:
+    """Same backbone, same seed, other settings: variants and no repetitions."""
+    gpt2 = _rows().iloc[:3].assign(kind="backbone", contestant="gpt2", seed=0, run="plain")
+    for other, seed, expected in (("constant-lr", 0, {"plain", "constant-lr"}), ("again", 1, {"gpt2"})):
+        values = tables.frame("values", pd.concat([gpt2, gpt2.assign(run=other, seed=seed)]))
+        assert set(name_variants(values)["contestant"]) == expected
 
 
 def test_another_prompt_set_is_set_aside_and_named(tmp_path: Path) -> None:
