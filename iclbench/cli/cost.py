@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
     from iclbench.evaluation.contestants import Contestant
@@ -38,11 +38,8 @@ def cost(
     from iclbench.cards import load_baseline
     from iclbench.cli.terminal import say, step_bar
     from iclbench.errors import UsageError
-    from iclbench.runs import all_runs, find
 
-    runs = [find(results, name) for name in run] if run else [r for r in all_runs(results) if r.finished]
-    if not runs:
-        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+    runs = chosen_runs(results, run)
     for name in baseline or []:
         if name != "all":
             load_baseline(name)  # a mistyped name fails before anything is measured

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
     from iclbench.config import TaskConfig
@@ -56,15 +56,12 @@ def evaluate(
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import say
     from iclbench.errors import UsageError
-    from iclbench.runs import all_runs, find
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN go together")
     if csv is not None and (shift or extrapolate is not None):
         raise UsageError("--csv evaluates on your table as it is; drop --shift and --extrapolate")
-    runs = [find(results, name) for name in run] if run else [r for r in all_runs(results) if r.finished]
-    if not runs:
-        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+    runs = chosen_runs(results, run)
     for name in baseline or []:
         load_baseline(name)  # a mistyped name fails before anything is computed
     if extrapolate is not None:

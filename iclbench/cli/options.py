@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from iclbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from iclbench.runs import Run
 
 Results = Annotated[
     Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results")
@@ -23,6 +28,16 @@ Threads = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 RESULTS = Path("results")
+
+
+def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
+    """The named runs, or all finished ones; raises `UsageError` if there is none."""
+    from iclbench.runs import all_runs, find
+
+    runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
+    if not runs:
+        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+    return runs
 
 
 def set_up_torch(device: str, threads: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,17 +39,15 @@ def probe(
     from iclbench.cli.terminal import say
     from iclbench.errors import UsageError
     from iclbench.registry import canonical
-    from iclbench.runs import all_runs, find
 
-    runs = [find(results, name) for name in run] if run else [r for r in all_runs(results) if r.finished]
-    if not runs:
-        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+    runs = chosen_runs(results, run)
     chosen = set_up_torch(device, threads)
     from iclbench.probing.probe import NotProbedError
     from iclbench.probing.probe import probe as probe_run
 
     failed = 0
     probed: list[str] = []
+    refused: dict[str, UsageError] = {}
     for each in runs:
         try:
             cells = probe_run(
@@ -60,13 +58,16 @@ def probe(
         except UsageError as error:
             if run:
                 raise
-            failed += not isinstance(error, NotProbedError)  # nobody asked for this one by name: the others go on
-            say(f"skipped run '{each.name}': {error}")
-    if not probed and not failed:
-        raise UsageError(f"no finished run in {results} has layers to probe")
+            refused[each.name] = error  # nobody asked for this one by name: the others go on
+    wrong = dict.fromkeys(str(why) for why in refused.values() if not isinstance(why, NotProbedError))
+    if not probed:
+        raise UsageError("; ".join(wrong) or f"no finished run in {results} has layers to probe")
+    for name, why in refused.items():
+        say(f"skipped run '{name}': {why}")
     _print(results, probed, json)
     if failed:
         say(f"{failed} failed; the same command tries them again")
+    if failed or wrong:
         raise typer.Exit(1)
 
 

@@ -88,6 +88,33 @@ def test_runs_without_layers_are_refused_by_name_and_skipped_otherwise(
     assert "skipped run 'flat': run 'flat' has no layers" in err
 
 
+@pytest.mark.parametrize(
+    ("shift", "message"),
+    [
+        ("orthants+points-160", "write --context N"),
+        ("repeated-query", "cannot be probed"),
+        ("orthant", "did you mean 'orthants'"),
+    ],
+)
+def test_a_shift_that_no_run_can_be_probed_under_is_one_usage_error(
+    shift: str, message: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(results[1] / "runs" / RUN, results[1] / "runs" / "another")
+    code, out, err = run("probe", "--shift", shift, *results, capsys=capsys)
+    assert (code, out) == (2, "")
+    assert message in err and err.count("\n") == 1
+
+
+def test_a_run_that_is_refused_is_skipped_and_not_to_be_tried_again(
+    results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learned = ("-o", "backbone.positions=learned", "-o", "train.steps=2")
+    run("train", card_path, "gpt2", "-p", "smoke", *learned, "--name", "learned", *results, capsys=capsys)
+    code, out, err = run("probe", "--context", 12, *SMALL, *results, capsys=capsys)
+    assert code == 1 and RUN in out
+    assert "skipped run 'learned': run 'learned' has learned positions" in err and "again" not in err
+
+
 def test_without_any_run_the_next_step_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run("probe", "--results", tmp_path, capsys=capsys)
     assert code == 2 and "start with: iclbench train" in err
