@@ -67,6 +67,7 @@ COSTS: dict[str, tuple[str, bool, str]] = {
     "value": ("Float64", False, "the measurement"),
     "device": ("string", False, "cpu or the name of the accelerator"),
     "threads": ("Int64", False, "torch threads"),
+    "n_episodes": ("Int64", True, "episodes side by side, where the value is one episode's part of such a batch"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -98,7 +99,7 @@ _KEYS: dict[TableName, list[str]] = {
         "metric",
         "prompt_set",
     ],
-    "costs": ["run", "task", "preset", "phase", "n_points", "metric", "device", "threads"],
+    "costs": ["run", "task", "preset", "phase", "n_points", "metric", "device", "threads", "n_episodes"],
     "errors": ["run", "prompt_set", "metric", "n_context", "episode"],
 }
 _KINDS = {"backbone", "baseline", "oracle", "published"}
@@ -114,7 +115,8 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
 
 
 def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
-    """The frame with exact column types; raises `TableError` for missing columns, missing values or duplicate rows."""
+    """The frame with exact column types, optional columns that it lacks (an older file's) as missing values; raises
+    `TableError` for other missing columns, missing values or duplicate rows."""
     typed = _typed(table, data)
     _refuse_duplicates(table, typed, typed[_KEYS[table]])
     return typed
@@ -122,12 +124,12 @@ def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
 
 def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     schema = SCHEMAS[table]
-    missing = [c for c in schema if c not in data.columns]
+    missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in data.columns]
     unknown = [c for c in data.columns if c not in schema]
     if missing or unknown:
         raise TableError(f"table '{table}': missing columns {missing}, unknown columns {unknown}")
     try:
-        typed = data[list(schema)].astype({c: dtype for c, (dtype, _, _) in schema.items()})
+        typed = data.reindex(columns=list(schema)).astype({c: dtype for c, (dtype, _, _) in schema.items()})
     except (TypeError, ValueError) as error:
         raise TableError(f"table '{table}': {error}") from error
     for column, (dtype, optional, _) in schema.items():
@@ -244,7 +246,7 @@ def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
     """All files validated at once, which is many times faster than one by one; no row may stand twice in one file."""
     if not loaded:
         return frame(table, [])
-    typed = _typed(table, pa.concat_tables(loaded).to_pandas())
+    typed = _typed(table, pa.concat_tables(loaded, promote_options="default").to_pandas())
     origin = np.repeat(np.arange(len(loaded)), [rows.num_rows for rows in loaded])
     _refuse_duplicates(table, typed, typed[_KEYS[table]].assign(origin=origin))
     return typed

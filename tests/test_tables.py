@@ -95,6 +95,17 @@ def test_costs_of_one_baseline_on_two_tasks_or_presets_are_two_measurements() ->
         tables.frame("costs", [COST, COST | {"value": 2.0}])
 
 
+def test_a_file_from_before_an_optional_column_is_read_beside_the_others(tmp_path: Path) -> None:
+    for name, change in (("old", {}), ("new", {"n_points": 40, "n_episodes": 64})):
+        tables.write("costs", [COST | change], tmp_path / f"{name}.costs.parquet", {})
+    path = tmp_path / "old.costs.parquet"
+    pq.write_table(pq.read_table(path).drop_columns("n_episodes"), path)
+    assert tables.read("costs", path)["n_episodes"].isna().all()
+    read = tables.read_all("costs", tmp_path)
+    assert dict(zip(read["n_points"], read["n_episodes"], strict=True)) == {40: 64, 20: pd.NA}
+    assert read.dtypes["n_episodes"] == "Int64"
+
+
 def test_all_readable_files_are_read_and_the_others_named_and_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,12 +51,12 @@ def cost(
     failed = 0
 
     def measure(contestant: Contestant, of: Run) -> None:
-        path, left_out = measure_costs(
+        path, lines = measure_costs(
             results, contestant, of.config.task, of.config.preset, points or [40, 500], episodes=episodes,
             train=of.config.train, data_dir=data_dir,
         )  # fmt: skip
         written.append(path)
-        for line in left_out:
+        for line in lines:
             say(line)
 
     with step_bar("measure", len(runs)) as update:
@@ -71,7 +71,7 @@ def cost(
             update(done, each.name)
     for of, contestant in _baselines(runs, baseline or [], data_dir):
         measure(contestant, of)
-    _print(written, episodes, json)
+    _print(written, json)
     if failed:
         raise typer.Exit(1)
 
@@ -91,8 +91,8 @@ def _baselines(runs: Sequence[Run], names: Sequence[str], data_dir: Path | None)
                 yield of, contestant
 
 
-def _print(written: Sequence[Path], episodes: int, json: bool) -> None:
-    """One table per task, preset and machine, or all rows as JSON."""
+def _print(written: Sequence[Path], json: bool) -> None:
+    """One table per task, preset, machine and batch, or all rows as JSON."""
     import pandas as pd
 
     from iclbench import tables
@@ -100,17 +100,20 @@ def _print(written: Sequence[Path], episodes: int, json: bool) -> None:
     from iclbench.report.blocks import Table
     from iclbench.report.cost_table import COLUMNS, MACHINE, cost_table
 
-    frames = [tables.read("costs", path) for path in written]
+    frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
     if json:
         typer.echo(rows.to_json(orient="records", indent=2))
         return
     for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
-        shown = Table("", "", "", cost_table(group), COLUMNS)
-        table(
-            f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
-            [column.header for column in shown.columns],
-            [[cell.text for cell in row] for row in shown.rows()],
-            range(1, len(shown.columns)),
-        )
-        out.print(f"Training steps are of a whole batch; all else is per episode, {episodes} of them side by side.\n")
+        for _, batch in cost_table(group).groupby("n_episodes", dropna=False):
+            shown = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
+            table(
+                f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
+                [column.header for column in shown.columns],
+                [[cell.text for cell in row] for row in shown.rows()],
+                range(1, len(shown.columns)),
+            )
+            episodes = batch["n_episodes"].dropna()
+            told = f"; all else is per episode, {episodes.iloc[0]} of them side by side" if len(episodes) else ""
+            out.print(f"Training steps are of a whole batch{told}.\n")

@@ -2,9 +2,10 @@
 
 Rows of `costs`: phase `model` (parameters), `train_step` (seconds and bytes of a whole batch of the trained size, its
 episodes already drawn), `condition` on n points (also state_bytes), one `query` from that state and its `update` by one
-point. The last three are measured on a batch of episodes side by side and divided by their number, which the file's
-metadata tells. Seconds and bytes are medians over repeats after a warm-up; bytes are the peak beyond what was there
-before, inputs, state and weights not counted. What needs less than some pages reads 0 and is left out.
+point. The last three are measured on a batch of episodes side by side and divided by their number, which the column
+`n_episodes` tells; only values of equal batches compare. Seconds and bytes are medians over repeats after a warm-up;
+bytes are the peak beyond what was there before, inputs, state and weights not counted. What needs less than some pages
+reads 0 and is left out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
-from iclbench.cards import Curriculum, TrainSettings
+from iclbench.cards import Curriculum, TrainSettings, content_hash
 from iclbench.config import TaskConfig
 from iclbench.errors import IclbenchError
 from iclbench.evaluation.contestants import Contestant
@@ -37,12 +39,13 @@ _SECONDS, _LEAST, _MOST = 1.0, 3, 20
 
 @dataclass(frozen=True)
 class Cost:
-    """One measured value; `n_points` as in the table."""
+    """One measured value; `n_points` and `n_episodes` as in the table."""
 
     phase: str
     metric: str
     value: float
     n_points: int | None = None
+    n_episodes: int | None = None
 
 
 def measure_costs(
@@ -56,7 +59,10 @@ def measure_costs(
     train: TrainSettings | None = None,
     data_dir: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Measure one contestant and write its file anew.
+    """Measure one contestant and put the rows into its file.
+
+    What was measured again replaces the old rows. The others (of other sizes and batches) stay if they are of the same
+    weights, task and version of iclbench; those of another device or thread count have a file of their own.
 
     Args:
         results: results folder.
@@ -69,10 +75,10 @@ def measure_costs(
         data_dir: where families find their data sets.
 
     Returns:
-        The file written, and a line for every size that had to be left out.
+        The file written, and a line for every size that had to be left out and for old rows that were dropped.
     """
     family = task.build(data_dir)
-    costs, left_out = [], []
+    costs, lines = [], []
     if isinstance(contestant.predictor, Backbone):
         costs.append(Cost("model", "parameters", float(contestant.predictor.parameter_count)))
         if train is not None:
@@ -81,7 +87,7 @@ def measure_costs(
         try:
             costs += list(answering_costs(contestant, family, n, episodes))
         except IclbenchError as error:
-            left_out.append(f"'{contestant.run}' at {n} points left out: {error}")
+            lines.append(f"'{contestant.run}' at {n} points left out: {error}")
     device, threads = devices.label(contestant.device), torch.get_num_threads()
     shared: dict[str, object] = {
         "run": contestant.run, "task": task.name, "contestant": contestant.name, "preset": preset, "device": device,
@@ -90,9 +96,26 @@ def measure_costs(
     machine = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}".lower())
     path = results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
     rows = [shared | {k: v for k, v in vars(cost).items() if v is not None} for cost in costs]
+    of = content_hash(
+        {"contestant": contestant.identity, "family": task.family, "parameters": task.parameters,
+         "data": family.fingerprint, "version": __version__}
+    )  # fmt: skip
+    found = tables.frame("costs", rows)
+    if path.exists():
+        if tables.metadata(path).get("of") == of:
+            found = _together(tables.read("costs", path), found)
+        else:
+            lines.append(f"'{contestant.run}': older costs dropped, not known to be of these weights, task and version")
     with writing(results):
-        tables.write("costs", rows, path, {"episodes": str(episodes)})
-    return path, left_out
+        tables.write("costs", found, path, {"of": of})
+    return path, lines
+
+
+def _together(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """The new rows, and the old ones of whatever was not measured again (a quantity may have become too small)."""
+    what = ["phase", "n_points", "n_episodes"]
+    again = pd.MultiIndex.from_frame(old[what]).isin(pd.MultiIndex.from_frame(new[what]))
+    return pd.concat([old[~again], new], ignore_index=True)
 
 
 def training_costs(contestant: Contestant, family: Family, points: int, settings: TrainSettings) -> list[Cost]:
@@ -112,7 +135,7 @@ def training_costs(contestant: Contestant, family: Family, points: int, settings
         loss.backward()
         optimiser.step()
 
-    return list(_repeated("train_step", points, step, contestant.device, 1))
+    return list(_repeated("train_step", points, step, contestant.device))
 
 
 def answering_costs(contestant: Contestant, family: Family, n: int, episodes: int) -> Iterator[Cost]:
@@ -129,7 +152,7 @@ def answering_costs(contestant: Contestant, family: Family, n: int, episodes: in
     context, new, related = drawn.context.span(0, n), drawn.context.span(n), drawn.related
     with torch.inference_mode():
         state = predictor.condition(context, related)
-        yield Cost("condition", "state_bytes", state.nbytes / episodes, n)
+        yield Cost("condition", "state_bytes", state.nbytes / episodes, n, episodes)
         phases: dict[str, Callable[[], object]] = {
             "condition": lambda: predictor.condition(context, related),
             "query": lambda: predictor.query(state, new.x),
@@ -139,11 +162,15 @@ def answering_costs(contestant: Contestant, family: Family, n: int, episodes: in
             yield from _repeated(phase, n, work, device, episodes)
 
 
-def _repeated(phase: str, n: int, work: Callable[[], object], device: str, episodes: int) -> Iterator[Cost]:
-    """Seconds and bytes of the work, per episode."""
+def _repeated(
+    phase: str, n: int, work: Callable[[], object], device: str, episodes: int | None = None
+) -> Iterator[Cost]:
+    """Seconds and bytes of the work; None: of the whole, otherwise per episode."""
+    parts = episodes or 1
     first = seconds_of(work, device)
     repeats = min(_MOST, max(_LEAST, int(_SECONDS / first)))
-    yield Cost(phase, "seconds", statistics.median(seconds_of(work, device) for _ in range(repeats)) / episodes, n)
+    taken = statistics.median(seconds_of(work, device) for _ in range(repeats))
+    yield Cost(phase, "seconds", taken / parts, n, episodes)
     # Apart, since handing back free pages before the work makes it wait for new ones.
     if peak := statistics.median(peak_of(work, device) or 0 for _ in range(_LEAST)):
-        yield Cost(phase, "bytes", peak / episodes, n)
+        yield Cost(phase, "bytes", peak / parts, n, episodes)

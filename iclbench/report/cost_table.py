@@ -8,6 +8,8 @@ from iclbench.report.blocks import Column
 from iclbench.report.formats import count, integer, nbytes, seconds
 
 MACHINE = ["device", "threads"]
+# What per-episode values are comparable within.
+BATCH = [*MACHINE, "n_episodes"]
 # Per run, and per run and number of points.
 _OF_RUN = {
     "parameters": ("model", "parameters"),
@@ -39,8 +41,8 @@ def measured(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """A row per run, machine and number of points measured by `iclbench cost`: the frame that `COLUMNS` show."""
-    run, size = ["run", *MACHINE], ["run", *MACHINE, "n_points"]
+    """A row per run, machine, batch and number of points measured by `iclbench cost`: the frame that `COLUMNS` show."""
+    run, size = ["run", *MACHINE], ["run", *BATCH, "n_points"]
     phases = measured(costs)
     answered = phases.loc[phases["phase"] != "train_step", size].drop_duplicates()
     table = phases[run].drop_duplicates().merge(answered, "left", run)

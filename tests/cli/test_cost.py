@@ -39,6 +39,20 @@ def test_runs_and_baselines_are_measured_and_shown(results: Path, capsys: pytest
     assert "'learned' at 9 points left out" in err
 
 
+def test_batches_are_shown_apart_and_a_baseline_keeps_its_other_sizes(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = ("--baseline", "zero", "--results", results)
+    run("cost", "plain", "--points", "3", "--episodes", "2", *baseline, capsys=capsys)
+    run("cost", "learned", "--points", "8", "--episodes", "2", *baseline, capsys=capsys)
+    _, out, _ = run("cost", "plain", "--points", "3", "--episodes", "4", *baseline, capsys=capsys)
+    two, four = (part.splitlines() for part in out.split(" of them side by side.")[:2])
+    assert two[-1].endswith("per episode, 2") and four[-1].endswith("per episode, 4")
+    assert [line.split()[4] for line in two if line.startswith("zero")] == ["3", "8"]
+    assert [line.split()[4] for line in four if line.startswith("zero")] == ["3"]
+    assert [line.split()[0] for line in two if line.startswith(("plain", "learned"))] == ["plain"]
+
+
 def test_json_holds_the_rows_of_the_named_run_alone(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("cost", "plain", *SMALL, "--json", "--results", results, capsys=capsys)
     rows = json.loads(out)

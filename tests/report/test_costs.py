@@ -14,6 +14,9 @@ from tests.report import synthetic
 RUN = "linear-mamba-small-s0"
 SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
 
+# A query of one episode alone, far from its part of a batch of 64.
+ALONE = 1e-3
+
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure]:
@@ -23,12 +26,14 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure
         "version": "0",
     }  # fmt: skip
     rows: list[dict[str, object]] = [
-        shared | {"phase": phase, "n_points": n, "metric": "seconds", "value": value}
+        shared | {"phase": phase, "n_points": n, "metric": "seconds", "value": value, "n_episodes": 64}
         for (phase, n), value in SECONDS.items()
     ]
     rows += [
-        shared | {"phase": "condition", "n_points": n, "metric": "state_bytes", "value": 5632.0} for n in (40, 500)
+        shared | {"phase": "condition", "n_points": n, "metric": "state_bytes", "value": 5632.0, "n_episodes": 64}
+        for n in (40, 500)
     ]
+    rows.append(shared | {"phase": "query", "n_points": 40, "metric": "seconds", "value": ALONE, "n_episodes": 1})
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "seconds", "value": 0.05})
     tables.write("costs", rows, folder / "tables" / "costs" / "x.costs.parquet", {})
     section = costs.section(load(Path(folder)))
@@ -39,7 +44,10 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure
 def test_a_row_per_run_and_number_of_points(blocks: dict[str, Table | Figure]) -> None:
     table = blocks["linear-small-costs-by-run"]
     assert isinstance(table, Table)
-    rows = {(row[0].text, row[4].text): [cell.text for cell in row] for row in table.rows() if row[0].text == RUN}
+    texts = [[cell.text for cell in row] for row in table.rows() if row[0].text == RUN]
+    alone = [row for row in texts if row[-1] == "1"]
+    assert [row[7] for row in alone] == ["1.00 ms"] and texts[0] == alone[0], "batches stand apart"
+    rows = {(row[0], row[4]): row for row in texts if row[-1] == "64"}
     shared = [RUN, "201 k", "50.0 ms", "–"]
     assert rows[RUN, "40"][:8] == [*shared, "40", "5.50 KiB", "2.00 ms", "30.0 µs"]
     assert rows[RUN, "500"][:8] == [*shared, "500", "5.50 KiB", "20.0 ms", "35.0 µs"]
@@ -55,6 +63,7 @@ def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table |
     names = {"condition": "conditioning on n points", "query": "a query after n points"}
     assert drawn == {(names[phase], n): value for (phase, n), value in SECONDS.items()}
     assert state.data["value"].tolist() == [5632.0, 5632.0]
+    assert "64 episodes side by side; 1 row measured otherwise left out" in time.caption
     for figure in (time, state):
         alt.Chart.from_dict(figure.static)
         alt.Chart.from_dict(figure.live)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
-from iclbench.report.cost_table import MACHINE, measured
+from iclbench.report.cost_table import BATCH, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import curves
 from iclbench.report.formats import plural, slug
@@ -17,21 +17,25 @@ _PHASES = {"condition": "conditioning on n points", "query": "a query after n po
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Two figures for the rows of one task and preset, of the machine that measured most of them."""
+    """Two figures for the rows of one task and preset, of the machine and batch that most of them have."""
     rows = measured(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:
         return
-    machines = rows.groupby(MACHINE).size().sort_values(ascending=False, kind="stable")
-    device, threads = machines.index[0]
-    rows = rows[(rows["device"] == device) & (rows["threads"] == threads)]
+    batches = rows.groupby(BATCH, dropna=False).size().sort_values(ascending=False, kind="stable")
+    device, threads, batch = batches.index[0]
+    rows = rows.merge(batches.index[:1].to_frame(index=False), on=BATCH)
     looks = {name: results.looks[name] for name in sorted(rows["contestant"].unique())}
     kinds = results.rows.drop_duplicates("contestant").set_index("contestant")["kind"]
     data = rows.assign(
         kind=rows["contestant"].map(kinds), low=np.nan, high=np.nan, label=rows["run"], series=rows["run"],
         width=[looks[name].width for name in rows["contestant"]], sparse=True, panel=rows["phase"].map(_PHASES),
     ).sort_values(["run", "n_points"])  # fmt: skip
-    machine = f"{device}, {plural(int(threads), 'thread')}"
+    within = f"{device}, {plural(int(threads), 'thread')}"
+    if pd.notna(batch):
+        within += f", {plural(int(batch), 'episode')} side by side"
+    if len(batches) > 1:
+        within += f"; {plural(int(batches.iloc[1:].sum()), 'row')} measured otherwise left out"
     for metric, title, unit in (
         ("seconds", "time", "seconds per episode"),
         ("state_bytes", "state", "bytes per episode"),
@@ -50,7 +54,7 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         yield Figure(
             name=f"{slug(task, preset)}-costs-{slug(title)}",
             title=f"{task}, {preset}: {title} against the number of points",
-            caption=f"{unit.capitalize()} against the number of points, a line per run; logarithmic axes. {machine}. "
+            caption=f"{unit.capitalize()} against the number of points, a line per run; logarithmic axes. {within}. "
             + (
                 "A flat line is a constant cost per query or update, whatever was seen before."
                 if metric == "seconds"

@@ -5,13 +5,21 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table
-from iclbench.report.cost_table import COLUMNS, MACHINE, cost_table, measured
+from iclbench.report.cost_table import BATCH, COLUMNS, cost_table, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
 from iclbench.report.formats import Number, count, integer, nbytes, seconds, slug
 
 _SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes}
-_BATCHES = "A training step is one of a whole batch; all else is per episode, of a batch of episodes side by side."
+_BATCHES = (
+    "A training step is one of a whole batch; all else is per episode, of a batch of episodes side by side: compare "
+    "only within one batch, device and thread count."
+)
+_WITHIN = (
+    Column("device", "device"),
+    Column("threads", "threads", integer, numeric=True),
+    Column("n_episodes", "batch", integer, numeric=True),
+)
 
 
 def section(results: Results) -> Section | None:
@@ -27,29 +35,27 @@ def section(results: Results) -> Section | None:
 
 
 def _overview(task: str, preset: str, rows: pd.DataFrame) -> Table:
-    frame = cost_table(rows).sort_values([*MACHINE, "run", "n_points"], ignore_index=True)
-    machine = (Column("device", "device"), Column("threads", "threads", integer, numeric=True))
+    frame = cost_table(rows).sort_values([*BATCH, "run", "n_points"], ignore_index=True)
     return Table(
         name=f"{slug(task, preset)}-costs-by-run",
         title=f"{task} · {preset}: what a run costs",
         caption="Parameters; seconds and peak memory of a training step; bytes of the state after n points; seconds of "
         f"conditioning on them, of one query and of an update by one point. {_BATCHES}",
         frame=frame,
-        columns=(*COLUMNS, *machine),
+        columns=(*COLUMNS, *_WITHIN),
         group="run",
     )
 
 
 def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
-    keys = ["contestant", "phase", "n_points", "metric", *MACHINE]
+    keys = ["contestant", "phase", "n_points", "metric", *BATCH]
     frame = costs.groupby(keys, as_index=False, dropna=False).agg(value=("value", "mean"), runs=("run", "nunique"))
     frame = frame.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
     shown = [_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}",
-        caption="Means over runs (seeds). Measured, so different on every machine; compare only within one device and "
-        f"thread count. {_BATCHES}",
+        caption=f"Means over runs (seeds). Measured, so different on every machine. {_BATCHES}",
         frame=frame.assign(shown=shown),
         columns=(
             Column("contestant", "contestant"),
@@ -58,8 +64,7 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
             Column("metric", "quantity", lambda name: str(name).replace("_", " ")),
             Column("shown", "value", numeric=True),
             Column("runs", "runs", integer, numeric=True),
-            Column("device", "device"),
-            Column("threads", "threads", integer, numeric=True),
+            *_WITHIN,
         ),
         group="contestant",
         folded=True,
