@@ -254,3 +254,14 @@ def test_check_runs_the_contracts_and_fails_on_a_broken_plugin(
     assert code == 2 and "cannot load" in err
     code, _, err = run("check", "pathlib:Path", capsys=capsys)
     assert code == 2 and "neither a Backbone" in err
+
+
+def test_a_training_that_is_refused_leaves_no_run_behind(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Width and heads are only compared when the backbone is built."""
+    refused = ["-p", "smoke", "-o", "backbone.width=10", "-o", "backbone.heads=3", "--results", tmp_path / "results"]
+    code, _, err = run("train", card_path, "gpt2", *refused, capsys=capsys)
+    assert code == 2
+    assert "is not a multiple" in err
+    assert not (tmp_path / "results").exists()
