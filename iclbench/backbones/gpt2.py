@@ -61,6 +61,24 @@ class KeyValueCache(State):
     mask: Bool[Tensor, "B T"]
 
 
+class _Growing:
+    """A cache that becomes longer, layer by layer."""
+
+    def __init__(self, state: KeyValueCache) -> None:
+        self.state = state
+        self.layers: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of the layer, those held first."""
+        self.layers.append((torch.cat([self.state.keys[layer], k], 2), torch.cat([self.state.values[layer], v], 2)))
+        return self.layers[-1]
+
+    def cache(self, mask: Bool[Tensor, "B T"]) -> KeyValueCache:
+        """The longer cache; the mask is that of the new tokens."""
+        keys, values = zip(*self.layers, strict=True)
+        return KeyValueCache(keys, values, torch.cat([self.state.mask, mask], 1))
+
+
 class GPT2(SequenceBackbone):
     """Causal Transformer.
 
@@ -96,19 +114,29 @@ class GPT2(SequenceBackbone):
         *_, last = self._layers(tokens, attend, inputs_only=True)
         return self.norm(last)
 
-    def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        length, asked = tokens.shape[1], queries.shape[1]
-        tokens, queries = self._placed(tokens), self._placed(queries, by=2)
-        before = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril(-1)[: 2 * asked : 2]
+    def fork(
+        self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: KeyValueCache | None = None
+    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache | None]:
+        new, asked = tokens.shape[1], queries.shape[1]
+        grown = None if state is None else _Growing(state)
+        held = 0 if state is None else state.mask.shape[1]
+        tokens, queries = self._placed(tokens, held), self._placed(queries, held, by=2)
+        visible = torch.ones(new, held + new, dtype=torch.bool, device=tokens.device).tril(held)
+        before = visible.tril(held - 1)[::2]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            (q, q_asked), (k, k_asked), (v, v_asked) = (t.split([length, asked], 2) for t in (q, k, v))
-            sequence = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            (q, q_asked), (k, k_asked), (v, v_asked) = (t.split([new, asked], 2) for t in (q, k, v))
+            if grown is None:
+                sequence = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                k, v = grown.add(layer, k, v)
+                sequence = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
             alone = _attend_past_and_self(q_asked, k, v, before, k_asked, v_asked)
             return torch.cat([sequence, alone], 2)
 
         *_, last = self._layers(torch.cat([tokens, queries], 1), attend)
-        return self.norm(last[:, length:])
+        after = None if grown is None else grown.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
+        return self.norm(last[:, new:]), after
 
     def start(self, batch: int) -> KeyValueCache:
         weight = self.read_out.weight
@@ -144,16 +172,14 @@ class GPT2(SequenceBackbone):
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         """Hidden vectors at the input tokens among further ones, each of which sees what is `visible`, and the longer
         cache."""
-        keys, values = [], []
+        grown = _Growing(state)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys.append(torch.cat([state.keys[layer], k], 2))
-            values.append(torch.cat([state.values[layer], v], 2))
             rows = visible if q.shape[2] == k.shape[2] else visible[..., ::2, :]
-            return F.scaled_dot_product_attention(q, keys[-1], values[-1], attn_mask=rows)
+            return F.scaled_dot_product_attention(q, *grown.add(layer, k, v), attn_mask=rows)
 
         *_, last = self._layers(tokens, attend, inputs_only=True)
-        return self.norm(last), KeyValueCache(tuple(keys), tuple(values), torch.cat([state.mask, mask], 1))
+        return self.norm(last), grown.cache(mask)
 
     def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         if self.positions is not None:

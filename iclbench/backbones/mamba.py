@@ -97,13 +97,16 @@ class Mixer(nn.Module):
         return self._out(selective_peek(h, u, dt, A, B, C), u, gate)
 
     def fork(
-        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
-        """A sequence of pairs, and tokens of which the n-th comes after the first n pairs.
+        self,
+        x: Float[Tensor, "B T D"],
+        queries: Float[Tensor, "B N D"],
+        tail: Float[Tensor, "B K E"],
+        h: Float[Tensor, "B S E"],
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], Float[Tensor, "B K E"], Float[Tensor, "B S E"]]:
+        """A chunk of pairs after a state, tokens that each come after the pairs before their own, and the state after it.
 
         All projections are done at once; the recurrence halts before every pair to let one token look at its state.
         """
-        tail, h = self.start(len(x))
         (before, gate), (asked, asked_gate) = (self.in_proj(t).chunk(2, -1) for t in (x, queries))
         padded = torch.cat([tail, before], 1)
         u = self._convolve(padded)
@@ -118,7 +121,8 @@ class Mixer(nn.Module):
             answers.append(selective_peek(h, v[:, one], dt_asked[:, one], A, B_asked[:, one], C_asked[:, one]))
             y, h = self._scan(u[:, pair], dt[:, pair], A, B[:, pair], C[:, pair], h)
             ys.append(y)
-        return self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), v, asked_gate)
+        outputs = self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), v, asked_gate)
+        return *outputs, padded[:, padded.shape[1] - tail.shape[1] :], h
 
     def _convolve(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
         """The causal depthwise convolution and its activation."""
@@ -162,11 +166,12 @@ class MambaBlock(RecurrentBlock):
         return queries + self.mixer.peek(self.norm(queries), *state)
 
     def fork(
-        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
         x, queries = self._residual(x), self._residual(queries)
-        mixed, answers = self.mixer.fork(self.norm(x), self.norm(queries))
-        return x + mixed, queries + answers
+        held = self.start(len(x)) if state is None else state
+        mixed, answers, *after = self.mixer.fork(self.norm(x), self.norm(queries), *held)
+        return x + mixed, queries + answers, None if state is None else tuple(after)
 
     def _residual(self, x: Tensor) -> Tensor:
         """In float32, also under autocast."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -51,9 +52,10 @@ class RecurrentBlock(nn.Module, ABC):
 
     @abstractmethod
     def fork(
-        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
-        """A whole sequence of N pairs, and queries of which the n-th comes next after the first n pairs."""
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
+        """A further chunk of pairs, queries that each come next after the state and the pairs before their own, and the
+        state after the chunk. Without a state the chunk is a whole sequence, and none is kept after it."""
 
 
 class RecurrentBackbone(SequenceBackbone, abstract=True):
@@ -75,11 +77,16 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
             tokens = block(tokens)
         return self.finish(tokens[:, ::2])
 
-    def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        tokens = tokens[:, : 2 * queries.shape[1]]  # no query sees what comes later
-        for block in self._blocks():
-            tokens, queries = block.fork(tokens, queries)
-        return self.finish(queries)
+    def fork(
+        self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: RecurrentState | None = None
+    ) -> tuple[Float[Tensor, "B N D"], RecurrentState | None]:
+        before: Iterable[BlockState | None] = repeat(None) if state is None else state.layers
+        after = []
+        for block, held in zip(self._blocks(), before, strict=False):
+            tokens, queries, new = block.fork(tokens, queries, held)
+            if new is not None:
+                after.append(new)
+        return self.finish(queries), None if state is None else RecurrentState(tuple(after))
 
     def start(self, batch: int) -> RecurrentState:
         return RecurrentState(tuple(block.start(batch) for block in self._blocks()))

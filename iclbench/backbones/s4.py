@@ -78,7 +78,7 @@ class S4Block(RecurrentBlock):
     def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
         u = self._enter(x)
         y, after = self._after(u, state)
-        return self._out(u, y), (after.transpose(0, 1).contiguous(),)
+        return self._out(u, y), after
 
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
         u = self._enter(queries)
@@ -89,15 +89,15 @@ class S4Block(RecurrentBlock):
         return self._out(u, y)
 
     def fork(
-        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"]]:
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
         """A system is linear: another last input shifts the output by its difference times the kernel at lag 0."""
         u, asked = self._enter(x), self._enter(queries)
-        y = self._whole(u)
+        y, after = (self._whole(u), None) if state is None else self._after(u, state)
         with _full_precision(u):
             now = self._with_skip(self.system.kernel(1))[:, :, None]
             shifted = y[..., ::2] + now * (asked - u[..., ::2])
-        return self._out(u, y), self._out(asked, shifted)
+        return self._out(u, y), self._out(asked, shifted), after
 
     def _enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
         """Channels first, in the precision of the parameters; copies only what does not come from another block."""
@@ -111,10 +111,11 @@ class S4Block(RecurrentBlock):
         with _full_precision(u):
             return causal_convolution(u, self._with_skip(self.system.kernel(u.shape[2])))
 
-    def _after(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Tensor, Tensor]:
-        """Outputs of a chunk after a state, and the state after it, `(D, B, N)`."""
+    def _after(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Float[Tensor, "D B T"], BlockState]:
+        """Outputs of a chunk after a state, and the state after it."""
         with _full_precision(u):
-            return self.system.resume(u, state[0].transpose(0, 1), self._convolve)
+            y, after = self.system.resume(u, state[0].transpose(0, 1), self._convolve)
+        return y, (after.transpose(0, 1).contiguous(),)
 
     def _convolve(self, u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
         return causal_convolution(u, self._with_skip(kernel))

@@ -8,7 +8,8 @@ for all of them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -68,8 +69,12 @@ class SequenceBackbone(Backbone, abstract=True):
         """Hidden vectors at the input tokens (every second one, from the first) of a whole sequence, in one pass."""
 
     @abstractmethod
-    def fork(self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """Hidden vectors of queries, of which the n-th follows the first n pairs of the sequence and nothing else."""
+    def fork(
+        self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: Any = None
+    ) -> tuple[Float[Tensor, "B N D"], State | None]:
+        """Hidden vectors of queries, one per pair, that each follow the state and the pairs before their own and
+        nothing else, and the state after all pairs. Without a state the pairs are a whole sequence, and no state is
+        kept after it."""
 
     @abstractmethod
     def start(self, batch: int) -> State:
@@ -110,19 +115,25 @@ class SequenceBackbone(Backbone, abstract=True):
         return self.read(raw if prefixes is None else raw[:, list(prefixes)])
 
     def _raw(self, points: Points, x_query: Float[Tensor, "B N Dx"] | None) -> Float[Tensor, "B N raw"]:
-        """Raw outputs for every prefix of points whose valid ones come first: what follows them may be anything.
-
-        Forked queries go in one pass whatever the length, since each of them needs the state after its own prefix.
-        """
-        if x_query is not None:
-            return self.read_out(self.fork(self.read_in(points), self.read_in.inputs(x_query)))
+        """Raw outputs for every prefix of points whose valid ones come first: what follows them may be anything."""
         if points.count <= SEGMENT:
-            return self.read_out(self.trunk(self.read_in(points)))
-        state, parts = self.start(len(points)), []
-        for segment in _segments(points):
-            hidden, state = self.advance(state, self.read_in(segment))
+            return self.read_out(self._pass(points, x_query)[0])
+        state: State | None = self.start(len(points))
+        queries: Iterable[Tensor | None] = repeat(None) if x_query is None else x_query.split(SEGMENT, 1)
+        parts = []
+        for segment, asked in zip(_segments(points), queries, strict=False):
+            hidden, state = self._pass(segment, asked, state)
             parts.append(self.read_out(hidden))
         return torch.cat(parts, 1)
+
+    def _pass(
+        self, points: Points, x_query: Float[Tensor, "B N Dx"] | None, state: State | None = None
+    ) -> tuple[Float[Tensor, "B N D"], State | None]:
+        """Hidden vectors for every prefix of a further segment and the state after it, or of a whole sequence."""
+        tokens = self.read_in(points)
+        if x_query is not None:
+            return self.fork(tokens, self.read_in.inputs(x_query), state)
+        return (self.trunk(tokens), None) if state is None else self.advance(state, tokens)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
         return self.update(self.start(len(context)), context)

@@ -176,7 +176,7 @@ def test_the_system_stays_in_float32_under_autocast(
 
     def outputs(x: Tensor) -> list[Tensor]:
         y, state = block.resume(x, block.start(2))
-        return [block(x), y, *state, block.peek(x, state), *block.fork(x, x[:, ::2].flip(1))]
+        return [block(x), y, *state, block.peek(x, state), *block.fork(x, x[:, ::2].flip(1))[:2]]
 
     with torch.autocast("cpu", torch.bfloat16):
         found = outputs(tokens)

@@ -48,15 +48,17 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 
 @pytest.mark.parametrize("segment", [1, 5, 22])
 @pytest.mark.parametrize("prefixes", [None, [0, 4, 5, 6, 22]])
+@pytest.mark.parametrize("forked", [False, True])
 def test_segments_give_the_answers_of_one_pass(
-    backbone: SequenceBackbone, segment: int, prefixes: list[int] | None, monkeypatch: pytest.MonkeyPatch
+    backbone: SequenceBackbone, segment: int, prefixes: list[int] | None, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with torch.no_grad():
         for points in (draw(), with_holes(draw())):
-            whole = backbone.predict_next(points, prefixes=prefixes).mean
+            options = {"prefixes": prefixes, "x_query": points.x.flip(1) if forked else None}
+            whole = backbone.predict_next(points, **options).mean
             with monkeypatch.context() as patched:
                 patched.setattr(sequence, "SEGMENT", segment)
-                walked = backbone.predict_next(points, prefixes=prefixes).mean
+                walked = backbone.predict_next(points, **options).mean
             asked = points.mask if prefixes is None else points.mask[:, prefixes]
             torch.testing.assert_close(walked[asked], whole[asked], atol=1e-5, rtol=1e-5)
 
@@ -73,20 +75,24 @@ def test_a_context_taken_in_by_segments_answers_like_one_taken_in_at_once(
                 torch.testing.assert_close(backbone.predict_targets(context, x).mean, whole, atol=1e-5, rtol=1e-5)
 
 
-def test_gradients_flow_through_the_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("forked", [False, True])
+def test_gradients_flow_through_the_segments(
+    backbone: SequenceBackbone, forked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points, gradients = draw(), []
     for segment in (N, 5):
         monkeypatch.setattr(sequence, "SEGMENT", segment)
         backbone.zero_grad()
-        backbone.predict_next(points).loss(points.y).mean().backward()
+        backbone.predict_next(points, x_query=points.x.flip(1) if forked else None).loss(points.y).mean().backward()
         gradients.append([p.grad.clone() for p in backbone.parameters() if p.grad is not None])
     torch.testing.assert_close(gradients[1], gradients[0], atol=1e-5, rtol=1e-4)
 
 
-def test_learned_positions_end_in_whichever_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("x_query", [None, draw(count=N + 1).x])
+def test_learned_positions_end_in_whichever_segment(x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence, "SEGMENT", 5)
     with pytest.raises(UsageError, match=f"end at {N} points"):
-        model("gpt2-learned").predict_next(draw(count=N + 1))
+        model("gpt2-learned").predict_next(draw(count=N + 1), x_query=x_query)
 
 
 class Largest(TorchDispatchMode):
@@ -102,22 +108,26 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def largest(name: str, count: int) -> int:
-    backbone, points = model(name, count), draw(1, count)
+def largest(name: str, count: int, forked: bool) -> int:
+    backbone, points = model(name), draw(1, count)
     with torch.no_grad(), Largest() as seen:
-        backbone.predict_next(points)
+        backbone.predict_next(points, x_query=points.x.flip(1) if forked else None)
     return seen.elements
 
 
 @pytest.mark.parametrize("name", ["mamba", "s4", "s4d"])
-def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("forked", [False, True])
+def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
+    name: str, forked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sequence, "SEGMENT", 16)
-    assert largest(name, 320) == largest(name, 80)
+    assert largest(name, 320, forked) == largest(name, 80, forked)
 
 
-def test_attention_is_never_over_the_square_of_the_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("forked", [False, True])
+def test_attention_is_never_over_the_square_of_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence, "SEGMENT", 16)
-    few, many = (largest("gpt2", n) for n in (160, 640))
+    few, many = (largest("gpt2", n, forked) for n in (160, 640))
     assert many == 32 * 2 * 640  # a segment of tokens against all tokens held
     assert many <= 4 * few
 
@@ -125,5 +135,7 @@ def test_attention_is_never_over_the_square_of_the_sequence(monkeypatch: pytest.
 def test_usual_lengths_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = model("gpt2")
     monkeypatch.setattr(type(backbone), "advance", None)
+    monkeypatch.setattr(type(backbone), "start", None)
     backbone.predict_next(draw())
+    backbone.predict_next(draw(), x_query=draw().x)
     assert sequence.SEGMENT >= 160
