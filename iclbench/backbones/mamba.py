@@ -103,7 +103,7 @@ class Mixer(nn.Module):
         tail: Float[Tensor, "B K E"],
         h: Float[Tensor, "B S E"],
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], Float[Tensor, "B K E"], Float[Tensor, "B S E"]]:
-        """A chunk of pairs after a state, tokens that each come after the pairs before their own, and the state after it.
+        """A chunk of pairs after a state, tokens that each come after the pairs before theirs, and the state after it.
 
         All projections are done at once; the recurrence halts before every pair to let one token look at its state.
         """
