@@ -237,7 +237,8 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     backbone = values["kind"] == "backbone"
     keys = ["task", "preset", "contestant"]
     length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
-    runs = values[backbone].assign(length=length)[[*keys, "length", "seed", "run"]].drop_duplicates()
+    runs = values.assign(length=length)[backbone & values["seed"].notna()]
+    runs = runs[[*keys, "length", "seed", "run"]].drop_duplicates()
     varied = runs[runs.duplicated([*keys, "length", "seed"], keep=False)][keys].drop_duplicates()
     named = values[keys].merge(varied.assign(varied=True), "left", keys)["varied"].notna().to_numpy()
     return values.assign(contestant=values["contestant"].where(~(named & backbone), values["run"]))
