@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,12 @@ class Run:
     def tell(self, backbone: Backbone, device: str) -> None:
         """Say what computes, where the backbone has a choice: no fast path is left in silence."""
         for line in backbone.notes(device):
-            log.info("run '%s': %s", self.name, line)
+            _tell_once(f"run '{self.name}': {line}")
+
+
+@cache
+def _tell_once(line: str) -> None:
+    log.info(line)
 
 
 def create(results: Path, config: RunConfig, name: str | None = None) -> Run:

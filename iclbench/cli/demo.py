@@ -26,13 +26,13 @@ SETTINGS = (
     "task.points=15",
     "task.episodes=96",
     "backbone.layers=3",
-    "train.steps=800",
+    "train.steps=600",
     "train.curriculum.dims.start=1",
-    "train.curriculum.dims.every=100",
-    "train.curriculum.points.every=60",
+    "train.curriculum.dims.every=75",
+    "train.curriculum.points.every=50",
 )
 BASELINES = ("ridge", "zero", "averaging", "knn-3", "lasso-1e-2", "gp-rbf", "gd", "gd-plus-plus", "mlp", "xgboost")
-SHIFTS = ("orthants", "input-scale-2")
+SHIFTS = ("orthants",)
 EXTRAPOLATE = 45
 
 
