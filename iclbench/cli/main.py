@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import traceback
@@ -78,8 +77,6 @@ def run(arguments: list[str] | None = None) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run one command; returns its exit code: 0 done, 1 failed, 2 usage, 130 interrupted."""
-    # Read when torch is imported: idle threads must sleep, or several processes on few cores starve one another.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     debug = "--debug" in arguments
     arguments = _optional_values([a for a in arguments if a != "--debug"])
     logging.basicConfig(level=logging.WARNING, handlers=[_Lines()])
