@@ -62,11 +62,16 @@ class Points(TensorRecord):
 
         Sequence models need this: a hole in the mask would otherwise be a step of the recurrence.
         """
-        order = torch.argsort((~self.mask).to(torch.uint8), dim=1, stable=True)
+        order = valid_first(self.mask)
         return self.map(lambda t: take(t, order)), order
 
     def repeat_interleave(self, times: int) -> Points:
         return self.map(lambda t: t.repeat_interleave(times, 0))
+
+
+def valid_first(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, "batch points"]:
+    """Per episode the index list that puts the valid points first, all in their order."""
+    return torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
 
 
 def take(t: Tensor, order: Int[Tensor, "batch points"]) -> Tensor:

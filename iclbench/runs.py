@@ -133,8 +133,9 @@ def _tell_once(line: str) -> None:
     log.info(line)
 
 
-def create(results: Path, config: RunConfig, name: str | None = None) -> Run:
-    """The run folder for this configuration, made or found again; raises `UsageError` when it holds another one."""
+def create(results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None) -> Run:
+    """The run folder for this configuration, made or found again; raises `UsageError` when it holds another one, or
+    when no backbone can be built by it, which then leaves no folder behind."""
     import tomli_w
 
     name = check_name(name) if name else run_name(config)
@@ -151,6 +152,8 @@ def create(results: Path, config: RunConfig, name: str | None = None) -> Run:
         if run.config == config:
             return run
         run = Run(run.path)  # the card's evaluation part has changed: the run follows it
+    else:
+        config.backbone.build(config.shape(config.task.build(data_dir)))
     with writing(results), atomic(run.path / "config.toml") as temporary:
         temporary.write_text(tomli_w.dumps(config.dump()), encoding="utf-8")
     return run

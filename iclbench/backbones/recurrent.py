@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.episodes import take, valid_first
 from iclbench.predictor import State
 from iclbench.records import cat
 
@@ -104,7 +105,7 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
     ) -> RecurrentState:
         """Episodes with equally many new tokens go together, each group without any padding."""
-        order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
+        order = valid_first(mask)
         counts = mask.sum(1)
         groups = [torch.nonzero(counts == count).squeeze(1) for count in counts.unique()]
         if len(groups) == 1:
@@ -116,7 +117,7 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
         """The first `count` tokens in the order given, for all episodes."""
         if count == 0:
             return state
-        return self.advance(state, torch.take_along_dim(tokens, order[:, :count, None], 1))[1]
+        return self.advance(state, take(tokens, order[:, :count]))[1]
 
     def peek_layers(self, state: RecurrentState, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         for block, held in zip(self._blocks(), state.layers, strict=True):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,6 +35,7 @@ def probe(
     json: Json = False,
 ) -> None:
     """Decode every layer by the model's own read-out, up to a scale and a shift per task, beside GD and GD++."""
+    from iclbench.cli.summary import print_tables
     from iclbench.cli.terminal import say
     from iclbench.errors import UsageError
     from iclbench.registry import canonical
@@ -64,7 +64,7 @@ def probe(
         raise UsageError("; ".join(wrong) or f"no finished run in {results} has layers to probe")
     for name, why in refused.items():
         say(f"skipped run '{name}': {why}")
-    _print(results, probed, json)
+    print_tables(results, probed, json, depth_table, _examples)
     if failed:
         say(f"{failed} failed; the same command tries them again")
     if failed or wrong:
@@ -84,34 +84,17 @@ def follow(name: str, cells: Iterator[Cell], probed: list[str], say: Callable[[s
     return failed
 
 
-def _print(results: Path, probe_sets: Sequence[str], json: bool) -> None:
-    """One table per probe set, or all rows as JSON."""
-    import pandas as pd
-
-    from iclbench import tables
-    from iclbench.cli.terminal import out, table
-
-    frames = {name: tables.read_all("values", results / "tables" / name) for name in probe_sets}
-    if json:
-        rows = pd.concat(list(frames.values())) if frames else tables.frame("values", [])
-        typer.echo(rows.to_json(orient="records", indent=2))
-        return
-    for name, values in frames.items():
-        first, columns, lines = values.iloc[0], *depth_table(values)
-        sizes = values["n_context"].dropna()
-        examples = f"{int(sizes.iloc[0])} examples, " if len(sizes) else ""
-        table(
-            f"{first['task']}, {first['preset']}, {examples}shift {first['shift']} ({name})",
-            columns, lines, range(1, len(columns)),
-        )  # fmt: skip
-        for _, row in values[values["status"] == "failed"].iterrows():
-            out.print(f"failed: {row['run']}: {row['reason']}", markup=False, soft_wrap=True)
-        out.print()
+def _examples(values: pd.DataFrame) -> str:
+    """How many examples were in context, where that is known."""
+    sizes = values["n_context"].dropna()
+    return f"{int(sizes.iloc[0])} examples, " if len(sizes) else ""
 
 
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: the error after a quarter, half, three quarters and all layers (or steps), where it is
     smallest, and scale and shift (with their spread over tasks) after the last layer."""
+    from iclbench.cli.summary import short
+
     ok = values[(values["status"] == "ok") & (values["evaluator"] == "probe")]
     lines: list[tuple[float, list[str]]] = []
     for run, rows in ok.groupby("run", sort=False):
@@ -119,24 +102,26 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         ends = float(errors["value"].iloc[-1])
         name = f"[bold]{run}[/bold]" if rows["kind"].iloc[0] == "backbone" else str(run)
         if errors["axis"].isna().all():
-            lines.append((ends, [name, "", "", "", "", _short(ends), "", "", ""]))
+            lines.append((ends, [name, "", "", "", "", short(ends), "", "", ""]))
             continue
         by_depth = errors.set_index(errors["axis_value"].astype(int))["value"]
         depth = int(by_depth.index.max())
         unit = "layer" if errors["axis"].iloc[0] == "layer" else "step"
         quarters = [_at_part(by_depth, depth, part) for part in (1, 2, 3)]
-        best = f"{_short(by_depth.min())} at {unit} {by_depth.idxmin()}"
+        best = f"{short(by_depth.min())} at {unit} {by_depth.idxmin()}"
         last = rows[rows["axis_value"] == depth].set_index("metric")["value"]
         fitted = [_with_spread(last, metric) for metric in ("scale", "shift")]
-        lines.append((ends, [name, f"{depth} {unit}s", *quarters, _short(ends), best, *fitted]))
+        lines.append((ends, [name, f"{depth} {unit}s", *quarters, short(ends), best, *fitted]))
     ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
     return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], ordered
 
 
 def _at_part(by_depth: pd.Series, depth: int, quarters: int) -> str:
     """The error after so many quarters, where that is a whole number of layers and there is one."""
+    from iclbench.cli.summary import short
+
     at, rest = divmod(quarters * depth, 4)
-    return "" if rest or at not in by_depth.index else _short(by_depth[at])
+    return "" if rest or at not in by_depth.index else short(by_depth[at])
 
 
 def _with_spread(last: pd.Series, metric: str) -> str:
@@ -145,7 +130,3 @@ def _with_spread(last: pd.Series, metric: str) -> str:
     if metric not in last.index:
         return ""
     return f"{fixed(last[metric], 2)} ±{fixed(last[f'{metric}_std'], 2)}"
-
-
-def _short(error: Any) -> str:
-    return f"{error:.3f}" if error >= 5e-4 else "<.0005"

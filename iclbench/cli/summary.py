@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,26 @@ from iclbench import tables
 
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False) -> None:
-    """Print one table per prompt set, or all rows as JSON."""
+    """Print a leaderboard per prompt set, or all rows as JSON."""
+    print_tables(results, prompt_sets, json, leaderboard)
+
+
+def print_tables(
+    results: Path,
+    prompt_sets: Sequence[str],
+    json: bool,
+    lines_of: Callable[[pd.DataFrame], tuple[list[str], list[list[str]]]],
+    sizes_of: Callable[[pd.DataFrame], str] = lambda values: "",
+) -> None:
+    """Print one table per prompt set and what failed on it, or all rows as JSON.
+
+    Args:
+        results: results folder.
+        prompt_sets: their names.
+        json: rows instead of tables.
+        lines_of: column names and rows from the values of one prompt set.
+        sizes_of: what its title says between the preset and the shift.
+    """
     frames = {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
     if json:
         rows = pd.concat(list(frames.values())) if frames else tables.frame("values", [])
@@ -22,14 +41,10 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
     from iclbench.cli.terminal import out, table
 
     for name, values in frames.items():
-        columns, lines = leaderboard(values)
+        columns, lines = lines_of(values)
         first = values.iloc[0]
-        table(
-            f"{first['task']}, {first['preset']}, shift {first['shift']} ({name})",
-            columns,
-            lines,
-            range(1, len(columns)),
-        )
+        title = f"{first['task']}, {first['preset']}, {sizes_of(values)}shift {first['shift']} ({name})"
+        table(title, columns, lines, range(1, len(columns)))
         if any(line[0].endswith("*") for line in lines):
             out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
         for _, row in values[values["status"] == "failed"].iterrows():
@@ -48,7 +63,7 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     rows = []
     for run in [str(name) for name in areas.sort_values("value").index]:
         mine = curves[curves["run"] == run].set_index("n_context")
-        cells = [_short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
+        cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
         sparse = "*" if len(mine) < full else ""
         named = {"oracle": f"{run} (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
@@ -66,7 +81,8 @@ def _spread(curves: pd.DataFrame, count: int) -> list[int]:
     return sorted(picks)
 
 
-def _short(error: Any) -> str:
+def short(error: Any) -> str:
+    """An error in three decimals."""
     return f"{error:.3f}" if error >= 5e-4 else "<.0005"
 
 

@@ -38,8 +38,7 @@ def train(
 
     chosen = set_up_torch(device, threads)
     frozen = resolve_run(task, backbone, preset, seed, override or [], config)
-    frozen.backbone.build(frozen.shape(frozen.task.build(data_dir)))  # what is refused here leaves no run behind
-    run = create(results, frozen, name)
+    run = create(results, frozen, name, data_dir)
     if run.finished:
         say(f"run '{run.name}' is finished")
     else:

@@ -163,10 +163,14 @@ def test_tied_weights_can_be_saved(card_path: Path, tmp_path: Path, monkeypatch:
     run.load()
 
 
-def test_a_configuration_that_never_trained_gives_way(card_path: Path, tmp_path: Path) -> None:
-    bad = new_run(card_path, tmp_path, "backbone.width=15")
+def test_a_configuration_that_cannot_be_built_leaves_no_run_behind(card_path: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="multiple"):
-        loop.train(bad)
+        new_run(card_path, tmp_path, "backbone.width=15")
+    assert not list(tmp_path.glob("**/config.toml"))
+
+
+def test_a_configuration_that_never_trained_gives_way(card_path: Path, tmp_path: Path) -> None:
+    new_run(card_path, tmp_path, "backbone.width=24")
     good = new_run(card_path, tmp_path)
     loop.train(good)
     assert good.finished
