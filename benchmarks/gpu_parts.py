@@ -227,9 +227,7 @@ class Step:
     def __call__(self) -> None:
         self.count += 1
         if self.as_trained:
-            episodes = training_batch(
-                self.family, self.sizes.points - 1, self.settings, 0, self.count, self.sizes.device
-            )
+            episodes = training_batch(self.family, self.sizes.points, self.settings, 0, self.count, self.sizes.device)
         else:
             episodes = self.family.sample(self.sizes.batch, self.sizes.points, self.generator)
         bf16 = self.precision == "bf16"

@@ -25,6 +25,7 @@ from iclbench.registry import FAMILIES, canonical
 PresetName = Literal["smoke", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "small", "paper")
 
+Head = Literal["point", "gaussian", "mixture", "categorical"]
 CardKind = Literal["tasks", "baselines", "grids"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -128,7 +129,8 @@ class Published(Strict):
     preset: PresetName = "paper"
     shift: str = "none"
     metric: str = "squared_error"
-    n_context: Annotated[int, Field(ge=0)]
+    n_context: Annotated[int, Field(ge=0)] | None = None
+    n_related: Annotated[int, Field(ge=0)] | None = None
     value: float
     low: float | None = None
     high: float | None = None
@@ -143,8 +145,10 @@ class TaskCard(Strict):
     summary: str
     source: str = ""
     notes: str = ""
-    question: Literal["next", "targets", "both"] = "next"
-    head: Literal["point", "gaussian", "mixture", "categorical"] = "point"
+    question: Literal["next", "targets"] = "next"
+    head: Head = "point"
+    floor: NonNegativeFloat = 0.0
+    components: PositiveInt = 8
     parameters: Values = {}
     baselines: list[str] = []
     oracles: list[str] = []

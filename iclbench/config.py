@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iclbench.cards import (
+    Head,
+    NonNegativeFloat,
     PositiveInt,
     PresetName,
     Published,
@@ -34,10 +36,11 @@ if TYPE_CHECKING:
 
 # What `-o` can reach: the three tables of a `--config` file.
 ROOTS = ("task", "backbone", "train")
-# Keys of `-o task.` that belong to the preset; all others are parameters of the family.
+# Keys of `-o task.` that belong to the preset and to the card; all others are parameters of the family.
 _PRESET_KEYS = ("points", "episodes")
+_CARD_KEYS = ("head", "floor", "components")
 # What of a task matters for training; the rest says how it is evaluated.
-_TRAINED_TASK_KEYS = ("name", "family", "parameters", "question", "head", "points")
+_TRAINED_TASK_KEYS = ("name", "family", "parameters", "question", "points", *_CARD_KEYS)
 
 
 def family_class(name: str) -> type[Family]:
@@ -69,13 +72,20 @@ class TaskConfig(Strict):
     family: str
     parameters: dict[str, Any] = {}
     question: str = "next"
-    head: str = "point"
+    head: Head = "point"
+    floor: NonNegativeFloat | None = None
+    components: PositiveInt | None = None
     points: PositiveInt
     episodes: PositiveInt
     baselines: list[str] = []
     oracles: list[str] = []
     shifts: list[str] = []
     published: list[Published] = []
+
+    def drawn(self, examples: int) -> int:
+        """Points that a family is asked for, so that there are so many examples: with the question `next` the last one
+        is only ever asked."""
+        return examples + (self.question == "next")
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters."""
@@ -125,12 +135,15 @@ class RunConfig(Strict):
 
         return TaskShape(
             x_dim=family.x_dim,
-            points=self.task.points + 1,
+            points=self.task.drawn(self.task.points),
             y_dim=family.y_dim,
             classes=family.classes,
             x_shape=family.x_shape,
             head=self.task.head,
             question=self.task.question,
+            related=family.related_sets,
+            floor=self.task.floor or 0.0,
+            components=self.task.components or 8,
         )
 
 
@@ -171,17 +184,24 @@ def resolve_task(
 
     task, card = load_task(name)
     chosen = card.preset(canonical(preset), task)
-    parameters = family_class(card.family).Parameters
+    family = family_class(card.family)
+    parameters = family.Parameters
     values = {**card.parameters, **chosen.parameters}
     validate(parameters, values, f"task '{task}': parameters")
-    if card.question != "next":
-        raise UsageError(f"task '{task}': question '{card.question}' cannot be trained yet; write question = \"next\"")
+    if card.question not in family.questions:
+        known = " or ".join(f'question = "{name}"' for name in sorted(family.questions))
+        raise UsageError(f"task '{task}': family '{card.family}' does not ask '{card.question}'; write {known}")
     for baseline in [*card.baselines, *card.oracles]:
         load_baseline(baseline)
     for shift in card.shifts:
         Shift.parse(shift)
     changed = dict(overrides or {})
     sizes = {key: changed.pop(key, getattr(chosen, key)) for key in _PRESET_KEYS}
+    head = {key: changed.pop(key, getattr(card, key)) for key in _CARD_KEYS}
+    # What the head has no use for is no part of the configuration.
+    for key, heads in {"floor": ("gaussian", "mixture"), "components": ("mixture",)}.items():
+        if head["head"] not in heads:
+            del head[key]
     complete = validate(parameters, {**values, **changed}, where)
     config = {
         "name": task,
@@ -189,12 +209,12 @@ def resolve_task(
         "family": canonical(card.family) if ":" not in card.family else card.family,
         "parameters": complete.model_dump(mode="json", exclude_none=True),
         "question": card.question,
-        "head": card.head,
         "baselines": card.baselines,
         "oracles": card.oracles,
         "shifts": card.shifts,
         "published": card.published,
         **sizes,
+        **head,
     }
     return validate(TaskConfig, config, where), card
 

@@ -69,6 +69,11 @@ class Points(TensorRecord):
         return self.map(lambda t: t.repeat_interleave(times, 0))
 
 
+def first_related(related: Points | None, count: int) -> Points | None:
+    """The first `count` of the related datasets, `(batch, sets, points, dim)`; None where none are left."""
+    return None if related is None or count == 0 else related.map(lambda t: t[:, :count])
+
+
 def valid_first(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, "batch points"]:
     """Per episode the index list that puts the valid points first, all in their order."""
     return torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
@@ -91,7 +96,8 @@ class Episodes(TensorRecord):
             query per prefix (`targets[:, n]` is asked after the first n context points); None: the context points
             themselves are the queries.
         scored: the positions of `asked` that count.
-        related: further datasets of the same process, `(batch, sets, points, dim)`.
+        related: further datasets of the same process, `(batch, sets, points, dim)`, those that are there first; one
+            that is not there has no valid point.
         classes: number of classes, None for regression.
         choices: the labels admitted per episode, `(batch, classes)`.
         truth: what generated the episode (weights, kernel, class); oracles may read it and nobody else.
@@ -112,6 +118,10 @@ class Episodes(TensorRecord):
 
     def __len__(self) -> int:
         return len(self.context)
+
+    def related_first(self, count: int) -> Points | None:
+        """The first `count` related datasets of every episode; None for none."""
+        return first_related(self.related, count)
 
     def without_truth(self) -> Episodes:
         return replace(self, truth={})

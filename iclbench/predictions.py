@@ -24,6 +24,20 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
+class HeadSettings:
+    """How a kind of prediction is read off a network; recorded with every run.
+
+    Attributes:
+        floor: least standard deviation of a Gaussian. It caps the attainable log-likelihood (0.1: at most 1.384 nats
+            per output), so that numbers under different floors do not compare.
+        components: Gaussians of a mixture.
+    """
+
+    floor: float = 0.0
+    components: int = 8
+
+
+@dataclass(frozen=True)
 class Prediction(TensorRecord):
     """A distribution for every asked position.
 
@@ -34,12 +48,14 @@ class Prediction(TensorRecord):
 
     @classmethod
     @abstractmethod
-    def raw_dim(cls, outputs: int) -> int:
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
         """Width of the raw network output for `outputs` output dimensions (or classes)."""
 
     @classmethod
     @abstractmethod
-    def from_raw(cls: type[_P], raw: Float[Tensor, "*shape raw"], outputs: int) -> _P:
+    def from_raw(
+        cls: type[_P], raw: Float[Tensor, "*shape raw"], outputs: int, settings: HeadSettings = HeadSettings()
+    ) -> _P:
         """Read the distribution off raw network outputs."""
 
     @abstractmethod
@@ -64,11 +80,11 @@ class Point(Prediction):
     metrics: ClassVar[tuple[str, ...]] = ("squared_error",)
 
     @classmethod
-    def raw_dim(cls, outputs: int) -> int:
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
         return outputs
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int) -> Point:
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Point:
         return cls(raw)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -86,17 +102,15 @@ class Gaussian(Prediction):
     std: Float[Tensor, "*shape dy"]
 
     metrics: ClassVar[tuple[str, ...]] = ("log_likelihood", "squared_error", "covered_50", "covered_90")
-    floor: ClassVar[float] = 0.0
 
     @classmethod
-    def raw_dim(cls, outputs: int) -> int:
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
         return 2 * outputs
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int, floor: float | None = None) -> Gaussian:
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Gaussian:
         mean, pre = raw.split(outputs, -1)
-        floor = cls.floor if floor is None else floor
-        return cls(mean, (F.softplus(pre) + floor**2 + 1e-12).sqrt())
+        return cls(mean, _std(pre, settings))
 
     def log_likelihood(self, y: Tensor) -> Tensor:
         z = (y - self.mean) / self.std
@@ -121,29 +135,53 @@ _INTERVALS = {"covered_50": 0.6744897501960817, "covered_90": 1.6448536269514722
 
 @dataclass(frozen=True)
 class Mixture(Prediction):
-    """K Gaussians with diagonal covariance per position."""
+    """K Gaussians with diagonal covariance per position; a component may have the logit -inf.
+
+    Scored by its own density and by that of the one Gaussian with its mean and variance, which is what a Gaussian head
+    could attain.
+    """
 
     logits: Float[Tensor, "*shape k"]
     means: Float[Tensor, "*shape k dy"]
     stds: Float[Tensor, "*shape k dy"]
 
-    metrics: ClassVar[tuple[str, ...]] = ("log_likelihood", "squared_error")
-    components: ClassVar[int] = 8
+    metrics: ClassVar[tuple[str, ...]] = (
+        "log_likelihood",
+        "log_likelihood_gaussian",
+        "squared_error",
+        "covered_50",
+        "covered_90",
+    )
 
     @classmethod
-    def raw_dim(cls, outputs: int) -> int:
-        return cls.components * (1 + 2 * outputs)
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
+        return settings.components * (1 + 2 * outputs)
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int) -> Mixture:
-        k = cls.components
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Mixture:
+        k = settings.components
         logits, means, pre = raw.split([k, k * outputs, k * outputs], -1)
         shape = (*raw.shape[:-1], k, outputs)
-        return cls(logits, means.reshape(shape), (F.softplus(pre.reshape(shape)) + 1e-12).sqrt())
+        return cls(logits, means.reshape(shape), _std(pre.reshape(shape), settings))
 
     @property
     def mean(self) -> Tensor:
-        return (self.logits.softmax(-1).unsqueeze(-1) * self.means).sum(-2)
+        return self._average(self.means)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the whole mixture, per output."""
+        about_mean = (self.means - self.mean.unsqueeze(-2)).square()
+        return self._average(self.stds.square() + about_mean).sqrt()
+
+    def _average(self, values: Tensor) -> Tensor:
+        """Mean over components, `(*shape, k, dy)` to `(*shape, dy)`."""
+        return (self.logits.softmax(-1).unsqueeze(-1) * values).sum(-2)
+
+    def cumulative(self, y: Tensor) -> Tensor:
+        """Probability of an output below `y`, per output."""
+        z = (y.unsqueeze(-2) - self.means) / self.stds
+        return self._average(torch.special.ndtr(z))
 
     def log_likelihood(self, y: Tensor) -> Tensor:
         z = (y.unsqueeze(-2) - self.means) / self.stds
@@ -154,9 +192,14 @@ class Mixture(Prediction):
         return -self.log_likelihood(y)
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
+        moments = Gaussian(self.mean, self.std)
+        tail = (self.cumulative(y) - 0.5).abs()
         return {
             "log_likelihood": self.log_likelihood(y),
+            "log_likelihood_gaussian": moments.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
+            "covered_50": (tail <= 0.25).to(y.dtype).mean(-1),
+            "covered_90": (tail <= 0.45).to(y.dtype).mean(-1),
         }
 
 
@@ -169,11 +212,11 @@ class Categorical(Prediction):
     metrics: ClassVar[tuple[str, ...]] = ("cross_entropy", "accuracy")
 
     @classmethod
-    def raw_dim(cls, outputs: int) -> int:
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
         return outputs
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int) -> Categorical:
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Categorical:
         return cls(raw)
 
     def loss(self, y: Int[Tensor, "*shape"]) -> Tensor:
@@ -185,6 +228,11 @@ class Categorical(Prediction):
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
         return {"cross_entropy": self.loss(y), "accuracy": (self.logits.argmax(-1) == y).to(self.logits.dtype)}
+
+
+def _std(pre: Tensor, settings: HeadSettings) -> Tensor:
+    """Standard deviation of variance softplus(pre) + floor²."""
+    return (F.softplus(pre) + settings.floor**2 + 1e-12).sqrt()
 
 
 HEADS: dict[str, type[Prediction]] = {

@@ -6,14 +6,14 @@ rest. Every answer is a `Prediction`; everything is batched over episodes and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.episodes import Episodes, Points, take
+from iclbench.episodes import Episodes, Points, first_related, take
 from iclbench.predictions import Prediction
 from iclbench.records import TensorRecord, cat
 
@@ -95,6 +95,17 @@ class Predictor:
         if type(self).query is not Predictor.query:
             return self.query(self.condition(context, related), x_target)
         return self._targets_by_next(context, x_target, related)
+
+    def predict_by_related(
+        self,
+        context: Points,
+        x_target: Float[Tensor, "batch targets dx"],
+        related: Points | None,
+        counts: Sequence[int],
+    ) -> Iterator[Prediction]:
+        """`predict_targets` with only the first n related datasets, for each n of `counts`, ascending."""
+        for count in counts:
+            yield self.predict_targets(context, x_target, first_related(related, count))
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
         """Put `question` ("next" or "targets") about these episodes; nothing but the points is shown."""

@@ -110,7 +110,7 @@ def test_bad_family_parameters_in_a_card_name_the_file(tmp_path: Path) -> None:
         ({"baselines": ["knn-4"]}, "unknown baseline 'knn-4'; did you mean 'knn-3'"),
         ({"oracles": ["nope"]}, "unknown baseline 'nope'"),
         ({"shifts": ["orthantz"]}, "did you mean 'orthants'"),
-        ({"question": "targets"}, "cannot be trained yet"),
+        ({"question": "targets"}, "does not ask 'targets'"),
         ({"head": "categorical"}, "does not fit the regression family"),
         ({"family": "os:getcwd"}, "is no family"),
     ],

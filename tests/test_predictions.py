@@ -8,7 +8,7 @@ from scipy import stats
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, MixtureSameFamily, Normal
 
-from iclbench.predictions import HEADS, Categorical, Gaussian, Mixture, Point
+from iclbench.predictions import HEADS, Categorical, Gaussian, HeadSettings, Mixture, Point
 
 Y = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
 
@@ -50,7 +50,7 @@ def test_gaussian_log_likelihood_is_that_of_torch():
 
 
 def test_gaussian_variance_is_softplus_plus_floor_squared():
-    prediction = Gaussian.from_raw(torch.tensor([[0.5, -30.0]]), 1, floor=0.1)
+    prediction = Gaussian.from_raw(torch.tensor([[0.5, -30.0]]), 1, HeadSettings(floor=0.1))
     assert prediction.std.item() == pytest.approx(0.1, rel=1e-5)
     wide = Gaussian.from_raw(torch.tensor([[0.5, 2.0]]), 1)
     assert wide.std.item() ** 2 == pytest.approx(math.log1p(math.exp(2.0)), rel=1e-5)
@@ -70,6 +70,37 @@ def test_mixture_log_likelihood_and_mean_are_those_of_torch():
     expected = MixtureSameFamily(TorchCategorical(logits=prediction.logits), components)
     torch.testing.assert_close(prediction.log_likelihood(Y), expected.log_prob(Y))
     torch.testing.assert_close(prediction.mean, expected.mean)
+    torch.testing.assert_close(prediction.std, expected.stddev)
+    moments = Independent(Normal(expected.mean, expected.stddev), 1).log_prob(Y)
+    torch.testing.assert_close(prediction.scores(Y)["log_likelihood_gaussian"], moments)
+
+
+def test_mixture_coverage_is_that_of_its_own_quantiles():
+    mixture = Mixture(torch.zeros(1, 1, 2), torch.tensor([[[[-5.0], [5.0]]]]), torch.ones(1, 1, 2, 1))
+    # Half of the mass is about -5 and half about 5: the central half lies between the two centres.
+    inside = {y: mixture.scores(torch.tensor([[[y]]])) for y in (-6.0, -4.9, 0.0, 4.9, 6.0, 6.3)}
+    assert [float(s["covered_50"]) for s in inside.values()] == [0, 1, 1, 1, 0, 0]
+    assert [float(s["covered_90"]) for s in inside.values()] == [1, 1, 1, 1, 1, 0]
+
+
+def test_a_component_of_no_weight_changes_no_score():
+    prediction = Mixture.from_raw(raw(Mixture, 2), 2)
+    empty = prediction.logits.new_full((3, 4, 1), -math.inf)
+    wider = Mixture(
+        torch.cat([prediction.logits, empty], -1),
+        torch.cat([prediction.means, torch.zeros(3, 4, 1, 2)], -2),
+        torch.cat([prediction.stds, torch.ones(3, 4, 1, 2)], -2),
+    )
+    for name, score in wider.scores(Y).items():
+        torch.testing.assert_close(score, prediction.scores(Y)[name])
+
+
+def test_the_floor_caps_the_log_likelihood():
+    settings = HeadSettings(floor=0.1, components=3)
+    for head in (Gaussian, Mixture):
+        sure = torch.full((1, 1, head.raw_dim(1, settings)), -30.0)
+        prediction = head.from_raw(sure, 1, settings)
+        assert prediction.log_likelihood(prediction.mean).item() == pytest.approx(1.3836, abs=1e-3)
 
 
 def test_categorical_loss_is_cross_entropy():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from iclbench.cards import Strict, content_hash
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import DataError, UsageError
-from iclbench.predictions import HEADS, Prediction
+from iclbench.predictions import HEADS, HeadSettings, Prediction
 from iclbench.predictor import Predictor, State
 from iclbench.records import read_about
 
@@ -25,12 +25,16 @@ class TaskShape:
 
     Attributes:
         x_dim: input dimension Dx.
-        points: points of the longest training sequence, the query included.
+        points: points of the longest training sequence, the query of the question `next` included; for the question
+            `targets` those of the largest context.
         y_dim: output dimension Dy of a regression task.
         classes: number of classes; None for regression.
         x_shape: how to unfold x into an image; None for plain vectors.
         head: name of the kind of prediction.
-        question: what is trained: `next`, `targets` or `both`.
+        question: what is trained: `next` or `targets`.
+        related: the largest number of related datasets.
+        floor: least standard deviation of a Gaussian head.
+        components: Gaussians of a mixture head.
     """
 
     x_dim: int
@@ -40,6 +44,9 @@ class TaskShape:
     x_shape: tuple[int, ...] | None = None
     head: str = "point"
     question: str = "next"
+    related: int = 0
+    floor: float = 0.0
+    components: int = 8
 
     @property
     def outputs(self) -> int:
@@ -48,6 +55,15 @@ class TaskShape:
     @property
     def prediction(self) -> type[Prediction]:
         return HEADS[self.head]
+
+    @property
+    def head_settings(self) -> HeadSettings:
+        return HeadSettings(self.floor, self.components)
+
+    @property
+    def raw_dim(self) -> int:
+        """Width of the raw output that `Backbone.read` takes."""
+        return self.prediction.raw_dim(self.outputs, self.head_settings)
 
 
 class Backbone(nn.Module, Predictor, abstract=True):
@@ -70,7 +86,7 @@ class Backbone(nn.Module, Predictor, abstract=True):
 
     def read(self, raw: Float[Tensor, "B Q raw"]) -> Prediction:
         """The task's kind of prediction from raw outputs."""
-        return self.shape.prediction.from_raw(raw, self.shape.outputs)
+        return self.shape.prediction.from_raw(raw, self.shape.outputs, self.shape.head_settings)
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
@@ -85,8 +101,7 @@ class Backbone(nn.Module, Predictor, abstract=True):
         Returns:
             The loss and its named parts.
         """
-        question = "next" if self.shape.question == "both" else self.shape.question
-        each = self.ask(episodes, question).loss(episodes.asked.y)
+        each = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
         loss = (each * episodes.scored).sum() / episodes.scored.sum()
         return loss, {"loss": loss.detach()}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.prompt import Marks, Prompt
 from iclbench.episodes import Points, take
 from iclbench.predictions import Prediction
 from iclbench.predictor import State
@@ -55,14 +56,22 @@ class PairReadIn(nn.Module):
 
 
 class SequenceBackbone(Backbone, abstract=True):
-    """A causal trunk between a read-in and a read-out."""
+    """A causal trunk between a read-in and a read-out.
+
+    Related datasets stand before the context in the sequence. A model for tasks without them has no parameters for
+    them and reads none.
+
+    Attributes:
+        padding: where `absorb` wants what is masked: behind ("right") or before ("left") all that is there.
+    """
 
     order = "causal"
+    padding: ClassVar[Literal["left", "right"]]
 
     def __init__(self, settings: Any, shape: TaskShape, width: int) -> None:
         super().__init__(settings, shape)
         self.read_in = PairReadIn(shape, width)
-        self.read_out = nn.Linear(width, shape.prediction.raw_dim(shape.outputs))
+        self.read_out = nn.Linear(width, shape.raw_dim)
 
     @abstractmethod
     def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:

@@ -30,10 +30,14 @@ class TaskFacts:
     Attributes:
         noise_to_signal: label noise variance over the prior variance of a weight; the Bayes-optimal ridge penalty.
         hidden_width: width of the task's own networks.
+        family: the family itself; only its oracles may ask it.
+        shift: the change of the distribution that is evaluated.
     """
 
     noise_to_signal: float = 0.0
     hidden_width: int = 100
+    family: Any = None
+    shift: str = "none"
 
 
 class NoSettings(Strict):

@@ -66,7 +66,8 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Co
     """The baselines and oracles of the task (or just `names`), told what they may know of the task under this shift."""
     task = prompts.task
     wanted = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
-    facts = TaskFacts(prompts.family.noise_to_signal(prompts.shift), prompts.family.hidden_width)
+    family, shift = prompts.family, prompts.shift
+    facts = TaskFacts(family.noise_to_signal(shift), family.hidden_width, family, shift)
     return [_baseline(name, task, prompts, facts) for name in wanted]
 
 

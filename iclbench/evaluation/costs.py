@@ -24,6 +24,7 @@ from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
 from iclbench.cards import Curriculum, TrainSettings, content_hash
 from iclbench.config import TaskConfig
+from iclbench.episodes import Episodes
 from iclbench.errors import IclbenchError
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.measure import peak_of, seconds_of
@@ -124,7 +125,8 @@ def training_costs(contestant: Contestant, family: Family, points: int, settings
     assert isinstance(backbone, Backbone)
     backbone.train()
     full = settings.model_copy(update={"curriculum": Curriculum()})
-    batch = training_batch(family, points, full, 0, 0, contestant.device)
+    drawn = points + (backbone.shape.question == "next")
+    batch = training_batch(family, drawn, full, 0, 0, contestant.device)
     optimiser = make_optimiser(backbone, settings)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
 
@@ -147,7 +149,7 @@ def answering_costs(contestant: Contestant, family: Family, n: int, episodes: in
     predictor, device = contestant.predictor, contestant.device
     if predictor.longest is not None and n >= predictor.longest:
         raise IclbenchError(f"it takes in at most {predictor.longest - 1} points and a query")
-    drawn = family.sample(episodes, n + 1, generator(0, "costs", n)).to(device)
+    drawn = _points(family, episodes, n + 1).to(device)
     predictor = predictor.informed(drawn.truth) if isinstance(predictor, Oracle) else predictor
     context, new, related = drawn.context.span(0, n), drawn.context.span(n), drawn.related
     with torch.inference_mode():
@@ -160,6 +162,13 @@ def answering_costs(contestant: Contestant, family: Family, n: int, episodes: in
         }
         for phase, work in phases.items():
             yield from _repeated(phase, n, work, device, episodes)
+
+
+def _points(family: Family, episodes: int, n: int) -> Episodes:
+    """Episodes of exactly n points, with all related datasets that the family ever gives."""
+    shift = "none" if "next" in family.questions else f"points-{n}"
+    related = {"related": family.related_sets} if family.related_sets else {}
+    return family.sample(episodes, n, generator(0, "costs", n - 1), shift=shift, **related)
 
 
 def _repeated(

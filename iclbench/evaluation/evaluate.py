@@ -106,8 +106,8 @@ def write_published(results: Path, task: TaskConfig) -> None:
         {
             "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
             "kind": "published", "preset": p.preset, "shift": p.shift, "evaluator": task.question,
-            "n_context": p.n_context, "metric": p.metric, "value": p.value, "low": p.low, "high": p.high,
-            "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card, "version": __version__,
+            "n_context": p.n_context, "n_related": p.n_related, "metric": p.metric, "value": p.value, "low": p.low,
+            "high": p.high, "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card, "version": __version__,
         }
         for p in task.published
     ]  # fmt: skip

@@ -46,7 +46,7 @@ class PromptSet:
 
     @cached_property
     def family(self) -> Family:
-        return self.given or self.task.build(self.data_dir)
+        return self.given or self.task.build(self.data_dir).held_out()
 
     @property
     def context_points(self) -> int:
@@ -62,7 +62,7 @@ class PromptSet:
     @cached_property
     def episodes(self) -> Episodes:
         """The frozen episodes, on the CPU."""
-        return self.draw("prompts", self.task.episodes, self.context_points + 1)
+        return self.draw("prompts", self.task.episodes, self.task.drawn(self.context_points))
 
     def _drawn_from(self) -> dict[str, Any]:
         """What the episodes depend on besides their number and sizes."""
@@ -76,10 +76,11 @@ class PromptSet:
         }
 
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
-        """Episodes of the named stream, block by block."""
+        """Episodes of the named stream, block by block, with as many related datasets as the family ever gives."""
         sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
+        all_related = {"related": self.family.related_sets} if self.family.related_sets else {}
         blocks = [
-            self.family.sample(size, points, generator(self.seed, stream, block), shift=self.shift)
+            self.family.sample(size, points, generator(self.seed, stream, block), shift=self.shift, **all_related)
             for block, size in enumerate(sizes)
         ]
         return cat(blocks)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
@@ -34,6 +34,8 @@ class Family(ABC):
         x_shape: how to unfold `x` into an image, None where it is a plain vector.
         shift_kinds: the shifts it can be evaluated under; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
+        questions: what its episodes can ask.
+        related_sets: the largest number of related datasets of an episode.
     """
 
     Parameters: ClassVar[type[Strict]]
@@ -42,6 +44,8 @@ class Family(ABC):
     x_shape: tuple[int, ...] | None = None
     shift_kinds: ClassVar[frozenset[str]] = frozenset()
     linear_in_x: ClassVar[bool] = False
+    questions: ClassVar[frozenset[str]] = frozenset({"next"})
+    related_sets: int = 0
 
     def __init__(self, parameters: Any, data_dir: Path | None = None) -> None:
         self.parameters = parameters
@@ -84,6 +88,19 @@ class Family(ABC):
         """Width for the two-layer network baseline: that of the task's own networks, 100 where it has none."""
         return 100
 
+    def held_out(self) -> Family:
+        """The family to evaluate on: its data kept from training; itself where every episode is drawn afresh."""
+        return self
+
+    def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
+        """Named parts of these episodes that are reported on their own too (read off the truth)."""
+        return {}
+
+    def display_inputs(self) -> Float[Tensor, "points Dx"] | None:
+        """Inputs at which predictions are drawn in a report: a grid, the pixels of an image; None: none are drawn. The
+        values of the function there, where they are known, are `truth["display"]`, `(B, points, Dy)`."""
+        return None
+
     @abstractmethod
     def sample(
         self,
@@ -93,6 +110,7 @@ class Family(ABC):
         *,
         active_dims: int | None = None,
         shift: str = "none",
+        related: int | None = None,
     ) -> Episodes:
         """Draw episodes.
 
@@ -103,6 +121,8 @@ class Family(ABC):
             generator: where all randomness comes from; its device is where the tensors live.
             active_dims: a curriculum's input dimensions in use; the others are 0.
             shift: a named change of the distribution, `none` for none.
+            related: exactly so many related datasets in every episode; None: a number drawn per episode. Given the
+                same generator, all else is the same whatever this says.
         """
 
 
@@ -156,6 +176,7 @@ class FunctionFamily(Family):
         *,
         active_dims: int | None = None,
         shift: str = "none",
+        related: int | None = None,
     ) -> Episodes:
         named = self.parse_shift(shift)
         # The functions are drawn first, so that a shift meets the same ones as the task itself.

@@ -108,6 +108,7 @@ class Tabular(Family):
         *,
         active_dims: int | None = None,
         shift: str = "none",
+        related: int | None = None,
     ) -> Episodes:
         self.parse_shift(shift)
         for table in self.tables:

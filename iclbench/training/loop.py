@@ -73,7 +73,7 @@ def train(run: Run, device: Device | None = None, report: Report | None = None, 
 
 def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> None:
     config, settings = run.config, run.config.train
-    family = config.task.build(data_dir)
+    family, longest = config.task.build(data_dir), config.task.drawn(config.task.points)
     backbone = run.build(data_dir).to(device.name).train()
     run.tell(backbone, device.name)
     optimiser = make_optimiser(backbone, settings)
@@ -106,7 +106,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
 
     with _signals() as stop:
         for step in range(progress.step, settings.steps):
-            batch = training_batch(family, config.task.points, settings, config.seed, step, device.name)
+            batch = training_batch(family, longest, settings, config.seed, step, device.name)
             with autocast(settings, device.name):
                 loss, _ = loss_of(
                     batch, step / settings.steps, generator(config.seed, "loss", step, device=device.name)
@@ -134,10 +134,11 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
 def training_batch(
     family: Family, points: int, settings: TrainSettings, seed: int, step: int, device: str = "cpu"
 ) -> Episodes:
-    """The episodes of one step: a function of seed and step alone, at the size the curriculum has reached."""
+    """The episodes of one step: a function of seed and step alone, at the size the curriculum has reached, with
+    `points` points at most."""
     curriculum = settings.curriculum
     dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
-    size = curriculum.points.at(step, points + 1) if curriculum.points else points + 1
+    size = curriculum.points.at(step, points) if curriculum.points else points
     return family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
 
 
