@@ -121,6 +121,7 @@ FAMILIES = Registry(
         "combination": Entry("iclbench.families.combination:Combination", "CoQE's five fixed features"),
         "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
         "tabular": Entry("iclbench.families.tabular:Tabular", "episodes from real regression tables"),
+        "gp-mixture": Entry("iclbench.families.gp_mixture:GPMixture", "Gaussian processes with related datasets"),
     },
 )
 

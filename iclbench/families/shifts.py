@@ -15,6 +15,10 @@ others keep the task's own inputs.
 - `input-scale-C`, `weight-scale-C`: all inputs, all noiseless outputs scaled; `wide-query-C`: only the query (3 when
   not given);
 - `points-N`: N context examples instead of the trained number. The caller asks for them; sampling changes nothing.
+
+Gaussian processes (ICICL-TNP, section 4.1 and appendix G) have shifts of their own, see `iclbench.families.gp_mixture`:
+`ood-lengthscale`; one kernel for all episodes, `rbf-L` and `periodic-L`; related datasets of another process than the
+context's, `mismatch-rbf`, `mismatch-near`, `mismatch-far`, and `mismatch-same` beside them.
 """
 
 from __future__ import annotations
@@ -39,13 +43,20 @@ NUMBERED: dict[str, float | None] = {
     "input-scale": None,
     "weight-scale": None,
     "wide-query": 3.0,
+    "rbf": None,
+    "periodic": None,
     "points": None,
 }
 # Kinds whose inputs start from N(0, I) whatever the task's own inputs are.
 _ISOTROPIC = {"orthants", "orthogonal-query", "subspace", "subspace-random", "isotropic", "skewed"}
 # What any function of a vector can be evaluated under.
-FUNCTION_KINDS = frozenset(_ISOTROPIC | set(NUMBERED) | {"repeated-query"})
-KINDS = FUNCTION_KINDS | {"none"}
+FUNCTION_KINDS = frozenset(
+    _ISOTROPIC | {"noisy", "input-scale", "weight-scale", "wide-query", "points", "repeated-query"}
+)
+# What Gaussian processes can be evaluated under, and those of them that set related datasets against the context.
+MISMATCHES = frozenset({"mismatch-same", "mismatch-rbf", "mismatch-near", "mismatch-far"})
+PROCESS_KINDS = MISMATCHES | {"ood-lengthscale", "rbf", "periodic", "points"}
+KINDS = FUNCTION_KINDS | PROCESS_KINDS | {"none"}
 
 
 class Inputs(NamedTuple):

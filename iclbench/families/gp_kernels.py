@@ -1,0 +1,113 @@
+"""The stationary kernels of the Gaussian-process task, densely and as the cosine series that they are on an interval.
+
+RBF: exp(-d² / (2 l²)). Periodic: exp(-2 sin²(pi d / l) / lambda) with period l and lambda = ln 2, the default of the
+library that the paper's authors used. Both have variance 1.
+
+On inputs no further apart than `span` either kernel is sum_k p_k cos(k w d) with few terms and p_k >= 0. The periodic
+one is its own Fourier series with p_0 = I_0(1/lambda) e^(-1/lambda), p_k = 2 I_k(1/lambda) e^(-1/lambda) and
+w = 2 pi / l. The RBF kernel is repeated with a period so long that its copies do not reach the interval; the
+coefficients are then its spectral density (Poisson's summation). A draw of the process is a trigonometric polynomial
+with independent coefficients, and a Gram matrix has rank 2K + 1: neither sampling nor inference needs a dense Cholesky
+factor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.records import TensorRecord
+
+KERNELS = ("rbf", "periodic")
+RBF, PERIODIC = range(2)
+LAMBDA = math.log(2)
+# What the series may differ from the kernel by, at any distance within the span.
+TOLERANCE = 5e-10
+# How many lengthscales away an RBF kernel has fallen to it.
+REACH = math.sqrt(-2 * math.log(TOLERANCE))
+# Terms of the periodic kernel beyond the constant: what is left out is 4e-10.
+HARMONICS = 10
+
+
+def covariance(
+    kernel: Int[Tensor, " S"],
+    lengthscale: Float[Tensor, " S"],
+    a: Float[Tensor, "S N 1"],
+    b: Float[Tensor, "S P 1"],
+) -> Float[Tensor, "S N P"]:
+    """The kernel of every one of S processes between two sets of inputs, in float64."""
+    distance = a.double() - b.double().transpose(1, 2)
+    scale = lengthscale.double()[:, None, None]
+    rbf = torch.exp(-0.5 * (distance / scale).square())
+    periodic = torch.exp(-2 / LAMBDA * torch.sin(math.pi * distance / scale).square())
+    return torch.where((kernel == RBF)[:, None, None], rbf, periodic)
+
+
+@dataclass(frozen=True)
+class CosineSeries(TensorRecord):
+    """k(d) = sum over k from 0 to K of `power[:, k] cos(k frequency d)`, for S kernels at once, in float64."""
+
+    frequency: Float[Tensor, " S"]
+    power: Float[Tensor, "S terms"]
+
+    def covariance(self, distance: Float[Tensor, "*D"]) -> Float[Tensor, "S *D"]:
+        """Every kernel at the given distances."""
+        k = torch.arange(self.power.shape[1], dtype=torch.float64, device=distance.device)
+        angle = distance[..., None] * k
+        waves = torch.cos(self.frequency.view(-1, *[1] * angle.dim()) * angle)
+        return (waves * self.power.view(len(self.power), *[1] * distance.dim(), -1)).sum(-1)
+
+    def draw(self, x: Float[Tensor, "S N"], generator: torch.Generator) -> Float[Tensor, "S N"]:
+        """One function of each process at its inputs: Re sum_k c_k z^k with z = exp(i w x), by Horner's rule."""
+        device = self.power.device
+        pairs = torch.randn((*self.power.shape, 2), generator=generator, device=device, dtype=torch.float64)
+        c = torch.view_as_complex(pairs) * self.power.sqrt()
+        z = torch.polar(torch.ones_like(x), self.frequency.unsqueeze(1) * x)
+        total = c[:, -1:].expand_as(z)
+        for k in reversed(range(c.shape[1] - 1)):
+            total = torch.addcmul(c[:, k : k + 1], total, z)
+        return total.real
+
+
+def series_terms(kernel: int, shortest: float, span: float) -> int:
+    """K for lengthscales from `shortest` on."""
+    if kernel == PERIODIC:
+        return HARMONICS
+    # The spectral density falls as the kernel does, over 1/l instead of l.
+    return math.ceil(REACH * (span + REACH * shortest) / (2 * math.pi * shortest))
+
+
+def cosine_series(kernel: int, lengthscale: Float[Tensor, " S"], span: float, terms: int) -> CosineSeries:
+    """The series of one kind of kernel at S lengthscales, for distances up to `span` and K = `terms`."""
+    scale = lengthscale.double()
+    k = torch.arange(terms + 1, dtype=torch.float64, device=scale.device)
+    once = torch.where(k == 0, 1.0, 2.0)
+    if kernel == PERIODIC:
+        return CosineSeries(2 * math.pi / scale, (once * _bessel(k)).expand(len(scale), -1))
+    period = span + REACH * scale  # the tails of the copies do not reach the interval
+    frequency = 2 * math.pi / period
+    spectrum = torch.exp(-0.5 * (frequency * scale).unsqueeze(1).square() * k.square())
+    return CosineSeries(frequency, once * spectrum * (math.sqrt(2 * math.pi) * scale / period).unsqueeze(1))
+
+
+def series_of(
+    kernel: Int[Tensor, " S"], lengthscale: Float[Tensor, " S"], span: float, shortest: float
+) -> CosineSeries:
+    """The series of S processes of either kind, with as many terms as lengthscales from `shortest` on may need."""
+    terms = max(series_terms(kind, shortest, span) for kind in (RBF, PERIODIC))
+    rbf, periodic = (cosine_series(kind, lengthscale, span, terms) for kind in (RBF, PERIODIC))
+    return CosineSeries(
+        torch.where(kernel == RBF, rbf.frequency, periodic.frequency),
+        torch.where((kernel == RBF).unsqueeze(1), rbf.power, periodic.power),
+    )
+
+
+def _bessel(k: Float[Tensor, " terms"]) -> Float[Tensor, " terms"]:
+    """I_k(1/lambda) e^(-1/lambda)."""
+    from scipy.special import ive
+
+    return torch.as_tensor(ive(k.cpu().numpy(), 1 / LAMBDA)).to(k.device)

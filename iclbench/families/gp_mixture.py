@@ -1,0 +1,247 @@
+"""Gaussian processes of two kernel families with related datasets (ICICL-TNP, section 4.1 and appendix G).
+
+Per episode a kernel (RBF or periodic) and a log-uniform lengthscale; context and targets are one function of that
+process, every related dataset is another one. All outputs carry noise of standard deviation 0.2, the targets too.
+
+Draws go through the kernels' cosine series (`gp_kernels`), in float64: no covariance matrix is built. Kernel, context
+and targets are drawn first and then all related datasets that there can be, so that one seed gives the same function
+and the same first datasets however many of them are asked for.
+
+The authors draw one kernel, one context size and one number of related datasets per batch of 16; we draw them per
+episode, `per_batch = true` does as they did. Errors are divided by 1, the variance of the noiseless process: the zero
+predictor scores 1.04.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from iclbench.cards import NonNegativeFloat, PositiveInt, Strict
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
+from iclbench.families.base import Family
+from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF, series_of
+from iclbench.families.shifts import PROCESS_KINDS, Shift
+
+SHORTEST, LONGEST = 0.01, 1000.0
+Lengthscale = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
+Size = Annotated[int, Field(gt=0, le=100_000)]
+Edge = Annotated[float, Field(ge=-1000, le=1000)]
+
+# The context's process of the mismatch probe (appendix G.1.1), and that of the related datasets.
+MISMATCHED = {
+    "mismatch-same": (PERIODIC, 1.85),
+    "mismatch-rbf": (RBF, 0.52),
+    "mismatch-near": (PERIODIC, 1.76),
+    "mismatch-far": (PERIODIC, 0.28),
+}
+
+
+class GPParameters(Strict):
+    """`lengthscale` is the log-uniform range, `ood_lengthscale` how far the shift of that name reaches beyond it on
+    either side; `context_low` the smallest context; `related_points` the smallest and largest related dataset."""
+
+    kernels: tuple[Literal["rbf", "periodic"], ...] = Field(default=("rbf", "periodic"), strict=False, min_length=1)
+    lengthscale: tuple[Lengthscale, Lengthscale] = Field(default=(0.25, 4.0), strict=False)
+    ood_lengthscale: tuple[Lengthscale, Lengthscale] = Field(default=(0.1, 10.0), strict=False)
+    noise: NonNegativeFloat = 0.2
+    context_low: PositiveInt = 1
+    targets: Size = 128
+    max_related: Annotated[int, Field(ge=0, le=1000)] = 5
+    related_points: tuple[Size, Size] = Field(default=(64, 128), strict=False)
+    context_range: tuple[Edge, Edge] = Field(default=(-2.0, 2.0), strict=False)
+    target_range: tuple[Edge, Edge] = Field(default=(-4.0, 4.0), strict=False)
+    per_batch: bool = False
+
+    @model_validator(mode="after")
+    def _ordered(self) -> GPParameters:
+        for name in ("lengthscale", "related_points", "context_range", "target_range"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
+        if self.ood_lengthscale[0] >= self.lengthscale[0] or self.ood_lengthscale[1] <= self.lengthscale[1]:
+            raise ValueError("ood_lengthscale: expected a range that reaches beyond that of lengthscale on both sides")
+        return self
+
+
+@dataclass(frozen=True)
+class KernelPrior:
+    """Kernels of equal probability, and log l uniform over disjoint intervals (one number: an interval of length 0).
+
+    Attributes:
+        kernels: their indices in `KERNELS`.
+        intervals: of l, ascending.
+    """
+
+    kernels: tuple[int, ...]
+    intervals: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def only(cls, kernel: int, lengthscale: float) -> KernelPrior:
+        return cls((kernel,), ((lengthscale, lengthscale),))
+
+    @property
+    def shortest(self) -> float:
+        return self.intervals[0][0]
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
+        """Kernel and lengthscale of `count` processes; the numbers used up do not depend on the prior."""
+        u = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
+        kernels = torch.tensor(self.kernels, device=u.device)[(u[0] * len(self.kernels)).long()]
+        left = u[1] * sum(math.log(high / low) for low, high in self.intervals)
+        logarithm = torch.full_like(left, math.log(self.shortest))
+        for low, high in self.intervals:
+            logarithm = torch.where(left >= 0, math.log(low) + left, logarithm)
+            left = left - math.log(high / low)
+        return kernels, logarithm.exp()
+
+
+@dataclass(frozen=True)
+class Process:
+    """Kernel and lengthscale of every episode, and the shortest lengthscale that there can be."""
+
+    kernel: Int[Tensor, " B"]
+    lengthscale: Float[Tensor, " B"]
+    shortest: float
+
+    @classmethod
+    def same(cls, episodes: int, kernel: int, lengthscale: float, device: torch.device) -> Process:
+        """One kernel for all."""
+        scales = torch.full((episodes,), lengthscale, dtype=torch.float64, device=device)
+        return cls(torch.full((episodes,), kernel, device=device), scales, lengthscale)
+
+
+class GPMixture(Family):
+    """See the module; `points` is the largest context, under `points-N` every context has exactly N points."""
+
+    Parameters = GPParameters
+    questions = frozenset({"targets"})
+    shift_kinds = PROCESS_KINDS
+    parameters: GPParameters
+
+    def __init__(self, parameters: GPParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        self.related_sets = parameters.max_related
+
+    @property
+    def x_dim(self) -> int:
+        return 1
+
+    @property
+    def span(self) -> float:
+        """The largest distance between two inputs of an episode."""
+        edges = (*self.parameters.context_range, *self.parameters.target_range)
+        return max(edges) - min(edges)
+
+    def parse_shift(self, name: str) -> Shift:
+        named = super().parse_shift(name)
+        if named.kind in KERNELS and not SHORTEST <= named.value <= LONGEST:
+            raise UsageError(f"shift '{name}': expected a lengthscale from {SHORTEST:g} to {LONGEST:g}")
+        return named
+
+    def prior(self, shift: str = "none") -> KernelPrior:
+        """What the context's kernel is drawn from under a shift."""
+        named = self.parse_shift(shift)
+        if named.kind in MISMATCHED:
+            return KernelPrior.only(PERIODIC, 1.85)
+        if named.kind in KERNELS:
+            return KernelPrior.only(KERNELS.index(named.kind), named.value)
+        (low, high), (lowest, highest) = self.parameters.lengthscale, self.parameters.ood_lengthscale
+        intervals = ((lowest, low), (high, highest)) if named.kind == "ood-lengthscale" else ((low, high),)
+        return KernelPrior(tuple(KERNELS.index(name) for name in self.parameters.kernels), intervals)
+
+    def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
+        """Episodes by kernel."""
+        return {name: episodes.truth["kernel"] == index for index, name in enumerate(KERNELS)}
+
+    def display_inputs(self) -> Float[Tensor, "points 1"]:
+        low, high = self.parameters.target_range
+        return torch.linspace(low, high, 161).unsqueeze(1)
+
+    def sample(
+        self,
+        episodes: int,
+        points: int,
+        generator: torch.Generator,
+        *,
+        active_dims: int | None = None,
+        shift: str = "none",
+        related: int | None = None,
+    ) -> Episodes:
+        named, prior = self.parse_shift(shift), self.prior(shift)
+        chosen, width = self.parameters, named.examples or points
+        draws = 1 if chosen.per_batch else episodes
+        kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator))
+        process = Process(kernel, lengthscale, prior.shortest)
+        low = width if named.examples else min(chosen.context_low, width)
+        sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
+        inside = _uniform((episodes, 1, width), chosen.context_range, generator)
+        asked = _uniform((episodes, 1, chosen.targets), chosen.target_range, generator)
+        grid = self.display_inputs().to(inside).mT.expand(episodes, 1, -1)
+        x, shown = torch.cat([inside, asked], -1), grid.shape[-1]
+        values, display = self._functions(process, torch.cat([x, grid], -1), generator).tensor_split([-shown], -1)
+        every = self._observe(x, values, generator).map(lambda t: t[:, 0])
+        targets = every.span(width)
+        truth = {"kernel": kernel, "lengthscale": lengthscale, "display": display.float().mT}
+        if named.kind in MISMATCHED:
+            process = Process.same(episodes, *MISMATCHED[named.kind], generator.device)
+        return Episodes(
+            context=_first(every.span(0, width), sizes[:, 0]),
+            targets=targets,
+            scored=targets.mask,
+            related=self._related(process, draws, related, generator),
+            truth=truth,
+        )
+
+    def _related(self, process: Process, draws: int, asked: int | None, generator: torch.Generator) -> Points | None:
+        """All related datasets that there can be, those beyond the number asked for (None: drawn) masked."""
+        sets, (low, high), episodes = self.related_sets, self.parameters.related_points, len(process.kernel)
+        if not sets:
+            return None
+        numbers = _integers((draws, 1), 0, sets, generator).expand(episodes, 1)
+        if asked is not None:
+            numbers = torch.full_like(numbers, asked)
+        sizes = _integers((episodes, sets), low, high, generator)
+        x = _uniform((episodes, sets, high), self.parameters.target_range, generator)
+        present = torch.arange(sets, device=numbers.device) < numbers
+        values = self._functions(process, x, generator)
+        return _first(self._observe(x, values, generator), sizes * present)
+
+    def _functions(
+        self, process: Process, x: Float[Tensor, "B S N"], generator: torch.Generator
+    ) -> Float[Tensor, "B S N"]:
+        """S functions of every process at their inputs, in float64."""
+        episodes, sets, _ = x.shape
+        series = series_of(process.kernel, process.lengthscale, self.span, process.shortest)
+        series = series.map(lambda t: t.repeat_interleave(sets, 0))
+        return series.draw(x.double().flatten(0, 1), generator).unflatten(0, (episodes, sets))
+
+    def _observe(self, x: Float[Tensor, "B S N"], values: Float[Tensor, "B S N"], generator: torch.Generator) -> Points:
+        """Points with noise in their outputs."""
+        noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=values.dtype)
+        y = (values + self.parameters.noise * noise).float()
+        return Points.full(x.unsqueeze(-1), y.unsqueeze(-1))
+
+
+def _uniform(shape: tuple[int, ...], edges: tuple[float, float], generator: torch.Generator) -> Tensor:
+    low, high = edges
+    return low + (high - low) * torch.rand(shape, generator=generator, device=generator.device)
+
+
+def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> Tensor:
+    """Uniform whole numbers, both ends included."""
+    return torch.randint(low, high + 1, shape, generator=generator, device=generator.device)
+
+
+def _first(points: Points, sizes: Int[Tensor, "*B"]) -> Points:
+    """Only the first so many points of every set; the others are 0 and masked."""
+    mask = torch.arange(points.count, device=sizes.device) < sizes.unsqueeze(-1)
+    return Points(points.x * mask.unsqueeze(-1), points.y * mask.unsqueeze(-1), mask)
