@@ -1,4 +1,4 @@
-"""Gaussian processes of two kernel families with related datasets (ICICL-TNP, section 4.1 and appendix G).
+"""Gaussian processes of two kernel families with related datasets (ICICL-TNP, section 5.1 and appendix G.1).
 
 Per episode a kernel (RBF or periodic) and a log-uniform lengthscale; context and targets are one function of that
 process, every related dataset is another one. All outputs carry noise of standard deviation 0.2, the targets too.
