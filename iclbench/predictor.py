@@ -50,7 +50,7 @@ class Predictor:
 
     order: ClassVar[Literal["causal", "set"]] = "set"
     heads: ClassVar[tuple[str, ...]] = ("point",)
-    uses_related: ClassVar[bool] = False
+    uses_related: bool = False
     removes_points: ClassVar[bool] = False
     longest: int | None = None
 

@@ -1,8 +1,9 @@
 """The schema of the result tables and the only door to parquet.
 
-Three tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
+Four tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
 what is measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are
-tested paired. Nothing here imports torch, and no file carries a time stamp.
+tested paired, `examples` a few episodes and what was predicted for them, to be drawn. Nothing here imports torch, and
+no file carries a time stamp.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from iclbench.files import atomic
 
 log = logging.getLogger("iclbench")
 
-TableName = Literal["values", "costs", "errors"]
+TableName = Literal["values", "costs", "errors", "examples"]
 
 # name -> (pandas dtype, may be missing, meaning)
 VALUES: dict[str, tuple[str, bool, str]] = {
@@ -35,11 +36,16 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
     "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
     "evaluator": ("string", False, "question or test: next, targets, icl, iwl, probe, gamma_search, train, ..."),
-    "axis": ("string", True, "name of a further coordinate: layer, gd_step, gamma, train_step, passes, demo_seed"),
+    "axis": (
+        "string",
+        True,
+        "name of a further coordinate: layer, gd_step, gamma, train_step, passes, demo_seed; n_context (upper end of a "
+        "bin of context sizes: 4, 16, 64, ...); stratum:NAME (only the episodes of that kind)",
+    ),
     "axis_value": ("Float64", True, "that coordinate"),
     "n_context": ("Int64", True, "context points the prediction was conditioned on"),
     "n_related": ("Int64", True, "related datasets"),
-    "metric": ("string", False, "squared_error, log_likelihood, accuracy, loss, auc, score, ..."),
+    "metric": ("string", False, "squared_error, log_likelihood, covered_50, gap, accuracy, loss, auc, score, ..."),
     "value": ("Float64", True, "mean over episodes, divided by the normaliser; missing when the cell failed"),
     "low": ("Float64", True, "lower end of the interval"),
     "high": ("Float64", True, "upper end of the interval"),
@@ -75,12 +81,41 @@ ERRORS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
     "metric": ("string", False, "as in values"),
-    "n_context": ("Int64", True, "as in values"),
+    "n_context": ("Int64", True, "context points of this episode"),
+    "n_related": ("Int64", True, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
     "value": ("Float64", False, "the episode's score, divided by the normaliser"),
 }
 
-SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {"values": VALUES, "costs": COSTS, "errors": ERRORS}
+EXAMPLES: dict[str, tuple[str, bool, str]] = {
+    "run": ("string", False, "as in values; 'prompts' for the points of the episode itself"),
+    "task": ("string", False, "as in values"),
+    "contestant": ("string", False, "as in values; 'prompts' for the points of the episode itself"),
+    "kind": ("string", False, "as in values, or prompts"),
+    "preset": ("string", False, "as in values"),
+    "seed": ("Int64", True, "as in values"),
+    "shift": ("string", False, "as in values"),
+    "prompt_set": ("string", False, "as in values"),
+    "episode": ("Int64", False, "index within the prompt set"),
+    "n_related": ("Int64", True, "related datasets that the prediction was given"),
+    "role": ("string", False, "context, related, target, function (the true values) or predicted"),
+    "set": ("Int64", True, "which of the related datasets, from 0"),
+    "point": ("Int64", False, "index of the point"),
+    "x1": ("Float64", False, "first coordinate of the input"),
+    "x2": ("Float64", True, "second coordinate"),
+    "output": ("Int64", False, "output dimension, from 0"),
+    "value": ("Float64", False, "the output, or the mean that was predicted"),
+    "low": ("Float64", True, "lower end of the central 90 % interval that was predicted"),
+    "high": ("Float64", True, "upper end"),
+    "version": ("string", False, "version of iclbench"),
+}
+
+SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {
+    "values": VALUES,
+    "costs": COSTS,
+    "errors": ERRORS,
+    "examples": EXAMPLES,
+}
 
 # A row is told apart from all others by these columns.
 _KEYS: dict[TableName, list[str]] = {
@@ -100,7 +135,8 @@ _KEYS: dict[TableName, list[str]] = {
         "prompt_set",
     ],
     "costs": ["run", "task", "preset", "phase", "n_points", "metric", "device", "threads", "n_episodes"],
-    "errors": ["run", "prompt_set", "metric", "n_context", "episode"],
+    "errors": ["run", "prompt_set", "metric", "n_context", "n_related", "episode"],
+    "examples": ["run", "prompt_set", "episode", "n_related", "role", "set", "point", "output"],
 }
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 

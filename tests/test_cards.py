@@ -183,7 +183,7 @@ def test_a_family_may_be_a_class_of_another_package(tmp_path):
         ({"presets__smoke__backbones": {"gpt2": {"width": math.nan}}}, "expected a finite number for 'width'"),
         ({"baselines": "zero"}, "baselines: expected a valid list, got 'zero'"),
         ({"baselines": [1]}, "baselines.0: expected a valid string, got 1"),
-        ({"published": [{"contestant": "x"}]}, "published.0.n_context: expected .*missing"),
+        ({"published": [{"contestant": "x"}]}, "published.0.value: expected .*missing"),
         ({"a\nb": 1}, "unknown key 'a b'"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The table that ends an evaluation: every contestant's error at a few context sizes, best first."""
+"""The table that ends an evaluation: every contestant's error at a few context sizes, or its log-likelihood by the
+number of related datasets, best first."""
 
 from __future__ import annotations
 
@@ -54,6 +55,8 @@ def print_tables(
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes."""
+    if values["evaluator"].eq("targets").any():
+        return targets_board(values)
     ok = values[(values["status"] == "ok") & values["evaluator"].eq("next")]
     curves = ok[ok["metric"].eq("squared_error")]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
@@ -66,9 +69,40 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
         cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
         sparse = "*" if len(mine) < full else ""
-        named = {"oracle": f"{run} (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
-        rows.append([named + sparse, _interval(areas.loc[run]), f"{scores[run]:.3f}" if run in scores else "", *cells])
+        rows.append(
+            [
+                _named(run, kind) + sparse,
+                _interval(areas.loc[run]),
+                f"{scores[run]:.3f}" if run in scores else "",
+                *cells,
+            ]
+        )
     return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
+
+
+def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: contestants by their log-likelihood, with as many related datasets as they use; those that
+    predict points only follow, by their error."""
+    ok = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
+    likelihood, error, gap = (ok[ok["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
+    counts = sorted(int(n) for n in ok.index.unique("n_related"))
+    best = likelihood["value"].groupby("run").max().sort_values(ascending=False)
+    points_only = error["value"].groupby("run").min().drop(best.index, errors="ignore").sort_values()
+    rows = []
+    for run in [str(name) for name in [*best.index, *points_only.index]]:
+        kind = ok.loc[run]["kind"].iloc[0]
+        cells = [f"{likelihood.loc[(run, n), 'value']:.3f}" if (run, n) in likelihood.index else "" for n in counts]
+        most = max(n for n in counts if (run, n) in error.index)
+        own = gap.loc[(run, most)] if (run, most) in gap.index else None
+        rows.append(
+            [_named(run, kind), *cells, "" if own is None else _interval(own), short(error.loc[(run, most), "value"])]
+        )
+    related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else ["log-likelihood"]
+    return ["contestant", *related, "gap to the oracle", "squared error"], rows
+
+
+def _named(run: str, kind: str) -> str:
+    return {"oracle": run + " (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
 
 
 def _spread(curves: pd.DataFrame, count: int) -> list[int]:

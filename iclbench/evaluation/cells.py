@@ -1,8 +1,8 @@
 """Evaluation cells: one contestant on one prompt set, computed once and kept.
 
-A cell is three files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{errors,costs,values}.parquet`, each written atomically
-and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on. A failed cell
-is a row with a reason and is tried again on the next call.
+A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`, each written
+atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on. A
+failed cell is a row with a reason and is tried again on the next call.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
             curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
         return {
             "errors": _error_rows(contestant, prompts, curve),
-            "costs": _cost_rows(contestant, prompts, cost),
+            "costs": cost_rows(contestant, prompts, cost),
             "values": _value_rows(contestant, prompts, curve),
         }
 
@@ -149,7 +149,7 @@ def _error_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> pd.
     return pd.concat(frames, ignore_index=True)
 
 
-def _cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows:
+def cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows:
     """Seconds and peak memory; only where the distribution is the task's own, since a shift costs the same."""
     if prompts.shift != "none" and not prompts.shift.startswith("points-"):
         return []

@@ -36,6 +36,7 @@ class Contestant:
         identity: hash of everything its answers depend on besides the prompt set.
         seed: seed of the run, None where nothing was trained.
         prefixes: context sizes to be asked, None for all.
+        episodes: how many episodes of a prompt set are asked, from the first; None for all.
         device: where it computes.
         libraries: versions that its answers may depend on, recorded in the file.
     """
@@ -47,6 +48,7 @@ class Contestant:
     identity: str
     seed: int | None = None
     prefixes: list[int] | None = None
+    episodes: int | None = None
     device: str = "cpu"
     libraries: dict[str, str] = field(default_factory=dict)
 
@@ -92,4 +94,5 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         }
     )
     kind = "oracle" if name in task.oracles else "baseline"
-    return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, libraries=versions)
+    episodes = getattr(settings, "episodes", None) or None
+    return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, episodes=episodes, libraries=versions)

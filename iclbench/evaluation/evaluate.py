@@ -9,7 +9,7 @@ from pathlib import Path
 from iclbench import __version__, tables
 from iclbench.config import TaskConfig
 from iclbench.errors import UsageError
-from iclbench.evaluation import cells, contestants
+from iclbench.evaluation import cells, contestants, examples, gaps, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
@@ -81,13 +81,18 @@ def evaluate(
     write_published(results, task)
     asked = [PromptSet(task, run.config.preset, shift, seed, data_dir, family) for shift in shifts]
     refuse_too_long(model, max(prompts.context_points for prompts in asked))
+    score = targets.evaluate_targets if task.question == "targets" else cells.evaluate_cell
     for prompts in asked:
         field = [model, *contestants.baselines(prompts, baseline_names)]
         for contestant in field:
             cached = cells.is_done(results, contestant, prompts)
-            reason = None if cached else cells.evaluate_cell(results, contestant, prompts)
+            reason = None if cached else score(results, contestant, prompts)
             yield Cell(contestant, prompts, cached, reason)
-        cells.write_scores(results, prompts)
+        if task.question == "targets":
+            gaps.write_gaps(results, prompts)
+            examples.write_prompts(results, prompts)
+        else:
+            cells.write_scores(results, prompts)
 
 
 def refuse_too_long(model: Contestant, examples: int) -> None:
@@ -107,7 +112,8 @@ def write_published(results: Path, task: TaskConfig) -> None:
             "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
             "kind": "published", "preset": p.preset, "shift": p.shift, "evaluator": task.question,
             "n_context": p.n_context, "n_related": p.n_related, "metric": p.metric, "value": p.value, "low": p.low,
-            "high": p.high, "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card, "version": __version__,
+            "high": p.high, "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card,
+            "version": __version__,
         }
         for p in task.published
     ]  # fmt: skip

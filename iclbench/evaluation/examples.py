@@ -1,0 +1,127 @@
+"""A few episodes of a prompt set and what was predicted for them, kept to be drawn in a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench import __version__, tables
+from iclbench.episodes import Episodes, Points
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.predictions import Gaussian, Mixture, Point, Prediction
+from iclbench.predictor import Oracle
+from iclbench.runs import writing
+
+EPISODES = 4
+# Half-width of the central 90 % interval of a standard normal.
+_WIDTH = 1.6448536269514722
+
+
+def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
+    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used."""
+    inputs = prompts.family.display_inputs()
+    if inputs is None:
+        return tables.frame("examples", [])
+    episodes = prompts.episodes[:EPISODES].to(contestant.device)
+    predictor = contestant.predictor
+    informed = predictor.informed(episodes.truth) if isinstance(predictor, Oracle) else predictor
+    most = prompts.family.related_sets if predictor.uses_related else 0
+    counts = sorted({0, min(1, most), most})
+    x = inputs.to(contestant.device).expand(len(episodes), -1, -1)
+    shared = _shared(prompts) | {
+        "run": contestant.run,
+        "contestant": contestant.name,
+        "kind": contestant.kind,
+        "seed": contestant.seed,
+    }
+    frames = []
+    with torch.inference_mode():
+        answers = informed.predict_by_related(episodes.context, x, episodes.related, counts)
+        for count, answer in zip(counts, answers, strict=True):
+            mean, half = _interval(answer)
+            band = {} if half is None else {"low": mean - half, "high": mean + half}
+            frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
+    return tables.frame("examples", pd.concat(frames, ignore_index=True))
+
+
+def write_prompts(results: Path, prompts: PromptSet) -> None:
+    """The points of the episodes themselves; nothing where the family does not say at which inputs to draw."""
+    inputs = prompts.family.display_inputs()
+    path = results / "tables" / prompts.id / "prompts.examples.parquet"
+    if inputs is None or path.exists():
+        return
+    with writing(results):
+        tables.write("examples", _points(prompts.episodes[:EPISODES], inputs, prompts), path, {})
+
+
+def _points(episodes: Episodes, inputs: Float[Tensor, "points Dx"], prompts: PromptSet) -> pd.DataFrame:
+    shared = _shared(prompts) | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
+    frames = [
+        _of_set(shared | {"role": "context"}, episodes.context),
+        _of_set(shared | {"role": "target"}, episodes.asked),
+    ]
+    for index in range(0 if episodes.related is None else episodes.related.mask.shape[1]):
+        one = episodes.related.map(lambda t: t[:, index])  # type: ignore[union-attr]  # noqa: B023
+        frames.append(_of_set(shared | {"role": "related", "set": index}, one))
+    if "display" in episodes.truth:
+        x = inputs.expand(len(episodes), -1, -1)
+        frames.append(_rows(shared | {"role": "function"}, x, episodes.truth["display"]))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _shared(prompts: PromptSet) -> dict[str, object]:
+    return {
+        "task": prompts.task.name,
+        "preset": prompts.preset,
+        "shift": prompts.shift,
+        "prompt_set": prompts.id,
+        "version": __version__,
+    }
+
+
+def _interval(answer: Prediction) -> tuple[Tensor, Tensor | None]:
+    """Mean, and half the width of the central 90 % interval of the Gaussian with the same moments."""
+    match answer:
+        case Gaussian() | Mixture():
+            return answer.mean, _WIDTH * answer.std
+        case Point():
+            return answer.mean, None
+    raise TypeError(f"{type(answer).__name__} cannot be drawn over inputs")
+
+
+def _of_set(shared: dict[str, object], points: Points) -> pd.DataFrame:
+    return _rows(shared, points.x, points.y, points.mask)
+
+
+def _rows(
+    shared: dict[str, object],
+    x: Float[Tensor, "B N Dx"],
+    y: Float[Tensor, "B N Dy"],
+    mask: Tensor | None = None,
+    **band: Float[Tensor, "B N Dy"],
+) -> pd.DataFrame:
+    """One row per valid point and output dimension."""
+    batch, points, outputs = y.shape
+    episode, point, output = np.indices((batch, points, outputs)).reshape(3, -1)
+    there = np.ones(len(episode), dtype=bool)
+    if mask is not None:
+        there = mask.cpu().numpy()[episode, point]
+    at = (episode[there], point[there])
+    inputs = x.cpu().numpy()[at]
+    columns: dict[str, object] = shared | {
+        "episode": at[0],
+        "point": at[1],
+        "x1": inputs[:, 0],
+        "x2": inputs[:, 1] if inputs.shape[1] > 1 else None,
+        "output": output[there],
+    }
+    for name, values in {"value": y, **band}.items():
+        columns[name] = values.cpu().numpy()[(*at, output[there])]
+    frame = pd.DataFrame(columns).reindex(columns=list(tables.EXAMPLES))
+    return frame.astype({name: dtype for name, (dtype, _, _) in tables.EXAMPLES.items()})

@@ -1,0 +1,54 @@
+"""The gap to the oracle: how much log-likelihood a contestant leaves on the table, paired per episode.
+
+The oracle knows what the contestants have to infer, so the gap is what its knowledge is worth plus what the contestant
+makes of the data; the gap of a Bayes-optimal predictor that has to infer it, too, is its first part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from iclbench import tables
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.targets import mean_rows
+from iclbench.runs import writing
+
+_SHARED = [
+    "run", "task", "family", "contestant", "kind", "preset", "seed", "shift", "evaluator", "prompt_set", "card",
+    "status", "version",
+]  # fmt: skip
+
+
+def write_gaps(results: Path, prompts: PromptSet) -> None:
+    """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
+    the same episodes; no file where the task has no oracle or it was not asked."""
+    folder = results / "tables" / prompts.id
+    path = folder / "summary" / "gaps.values.parquet"
+    errors = tables.read_all("errors", folder).query("metric == 'log_likelihood'")
+    oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
+    ceiling = errors[errors["run"] == oracle].set_index("episode")["value"]
+    if ceiling.empty:
+        path.unlink(missing_ok=True)
+        return
+    best = np.full(len(prompts.episodes), np.nan)
+    best[ceiling.index.to_numpy(int)] = ceiling.to_numpy(float)
+    values = tables.read_all("values", folder).query("status == 'ok' and metric == 'log_likelihood'")
+    rows: list[dict[str, object]] = []
+    for run, own in errors.groupby("run"):
+        known = values[values["run"] == run]
+        if run == oracle or known.empty:
+            continue
+        counts = tuple(sorted(int(n) for n in own["n_related"].unique()))
+        gaps = np.full((len(best), len(counts)), np.nan)
+        columns = own["n_related"].map({n: i for i, n in enumerate(counts)}).to_numpy(int)
+        episodes = own["episode"].to_numpy(int)
+        gaps[episodes, columns] = best[episodes] - own["value"].to_numpy(float)
+        shared = {str(name): value for name, value in known.iloc[0][_SHARED].dropna().items()}
+        rows += mean_rows(shared | {"metric": "gap", "normaliser": 1.0}, prompts, counts, gaps)
+    if not rows:
+        path.unlink(missing_ok=True)
+        return
+    with writing(results):
+        tables.write("values", rows, path, {"oracle": oracle})
