@@ -132,6 +132,15 @@ BACKBONES = Registry(
         "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
         "s4": Entry("iclbench.backbones.s4:S4", "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)"),
         "s4d": Entry("iclbench.backbones.s4:S4D", "diagonal state spaces (Gu et al. 2022)"),
+        "lbanp": Entry("iclbench.backbones.lbanp:LBANP", "latent bottlenecked attentive NP (Feng et al. 2022)"),
+        "cmanp": Entry("iclbench.backbones.cmanp:CMANP", "constant-memory attentive NP (Feng et al. 2023)"),
+        "cnp": Entry("iclbench.backbones.cnp:CNP", "conditional neural process (Garnelo et al. 2018)"),
+        "icicl-cnp": Entry("iclbench.backbones.cnp:ICICLCNP", "CNP that also reads related datasets"),
+        "tnp": Entry("iclbench.backbones.tnp:TNP", "transformer neural process (Nguyen and Grover 2022)"),
+        "pt-tnp": Entry("iclbench.backbones.pt_tnp:PTTNP", "TNP through pseudo-tokens (Feng et al. 2023)"),
+        "icicl-tnp": Entry(
+            "iclbench.backbones.icicl_tnp:ICICLTNP", "pseudo-token TNP that also reads related datasets"
+        ),
     },
 )
 

@@ -16,6 +16,19 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
     "s4d": [{"layers": 2, "width": 8, "state": 8}],
+    "lbanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3}],
+    "cmanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2}],
+    "cnp": [{"width": 8}],
+    "icicl-cnp": [{"width": 8}],
+    "tnp": [{"layers": 2, "width": 16, "heads": 2, "fourier": 2}],
+    "pt-tnp": [
+        {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5},
+        {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "style": "ist"},
+    ],
+    "icicl-tnp": [
+        {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "related_pseudo_tokens": 4},
+        {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "coupling": "direct"},
+    ],
 }
 CASES = [
     (name, settings, head)

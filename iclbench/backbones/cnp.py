@@ -1,0 +1,110 @@
+"""Conditional neural processes (Garnelo et al. 2018): a set is the mean of its points' representations.
+
+`icicl_cnp` (ICICL-TNP paper, appendix F and figure 11) summarises related datasets in the same way and takes the mean
+over them; target, context and related datasets are concatenated, zeros standing for what is not there.
+
+The state is a sum and a count per set: constant memory, and points can be added and removed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.perceptron import perceptron
+from iclbench.backbones.set_backbone import SetBackbone, SetSettings
+from iclbench.episodes import Points
+from iclbench.predictions import Prediction
+from iclbench.predictor import State
+
+HIDDEN_LAYERS = 5
+
+
+@dataclass(frozen=True)
+class SummedPoints(State):
+    """Sum of the representations of the context, the number of its points, and what the related datasets say."""
+
+    total: Float[Tensor, "B D"]
+    count: Int[Tensor, " B"]
+    related: Float[Tensor, "B Dr"]
+
+
+class CNP(SetBackbone):
+    """Mean over the context, then a decoder of (mean, x)."""
+
+    Settings = SetSettings
+    removes_points = True
+
+    def __init__(self, settings: SetSettings, shape: TaskShape, summaries: int = 1) -> None:
+        width = settings.width
+        super().__init__(settings, shape, summaries * width + shape.x_dim * (1 + 2 * settings.fourier))
+        inputs = self.x_features_dim + self.y_features_dim
+        self.encoder = perceptron(inputs, *[width] * HIDDEN_LAYERS, width)
+
+    def represent(self, points: Points) -> Float[Tensor, "*sets N D"]:
+        """A vector for each point, 0 where none is."""
+        each = self.encoder(torch.cat([self.x_features(points.x), self.y_features(points.y)], -1))
+        return each * points.mask.unsqueeze(-1)
+
+    def summarise(self, related: Points | None, like: Float[Tensor, "B D"]) -> Float[Tensor, "B Dr"]:
+        """What the related datasets say, of width 0 for a model that ignores them."""
+        return like[:, :0]
+
+    def condition(self, context: Points, related: Points | None = None) -> SummedPoints:
+        total = self.represent(context).sum(1)
+        return SummedPoints(total, context.counts, self.summarise(related, total))
+
+    def query(self, state: SummedPoints, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        mean = _mean(state.total, state.count)
+        summary = torch.cat([mean, state.related], -1).unsqueeze(1).expand(-1, x.shape[1], -1)
+        return self.decode(torch.cat([summary, self.x_features(x)], -1))
+
+    def update(self, state: SummedPoints, points: Points) -> SummedPoints:
+        total = state.total + self.represent(points).sum(1)
+        return replace(state, total=total, count=state.count + points.counts)
+
+    def remove(self, state: SummedPoints, points: Points) -> SummedPoints:
+        """The state before these points came; who removes what was never there gets what they ask for."""
+        total = state.total - self.represent(points).sum(1)
+        return replace(state, total=total, count=state.count - points.counts)
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "B P Dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        """All prefixes in one pass, by running sums."""
+        x = points.x if x_query is None else x_query
+        each = self.represent(points)
+        total, count = each.cumsum(1) - each, points.mask.cumsum(1) - points.mask.long()
+        related_part = self.summarise(related, each.sum(1)).unsqueeze(1).expand(-1, x.shape[1], -1)
+        mean = _mean(total, count)[:, : x.shape[1]]
+        answer = self.decode(torch.cat([mean, related_part, self.x_features(x)], -1))
+        return answer if prefixes is None else answer.at(torch.tensor(list(prefixes)))
+
+
+class ICICLCNP(CNP):
+    """A CNP with the mean over related datasets, each the mean over its points, beside that of the context."""
+
+    def __init__(self, settings: SetSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape, summaries=2)
+        self.uses_related = shape.related > 0
+
+    def summarise(self, related: Points | None, like: Float[Tensor, "B D"]) -> Float[Tensor, "B Dr"]:
+        if related is None or not self.uses_related:
+            return torch.zeros_like(like)
+        means = _mean(self.represent(related).sum(2), related.mask.sum(-1))
+        return _mean(means.sum(1), related.mask.any(-1).sum(1))
+
+
+def _mean(total: Float[Tensor, "*sets D"], count: Int[Tensor, " *sets"]) -> Float[Tensor, "*sets D"]:
+    """0 where there is nothing to average."""
+    return total / count.clamp(min=1).unsqueeze(-1)

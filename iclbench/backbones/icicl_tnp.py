@@ -1,0 +1,136 @@
+"""In-context in-context learning: a pseudo-token TNP that also conditions on related datasets (ICICL-TNP paper, section
+3 and figure 1).
+
+Every related dataset j has pseudo-tokens U_j of its own, which start from one learned set. They read their dataset, are
+told of the context by its pseudo-tokens U, and tell U what they found; targets read U. `coupling="direct"` is our
+reading of the alternative of figure 10, which the text does not determine: datasets are summarised each on its own, and
+targets read U and all U_j. The paper finds both equally good.
+
+Without related datasets both are a PT-TNP. An absent dataset is masked as keys and costs nothing on a CPU, where rows
+of absent datasets are left out; on an accelerator, that would mean to wait for the device at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from iclbench.backbones.attention import KeysValues
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
+from iclbench.cards import PositiveInt
+from iclbench.episodes import Points
+
+
+class ICICLTNPSettings(TransformerSettings):
+    """`pseudo_tokens` is M, `related_pseudo_tokens` M_ic (None: as many)."""
+
+    pseudo_tokens: PositiveInt = 32
+    related_pseudo_tokens: PositiveInt | None = None
+    coupling: Literal["paper", "direct"] = "paper"
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """Related datasets as rows, one after the other, those of one episode together.
+
+    Attributes:
+        points: `(rows, N, dim)`.
+        place: which of the B * J places of the batch a row has.
+        present: which datasets are there at all.
+    """
+
+    points: Points
+    place: Int[Tensor, " rows"]
+    present: Bool[Tensor, "B J"]
+
+    @classmethod
+    def of(cls, related: Points | None) -> _Sets | None:
+        """None where there is nothing to read."""
+        if related is None or 0 in related.mask.shape:
+            return None
+        present = related.mask.any(-1)
+        rows = related.map(lambda t: t.flatten(0, 1))
+        if present.device.type != "cpu":
+            return cls(rows, torch.arange(present.numel(), device=present.device), present)
+        place = present.flatten().nonzero().squeeze(1)
+        return cls(rows[place], place, present) if len(place) else None
+
+    @property
+    def episode(self) -> Int[Tensor, " rows"]:
+        """The episode that a row belongs to."""
+        return self.place // self.present.shape[1]
+
+    def by_episode(self, data: KeysValues) -> KeysValues:
+        """Keys and values of all datasets of an episode side by side, absent ones masked."""
+        mask = self.present.repeat_interleave(data.keys.shape[2], 1)
+        return KeysValues(self._side_by_side(data.keys), self._side_by_side(data.values), mask)
+
+    def _side_by_side(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
+        if len(self.place) < self.present.numel():
+            t = t.new_zeros(self.present.numel(), *t.shape[1:]).index_copy(0, self.place, t)
+        return t.unflatten(0, self.present.shape).transpose(1, 2).flatten(2, 3)
+
+
+class ICICLTNP(TransformerNP):
+    """Per layer, with `coupling="paper"`:
+
+    1. U_j <- CA(U_j, Z_j) for every related dataset, U <- CA(U, Zc), same weights;
+    2. U_j <- CA(U_j, U);
+    3. U_j <- SA(U_j), U <- SA(U), same weights;
+    4. U <- CA(U, all U_j);
+    5. Zt <- CA(Zt, U).
+
+    With `coupling="direct"` steps 2 and 4 are left out, and in 5 targets read U and all U_j.
+    """
+
+    Settings = ICICLTNPSettings
+
+    def __init__(self, settings: ICICLTNPSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.uses_related = shape.related > 0
+        related = settings.related_pseudo_tokens or settings.pseudo_tokens
+        self.pseudo_tokens = nn.Parameter(torch.randn(settings.pseudo_tokens, settings.width))
+        self.related_pseudo_tokens = nn.Parameter(torch.randn(related, settings.width))
+        self.from_data = self.stack()
+        self.among = self.stack()
+        if settings.coupling == "paper":
+            self.from_context = self.stack()
+            self.from_related = self.stack()
+
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+        u, z = self.pseudo_tokens.expand(len(context), -1, -1), self.embed(context)
+        sets = _Sets.of(related)
+        if sets is not None:
+            u_sets, z_sets = self.related_pseudo_tokens.expand(len(sets.points), -1, -1), self.embed(sets.points)
+        paper = self.settings.coupling == "paper"
+        target: Any
+        from_context: Any
+        from_related: Any
+        for layer, target in enumerate(self.targets):
+            from_data, among = self.from_data[layer], self.among[layer]
+            u = from_data(u, z, context.mask)
+            if sets is not None:
+                u_sets = from_data(u_sets, z_sets, sets.points.mask)
+                if paper:
+                    from_context = self.from_context[layer]
+                    u_sets = from_context.attend(u_sets, from_context.keys(u)[sets.episode])
+                u_sets = among(u_sets)
+            u = among(u)
+            if sets is not None and paper:
+                from_related = self.from_related[layer]
+                u = from_related.attend(u, sets.by_episode(from_related.keys(u_sets)))
+            memory = target.keys(u)
+            yield memory if sets is None or paper else _joined(memory, sets.by_episode(target.keys(u_sets)))
+
+
+def _joined(a: KeysValues, b: KeysValues) -> KeysValues:
+    """Tokens of `a`, all of them there, and those of `b`."""
+    assert b.mask is not None
+    mask = torch.cat([b.mask.new_ones(len(b.mask), a.keys.shape[2]), b.mask], 1)
+    return KeysValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)

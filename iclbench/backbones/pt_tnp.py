@@ -1,0 +1,55 @@
+"""Pseudo-token transformer neural processes: M learned tokens U stand between context and targets, so that the cost is
+linear in both (ICICL-TNP paper, section 2.2 and appendix C).
+
+Two styles. `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP: the pseudo-tokens read the context
+and one another. `ist` (Lee et al. 2019, induced set transformer): instead of reading one another, they are read by the
+context tokens, which is what the next layer's pseudo-tokens see; the last layer has nobody to see it and leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from iclbench.backbones.attention import KeysValues
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
+from iclbench.cards import PositiveInt
+from iclbench.episodes import Points
+
+
+class PTTNPSettings(TransformerSettings):
+    """`pseudo_tokens` is M."""
+
+    pseudo_tokens: PositiveInt = 32
+    style: Literal["perceiver", "ist"] = "perceiver"
+
+
+class PTTNP(TransformerNP):
+    """Per layer: U <- CA(U, Zc); U <- SA(U); Zt <- CA(Zt, U), or with `ist`
+    U <- CA(U, Zc); Zt <- CA(Zt, U); Zc <- CA(Zc, U)."""
+
+    Settings = PTTNPSettings
+
+    def __init__(self, settings: PTTNPSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.pseudo_tokens = nn.Parameter(torch.randn(settings.pseudo_tokens, settings.width))
+        self.from_data = self.stack()
+        if settings.style == "perceiver":
+            self.among = self.stack()
+        else:
+            self.back_to_data = self.stack(settings.layers - 1)
+
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+        u, z = self.pseudo_tokens.expand(len(context), -1, -1), self.embed(context)
+        target: Any
+        for layer, target in enumerate(self.targets):
+            u = self.from_data[layer](u, z, context.mask)
+            if self.settings.style == "perceiver":
+                u = self.among[layer](u)
+            elif layer < len(self.back_to_data):
+                z = self.back_to_data[layer](z, u)
+            yield target.keys(u)

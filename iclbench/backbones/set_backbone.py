@@ -1,0 +1,93 @@
+"""Set models: neural processes, whose answers do not depend on the order of the points (Garnelo et al. 2018).
+
+They answer `predict_targets` from one state and `predict_next` by asking it for every prefix. To train the question
+`next`, each episode is cut after a random number of points and all later ones are predicted from those before the cut,
+in one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.perceptron import perceptron
+from iclbench.cards import PositiveInt, Strict
+from iclbench.episodes import Episodes
+from iclbench.predictions import Prediction
+
+# Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.
+LONGEST_PERIOD = 8.0
+
+
+class SetSettings(Strict):
+    """Of every set model.
+
+    `fourier` is an option that the papers do not have: so many pairs sin, cos of every input are appended to it, of
+    periods 8, 4, 2, ...
+    """
+
+    width: PositiveInt = 128
+    fourier: Annotated[int, Field(ge=0, le=16)] = 0
+
+
+class SetBackbone(Backbone, abstract=True):
+    """Features of points, a decoder of two hidden layers and the training loss.
+
+    Args:
+        settings: a `SetSettings`.
+        shape: the task.
+        decoded: width of what the decoder reads; None: the width of the settings.
+    """
+
+    order = "set"
+
+    def __init__(self, settings: Any, shape: TaskShape, decoded: int | None = None) -> None:
+        super().__init__(settings, shape)
+        width = settings.width
+        self.x_features_dim = shape.x_dim * (1 + 2 * settings.fourier)
+        self.y_features_dim = shape.outputs
+        self.decoder = perceptron(decoded or width, width, width, shape.raw_dim)
+
+    def x_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
+        """The inputs, and sin, cos(2 pi 2^k x / 8) for k = 0, 1, ... where the settings ask for Fourier features."""
+        count = self.settings.fourier
+        if not count:
+            return x
+        frequencies = 2 * math.pi / LONGEST_PERIOD * torch.exp2(torch.arange(count, device=x.device, dtype=x.dtype))
+        angles = (x.unsqueeze(-1) * frequencies).flatten(-2)
+        return torch.cat([x, angles.sin(), angles.cos()], -1)
+
+    def y_features(self, y: Tensor) -> Float[Tensor, "*shape Fy"]:
+        """Outputs as they are, labels one-hot."""
+        if self.shape.classes is None:
+            return y
+        return F.one_hot(y, self.shape.classes).to(self.decoder[0].weight.dtype)
+
+    def decode(self, hidden: Float[Tensor, "B Q decoded"]) -> Prediction:
+        """The prediction that the targets' hidden vectors stand for."""
+        return self.read(self.decoder(hidden))
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        """For the question `next`: n ~ U{0, ..., N - 1} per episode, the mean loss of the points after the first n, and
+        the mean over episodes, so that every prefix length weighs the same, as in a learning curve."""
+        if self.shape.question == "targets":
+            return super().loss(episodes, progress, generator)
+        context, asked = episodes.context, episodes.asked
+        draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(asked.x.device)
+        cut = (draws * asked.counts).long().unsqueeze(1)
+        before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
+        later = episodes.scored & asked.mask & (asked.mask.cumsum(1) > cut)
+        each = self.predict_targets(before, asked.x, episodes.related).loss(asked.y)
+        per_episode = (each * later).sum(1) / later.sum(1).clamp(min=1)
+        loss = per_episode.sum() / later.any(1).sum()
+        return loss, {"loss": loss.detach()}

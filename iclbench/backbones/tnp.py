@@ -1,0 +1,30 @@
+"""Transformer neural process (Nguyen and Grover 2022) in the efficient form: context tokens attend to one another,
+targets cross-attend to them, layer by layer (figure 7 of the ICICL-TNP paper). Quadratic in the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from iclbench.backbones.attention import KeysValues
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
+from iclbench.episodes import Points
+
+
+class TNP(TransformerNP):
+    """Per layer: Zc <- SA(Zc); Zt <- CA(Zt, Zc)."""
+
+    Settings = TransformerSettings
+
+    def __init__(self, settings: TransformerSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.context = self.stack()
+
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+        z = self.embed(context)
+        target: Any
+        for among, target in zip(self.context, self.targets, strict=True):
+            z = among(z, mask=context.mask)
+            yield target.keys(z, context.mask)

@@ -1,0 +1,96 @@
+"""Transformer neural processes: tokens for points, layers of attention, targets that read a memory at every layer.
+
+Tokens (cambridge-mlg's code, where the papers are silent): a context or related point is (x, y, 0), a target (x, 0, 1),
+the flag saying that y is missing; one perceptron embeds them all. Targets never influence what they read, so the memory
+of all layers is computed once, when the model is conditioned, and queries cost nothing but their own tokens.
+
+The authors clone layers by deep copy, so that all start equal; here every layer is drawn on its own.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.attention import AttentionLayer, KeysValues
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.perceptron import perceptron
+from iclbench.backbones.set_backbone import SetBackbone, SetSettings
+from iclbench.cards import PositiveInt
+from iclbench.episodes import Points
+from iclbench.predictions import Prediction
+from iclbench.predictor import State
+
+
+class TransformerSettings(SetSettings):
+    """Five layers of eight heads of 16."""
+
+    layers: PositiveInt = 5
+    heads: PositiveInt = 8
+
+
+@dataclass(frozen=True)
+class LayeredMemory(State):
+    """What targets read at every layer, and the points, from which an update computes it anew."""
+
+    layers: tuple[KeysValues, ...]
+    context: Points
+    related: Points | None = None
+
+
+class TransformerNP(SetBackbone, abstract=True):
+    """Embedding, the targets' layers and decoder; a subclass says what the targets read."""
+
+    def __init__(self, settings: Any, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        width = settings.width
+        self.embedding = perceptron(self.x_features_dim + self.y_features_dim + 1, width, width, width)
+        self.targets = self.stack()
+
+    def stack(self, layers: int | None = None) -> nn.ModuleList:
+        """One attention layer for each layer of the model."""
+        count = self.settings.layers if layers is None else layers
+        return nn.ModuleList(AttentionLayer(self.settings.width, self.settings.heads) for _ in range(count))
+
+    @abstractmethod
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+        """What the targets read at each layer, first to last."""
+
+    def embed(self, points: Points) -> Float[Tensor, "B N D"]:
+        """Tokens (x, y, 0)."""
+        x = self.x_features(points.x)
+        return self.embedding(torch.cat([x, self.y_features(points.y), x.new_zeros(*x.shape[:-1], 1)], -1))
+
+    def embed_targets(self, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
+        """Tokens (x, 0, 1)."""
+        flag = x.new_tensor([0.0] * self.y_features_dim + [1.0]).expand(*x.shape[:-1], -1)
+        return self.embedding(torch.cat([self.x_features(x), flag], -1))
+
+    def condition(self, context: Points, related: Points | None = None) -> LayeredMemory:
+        related = related if self.uses_related else None
+        return LayeredMemory(tuple(self.memories(context, related)), context, related)
+
+    def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        *_, last = self._read(state, x)
+        return self.decode(last)
+
+    def predict_by_layer(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> list[Prediction]:
+        return [self.decode(hidden) for hidden in self._read(self.condition(context, related), x_target)]
+
+    def update(self, state: LayeredMemory, points: Points) -> LayeredMemory:
+        return self.condition(state.context.append(points), state.related)
+
+    def _read(self, state: LayeredMemory, x: Tensor) -> Iterator[Tensor]:
+        """The targets' hidden vectors after each layer."""
+        hidden = self.embed_targets(x)
+        for layer, memory in zip(self.targets, state.layers, strict=True):
+            hidden = layer.attend(hidden, memory)
+            yield hidden
