@@ -1,0 +1,173 @@
+"""The question `targets` against a naive loop, its averages over parts, gaps and examples."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.icicl_tnp import ICICLTNP
+from iclbench.config import resolve_task
+from iclbench.evaluation import cells, examples, gaps, targets
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.predictions import Gaussian
+from iclbench.predictor import Oracle, Predictor
+
+SMALL = {"episodes": 20, "points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> PromptSet:
+    return PromptSet(resolve_task("gp-mixture", "smoke", SMALL)[0], "smoke")
+
+
+@pytest.fixture(scope="module")
+def model() -> ICICLTNP:
+    torch.manual_seed(0)
+    settings = ICICLTNP.Settings(width=16, layers=2, heads=2, pseudo_tokens=4)
+    return ICICLTNP(settings, TaskShape(x_dim=1, points=12, head="gaussian", question="targets", related=2)).eval()
+
+
+class Prior(Predictor):
+    """Standard normal, whatever was seen; an oracle that knows nothing."""
+
+    heads = ("gaussian",)
+
+    def predict_targets(self, context, x_target, related=None):
+        return Gaussian(torch.zeros_like(x_target), torch.ones_like(x_target))
+
+
+class Prophet(Oracle):
+    """Knows the variance of the labels of every episode, which the truth tells here."""
+
+    def informed(self, truth):
+        return Prior()
+
+    def predict_targets(self, context, x_target, related=None):
+        raise NotImplementedError
+
+
+def contestant(predictor: Predictor, name: str, kind: str = "backbone", **options: object) -> Contestant:
+    return Contestant(name, name, kind, predictor, identity=name, seed=0 if kind == "backbone" else None, **options)
+
+
+def test_every_related_dataset_is_there_in_a_prompt_set(prompts):
+    assert prompts.episodes.related.mask.any(-1).all()
+
+
+def test_scores_are_those_of_every_episode_asked_alone(prompts, model):
+    found = targets.target_scores(model, prompts)
+    assert found.n_related == (0, 1, 2)
+    for b in (0, 7, 19):
+        one = prompts.episodes[b : b + 1]
+        for n in found.n_related:
+            with torch.no_grad():
+                answer = model.predict_targets(one.context, one.targets.x, one.related_first(n))
+            there = one.targets.mask[0].numpy()
+            naive = {metric: score[0].numpy()[there].mean() for metric, score in answer.scores(one.targets.y).items()}
+            for metric, expected in naive.items():
+                scale = prompts.family.normaliser if metric == "squared_error" else 1.0
+                assert found.scores[metric][b, n] == pytest.approx(expected / scale, abs=1e-5)
+
+
+def test_the_portions_in_which_episodes_are_computed_change_nothing(prompts, model, monkeypatch):
+    whole = targets.target_scores(model, prompts)
+    monkeypatch.setattr(targets, "_POINTS", 100)
+    for metric, scores in targets.target_scores(model, prompts).scores.items():
+        np.testing.assert_allclose(scores, whole.scores[metric], atol=1e-5)
+
+
+def test_who_does_not_use_related_datasets_is_asked_once(prompts):
+    assert targets.target_scores(Prior(), prompts).n_related == (0,)
+
+
+def test_the_means_of_the_parts_make_up_the_whole(prompts, model, tmp_path: Path):
+    assert targets.evaluate_targets(tmp_path, contestant(model, "model"), prompts) is None
+    values = tables.read_all("values", tmp_path)
+    rows = values[values["metric"].eq("log_likelihood") & values["n_related"].eq(1)]
+    whole = rows[rows["axis"].isna()].iloc[0]
+    for parts in (rows[rows["axis"].eq("n_context")], rows[rows["axis"].str.startswith("stratum:").fillna(False)]):
+        assert parts["n_episodes"].sum() == whole["n_episodes"] == 20
+        assert np.average(parts["value"], weights=parts["n_episodes"]) == pytest.approx(whole["value"])
+    assert set(rows["axis_value"].dropna()) <= {4.0, 16.0}
+    counts = prompts.episodes.context.counts
+    assert rows.set_index("axis_value")["n_episodes"][4.0] == int((counts <= 4).sum())
+
+
+@pytest.mark.parametrize(("n", "end"), [(0, 0), (1, 4), (4, 4), (5, 16), (16, 16), (17, 64), (64, 64), (65, 256)])
+def test_bins_of_context_sizes(n: int, end: int):
+    assert targets.bin_end(n) == end
+
+
+def test_only_the_first_episodes_are_asked_where_a_contestant_says_so(prompts, model, tmp_path: Path):
+    few = contestant(model, "few", episodes=6)
+    targets.evaluate_targets(tmp_path, few, prompts)
+    values, errors = tables.read_all("values", tmp_path), tables.read_all("errors", tmp_path)
+    assert set(values[values["axis"].isna()]["n_episodes"]) == {6}
+    assert set(errors["episode"]) == set(range(6))
+    np.testing.assert_array_equal(
+        errors.drop_duplicates("episode")["n_context"], prompts.episodes.context.counts[:6].numpy()
+    )
+
+
+def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
+    task = prompts.task.model_copy(update={"oracles": ["prophet"]})
+    same = PromptSet(task, "smoke")
+    assert same.id == prompts.id
+    targets.evaluate_targets(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=15), same)
+    targets.evaluate_targets(tmp_path, contestant(model, "model"), same)
+    gaps.write_gaps(tmp_path, same)
+    values = tables.read_all("values", tmp_path).query("metric == 'gap'")
+    assert set(values["run"]) == {"model"}
+    errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood'")
+    table = errors.pivot_table(index="episode", columns=["run", "n_related"], values="value")
+    for n in (0, 1, 2):
+        own = values[values["axis"].isna() & values["n_related"].eq(n)].iloc[0]
+        differences = (table[("prophet", 0)] - table[("model", n)]).dropna()
+        assert own["n_episodes"] == len(differences) == 15
+        assert own["value"] == pytest.approx(differences.mean())
+        assert own["low"] < own["value"] < own["high"]
+        assert own["kind"] == "backbone"
+
+
+def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
+    task = prompts.task.model_copy(update={"oracles": []})
+    targets.evaluate_targets(tmp_path, contestant(model, "model"), PromptSet(task, "smoke"))
+    gaps.write_gaps(tmp_path, PromptSet(task, "smoke"))
+    assert not list(tmp_path.rglob("gaps*"))
+
+
+def test_examples_hold_the_points_and_what_was_predicted(prompts, model, tmp_path: Path):
+    targets.evaluate_targets(tmp_path, contestant(model, "model"), prompts)
+    examples.write_prompts(tmp_path, prompts)
+    rows = tables.read_all("examples", tmp_path)
+    points = rows[rows["run"].eq("prompts") & rows["episode"].eq(2)]
+    context = prompts.episodes.context
+    mine = points[points["role"].eq("context")]
+    assert mine["value"].to_numpy(float) == pytest.approx(context.y[2][context.mask[2]].squeeze(-1).numpy())
+    assert set(points["role"]) >= {"context", "target", "related"}
+    assert set(points["set"].dropna()) == {0, 1}
+    drawn = rows[rows["run"].eq("model") & rows["episode"].eq(2) & rows["n_related"].eq(2)].sort_values("point")
+    inputs = prompts.family.display_inputs()
+    one = prompts.episodes[2:3]
+    with torch.no_grad():
+        answer = model.predict_targets(one.context, inputs.unsqueeze(0), one.related)
+    assert drawn["value"].to_numpy(float) == pytest.approx(answer.mean[0, :, 0].numpy(), abs=1e-5)
+    assert (drawn["high"] - drawn["low"]).to_numpy(float) == pytest.approx(
+        2 * 1.6448536 * answer.std[0, :, 0].numpy(), rel=1e-4
+    )
+
+
+def test_a_failed_cell_is_a_row_of_the_question(prompts, tmp_path: Path):
+    class Broken(Prior):
+        def predict_targets(self, context, x_target, related=None):
+            raise RuntimeError("out of luck")
+
+    reason = targets.evaluate_targets(tmp_path, contestant(Broken(), "broken"), prompts)
+    assert reason == "RuntimeError: out of luck"
+    row = tables.read("values", cells.cell_path(tmp_path, contestant(Broken(), "broken"), prompts)).iloc[0]
+    assert (row["evaluator"], row["status"], pd.isna(row["value"])) == ("targets", "failed", True)
