@@ -1,0 +1,101 @@
+"""Constant-memory attentive neural process (Feng et al. 2023, sections 3.2 and A.1).
+
+An LBANP whose layers are constant-memory attention blocks (`cmab`). The state is what the first cross-attention of each
+block keeps of the data, for all blocks: it does not grow with the points, takes in new ones in constant time, and can
+forget points it is shown again. The latents are computed from it when something is asked, in a time that does not
+depend on the number of points either.
+
+Points are taken in by portions of `chunk`, embedding included. In training the backward pass computes the portions
+again, so that memory does not grow with the context there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.cmab import CMAB, StreamedAttention
+from iclbench.backbones.latent_backbone import LatentBackbone
+from iclbench.backbones.latent_layers import LatentSettings
+from iclbench.backbones.running_softmax import RunningSoftmax
+from iclbench.cards import PositiveInt
+from iclbench.episodes import Points
+from iclbench.predictions import Prediction
+from iclbench.predictor import join_positions
+
+
+class CMANPSettings(LatentSettings):
+    """`chunk`: points held at once. `state_dtype`: "float64" computes everything from the points to the state in double
+    precision and keeps the state so; what follows stays in the precision of the weights."""
+
+    chunk: PositiveInt = 128
+    state_dtype: Literal["float32", "float64"] = "float32"
+
+
+class CMANP(LatentBackbone):
+    Settings = CMANPSettings
+    computed_by = frozenset({"chunk"})
+    removes_points = True
+
+    def __init__(self, settings: CMANPSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.blocks = nn.ModuleList(CMAB(settings) for _ in range(settings.layers))
+
+    def condition(self, context: Points, related: Points | None = None) -> RunningSoftmax:
+        return self._fold(context)
+
+    def update(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
+        return state.merge(self._fold(points))
+
+    def remove(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
+        """The state without points that were learned before.
+
+        Raises:
+            UsageError: too little attention would remain to compute with (see `RunningSoftmax.without`).
+        """
+        return state.without(self._fold(points))
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "batch points dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        """One walk along the points from state to state."""
+        x_query = points.x if x_query is None else x_query
+        state, taken, answers = self._fold(points.span(0, 0)), 0, []
+        for n in range(points.count) if prefixes is None else prefixes:
+            state, taken = self.update(state, points.span(taken, n)), n
+            answers.append(self.query(state, x_query[:, n : n + 1]))
+        return join_positions(answers)
+
+    def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
+        attended, some = state.e.to(self.latents.dtype), ~state.is_empty
+        latents = self.latents.expand(len(attended), -1, -1)
+        for layer, block in enumerate(self.blocks):
+            latents = block(latents, attended[:, layer], some)
+            yield latents
+
+    def _fold(self, points: Points) -> RunningSoftmax:
+        """The state of these points alone, never in a lower precision than its own."""
+        linears = [layer for layer in self.embed_points if isinstance(layer, nn.Linear)]
+        weights = [t for linear in linears for t in (linear.weight, linear.bias)]
+        dtype = torch.promote_types(self.latents.dtype, getattr(torch, self.settings.state_dtype))
+        blocks = cast("list[CMAB]", list(self.blocks))
+        with torch.autocast(self.latents.device.type, enabled=False):
+            return StreamedAttention(blocks, weights, self._embed, dtype).fold(points, self.settings.chunk)
+
+    def _embed(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
+        """`embed_points` with other weights."""
+        hidden = self.point_features(points.to(dtype=weights[0].dtype))
+        for i in range(0, len(weights), 2):
+            hidden = F.linear(F.relu(hidden) if i else hidden, weights[i], weights[i + 1])
+        return hidden

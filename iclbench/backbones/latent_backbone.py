@@ -1,0 +1,61 @@
+"""What LBANP and CMANP share: points become latents, layer by layer, and the query of layer i reads the latents of
+layer i (Feng et al. 2022, section 3.2; Feng et al. 2023, appendix A.1).
+
+Context points (x, y) and queries x are embedded by two networks of their own, four linear layers each. A query looks at
+latents only, so that asking costs the same however many points there were. Both models ignore related datasets.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.latent_layers import CrossLayer, LatentSettings
+from iclbench.backbones.perceptron import perceptron
+from iclbench.backbones.set_backbone import SetBackbone
+from iclbench.episodes import Points
+from iclbench.predictions import Prediction
+
+
+class LatentBackbone(SetBackbone, abstract=True):
+    """Embeddings, first latents, the layers of the queries and the read-out."""
+
+    def __init__(self, settings: LatentSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        width = settings.width
+        points = self.x_features_dim + self.y_features_dim
+        self.embed_points = perceptron(points, *[width] * 4)
+        self.embed_query = perceptron(self.x_features_dim, *[width] * 4)
+        self.latents = nn.Parameter(torch.randn(settings.latents, width))
+        self.readers = nn.ModuleList(CrossLayer(settings) for _ in range(settings.layers))
+        # The predictor of these papers has a norm, one hidden layer and twice the width.
+        self.decoder = nn.Sequential(nn.LayerNorm(width), *perceptron(width, 2 * width, shape.raw_dim))
+
+    @abstractmethod
+    def latents_by_layer(self, state: Any) -> Iterable[Float[Tensor, "B M D"]]:
+        """What the queries of each layer read, first to last."""
+
+    def point_features(self, points: Points) -> Float[Tensor, "B N F"]:
+        """Inputs beside outputs (one-hot labels), what `embed_points` takes."""
+        return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
+
+    def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        *_, last = self._query_layers(state, x)
+        return self.decode(last)
+
+    def predict_by_layer(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> list[Prediction]:
+        return [self.decode(hidden) for hidden in self._query_layers(self.condition(context), x_target)]
+
+    def _query_layers(self, state: Any, x: Tensor) -> Iterator[Float[Tensor, "B Q D"]]:
+        hidden = self.embed_query(self.x_features(x))
+        for reader, latents in zip(self.readers, self.latents_by_layer(state), strict=True):
+            hidden = reader(hidden, latents)
+            yield hidden

@@ -1,0 +1,50 @@
+"""Latent bottlenecked attentive neural process (Feng et al. 2022, "Latent Bottlenecked Attentive Neural Processes").
+
+Six layers in which learned latents read the context and then one another. The sizes and the read-out are those of its
+successor's comparison (Feng et al. 2023, appendix A.4). The state holds the latents of all layers, which a query reads,
+and the points, which every layer reads again when there are new ones: only CMANP can do without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.latent_backbone import LatentBackbone
+from iclbench.backbones.latent_layers import CrossLayer, LatentSettings, SelfLayer
+from iclbench.episodes import Points
+from iclbench.predictor import State
+
+
+@dataclass(frozen=True)
+class LatentsAndPoints(State):
+    """The latents after every layer and the points they were read from."""
+
+    latents: tuple[Float[Tensor, "B M D"], ...]
+    context: Points
+
+
+class LBANP(LatentBackbone):
+    Settings = LatentSettings
+
+    def __init__(self, settings: LatentSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.reads = nn.ModuleList(CrossLayer(settings) for _ in range(settings.layers))
+        self.mixes = nn.ModuleList(SelfLayer(settings) for _ in range(settings.layers))
+
+    def condition(self, context: Points, related: Points | None = None) -> LatentsAndPoints:
+        tokens = self.embed_points(self.point_features(context))
+        latents, layers = self.latents.expand(len(context), -1, -1), []
+        for read, mix in zip(self.reads, self.mixes, strict=True):
+            latents = mix(read(latents, tokens, context.mask))
+            layers.append(latents)
+        return LatentsAndPoints(tuple(layers), context)
+
+    def update(self, state: LatentsAndPoints, points: Points) -> LatentsAndPoints:
+        return self.condition(state.context.append(points))
+
+    def latents_by_layer(self, state: LatentsAndPoints) -> tuple[Float[Tensor, "B M D"], ...]:
+        return state.latents
