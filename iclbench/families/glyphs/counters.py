@@ -1,0 +1,44 @@
+"""Random numbers without a state: each is a hash of the seed, the name of what it decides, and integer indices.
+
+The hash is the finaliser of splitmix64 (Steele, Lea and Flood 2014) applied once per index.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from jaxtyping import Float, Int, UInt64
+
+Index = Int[np.ndarray, "..."] | int
+
+
+def uniform(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
+    """Numbers in [0, 1), one for every combination of the broadcast indices."""
+    return (_bits(seed, name, *index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def normal(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
+    """About standard normal: the sum of the four 16-bit parts of one hash, so never beyond 3.47.
+
+    Without a logarithm or an exponential, whose last bits differ from one machine to another.
+    """
+    bits = _bits(seed, name, *index)
+    parts = sum((bits >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48))
+    return (np.asarray(parts).astype(np.float64) * 2.0**-16 - 2.0) * 3**0.5
+
+
+def _bits(seed: int, name: str, *index: Index) -> UInt64[np.ndarray, "..."]:
+    """64 random bits. Counters wrap around modulo 2^64, which is what hashing wants."""
+    with np.errstate(over="ignore"):
+        bits = _mix(np.asarray(seed, np.uint64) ^ _mix(np.asarray(zlib.crc32(name.encode()), np.uint64)))
+        for i in index:
+            bits = _mix(bits ^ (np.asarray(i).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)))
+    return bits
+
+
+def _mix(z: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
