@@ -6,11 +6,12 @@ The hash is the finaliser of splitmix64 (Steele, Lea and Flood 2014) applied onc
 from __future__ import annotations
 
 import zlib
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
-Index = Int[np.ndarray, "..."] | int
+Index: TypeAlias = Int[np.ndarray, "..."] | int
 
 
 def uniform(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:

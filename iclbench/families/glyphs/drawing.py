@@ -7,6 +7,7 @@ moves the whole. A part of this is the drawer's own hand, the same for all chara
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -29,7 +30,7 @@ _HASTE = (0.3, 1.3)
 # Glyphs drawn at once: their points stay in the processor's cache.
 _CHUNK = 32
 
-Drawers = Int[np.ndarray, "drawers"]
+Drawers: TypeAlias = Int[np.ndarray, "drawers"]
 
 
 def glyphs(

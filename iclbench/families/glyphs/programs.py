@@ -6,6 +6,8 @@ library of stroke shapes, from which half of the strokes of its characters are t
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -25,7 +27,7 @@ _LENGTH = np.array([1.0, 1.35, 1.35, 1.0, 1.25, 1.5, 1.5, 1.0, 1.0])
 # Cumulative probabilities of one to five strokes.
 _COUNTS = np.array([0.13, 0.40, 0.70, 0.90])
 
-Classes = Int[np.ndarray, "classes"]
+Classes: TypeAlias = Int[np.ndarray, "classes"]
 
 
 def alphabet_of(classes: Classes) -> Classes:

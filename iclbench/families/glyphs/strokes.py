@@ -9,7 +9,7 @@ Angles are in turns (1 = full circle, clockwise on the page), lengths in units o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -24,8 +24,8 @@ _TURN = 2 * np.pi * np.arange(_DIRECTIONS) / _DIRECTIONS
 _COS, _SIN = np.round(np.cos(_TURN), 12), np.round(np.sin(_TURN), 12)
 _SWING = np.round(np.sin(2 * np.pi * _T), 12)
 
-PerStroke = Float[np.ndarray, "*glyphs strokes"]
-Trace = Float[np.ndarray, "*glyphs strokes points"]
+PerStroke: TypeAlias = Float[np.ndarray, "*glyphs strokes"]
+Trace: TypeAlias = Float[np.ndarray, "*glyphs strokes points"]
 
 
 class Strokes(NamedTuple):
@@ -56,7 +56,7 @@ def trace(strokes: Strokes, slip_x: PerStroke | float = 0.0, slip_y: PerStroke |
     """x and y of every point; `slip` is by how much a stroke misses its place. y points down the page."""
     column = Strokes(*(value[..., None] for value in strokes))
     turns = column.heading + column.arc * _T + column.swing * _SWING + column.hook * _HOOK
-    turns = turns + column.corner * (_T > column.at_corner) + column.second * (_T > column.at_second)
+    turns = turns + column.corner * (column.at_corner < _T) + column.second * (column.at_second < _T)
     # The offset keeps the number positive, where truncation rounds to nearest.
     toward = ((turns + 64) * _DIRECTIONS + 0.5).astype(np.int64) % _DIRECTIONS
     step = column.length / POINTS
