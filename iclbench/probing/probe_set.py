@@ -80,6 +80,23 @@ class ProbeSet(PromptSet):
         return (self.episodes[start : start + size] for start in range(0, self.tasks, size))
 
     def _split(self, stream: str) -> Episodes:
+        if self.task.question == "targets":
+            return self._of_targets(stream)
         drawn = self.draw(stream, self.tasks, self.context + self.fit + self.test)
         targets = drawn.asked.span(self.context)
         return replace(drawn, context=drawn.context.span(0, self.context), targets=targets, scored=targets.mask)
+
+    def _of_targets(self, stream: str) -> Episodes:
+        """The family gives contexts of exactly k points; its first m + n targets are the queries."""
+        exactly = f"points-{self.context}"
+        shift = exactly if self.shift == "none" else f"{self.shift}+{exactly}"
+        same = PromptSet(self.task, self.preset, shift, self.seed, self.data_dir, self.given)
+        drawn = same.draw(stream, self.tasks, self.context)
+        targets = drawn.asked.span(0, self.fit + self.test)
+        there = int(targets.counts.min())
+        if there < self.fit + self.test:
+            raise UsageError(
+                f"an episode of task '{self.task.name}' has {there} targets, but {self.fit} to fit and {self.test} to "
+                "score are asked; use smaller --fit and --test"
+            )
+        return replace(drawn, targets=targets, scored=targets.mask)

@@ -71,3 +71,13 @@ def test_queries_of_a_shift_are_its_own() -> None:
 def test_shifts_that_cannot_be_probed_say_why(shift: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         probe_set(shift=shift)
+
+
+def test_a_family_of_targets_gives_exactly_so_many_context_points_and_its_first_targets() -> None:
+    task, _ = resolve_task("gp-mixture", "smoke", {"targets": 30})
+    chosen = ProbeSet(task, "smoke", context=7, fit=4, test=6, tasks=5)
+    assert chosen.episodes.context.counts.tolist() == [7] * 5
+    assert chosen.episodes.asked.counts.tolist() == [10] * 5
+    assert not torch.equal(chosen.episodes.asked.y, chosen.tuning.asked.y)
+    with pytest.raises(UsageError, match="has 30 targets.*smaller --fit and --test"):
+        ProbeSet(task, "smoke", context=7, fit=10, test=40, tasks=5).episodes  # noqa: B018
