@@ -1,0 +1,202 @@
+"""CMANP and LBANP: sizes, the layers against NumPy, the stream against attention to everything, memory, states."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import erf, softmax
+from torch import Tensor
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.cmanp import CMANP
+from iclbench.backbones.latent_backbone import LatentBackbone
+from iclbench.backbones.latent_layers import CrossLayer, LatentSettings
+from iclbench.backbones.lbanp import LBANP
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
+from iclbench.evaluation.live_bytes import LiveBytes
+from iclbench.predictions import Prediction
+
+SHAPE = TaskShape(x_dim=2, points=64, y_dim=3, head="gaussian", question="targets")
+SMALL = {"layers": 3, "width": 16, "heads": 2, "hidden": 12, "latents": 5}
+
+
+def model(cls: type[LatentBackbone] = CMANP, dtype: torch.dtype = torch.float64, **changes: object) -> LatentBackbone:
+    torch.manual_seed(0)
+    return cls(cls.Settings(**SMALL | changes), SHAPE).eval().to(dtype)
+
+
+def points(count: int = 40, batch: int = 2, dtype: torch.dtype = torch.float64) -> Points:
+    """With holes."""
+    draw = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(batch, count, dim, generator=draw, dtype=torch.float64) for dim in (2, 3))
+    return Points(x.to(dtype), y.to(dtype), torch.rand(batch, count, generator=draw) > 0.2)
+
+
+def queries(count: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(2, count, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(dtype)
+
+
+def assert_same(found: Prediction, expected: Prediction, tolerance: float) -> None:
+    for a, b in zip(found.tensors().values(), expected.tensors().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_parameter_counts_are_the_papers() -> None:
+    assert CMANP(CMANP.Settings(), SHAPE).parameter_count == 1_342_406
+    # 1,342,406 less, per layer, a block's own latents, one cross-layer and one self-layer.
+    block = 128 * 64 + 2 * (4 * 64 * 64 + 64 + 64 * 256 + 256 + 128 * 64 + 64) + 5 * 2 * 64
+    assert LBANP(LBANP.Settings(), SHAPE).parameter_count == 1_342_406 - 6 * block
+
+
+@pytest.mark.parametrize("residual", ["standard", "normed"])
+@torch.no_grad()
+def test_a_layer_against_numpy(residual: str) -> None:
+    torch.manual_seed(3)
+    layer = CrossLayer(LatentSettings(**SMALL, residual=residual)).double()
+    for p in layer.parameters():
+        p.add_(0.1 * torch.randn_like(p))
+    x, data = torch.randn(1, 4, 16).double(), torch.randn(1, 7, 16).double()
+    mask = torch.tensor([[True, True, False, True, True, False, True]])
+    w = {name: p.numpy() for name, p in layer.named_parameters()}
+
+    def norm(name: str, t: np.ndarray) -> np.ndarray:
+        t = (t - t.mean(-1, keepdims=True)) / np.sqrt(t.var(-1, keepdims=True) + 1e-5)
+        return t * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    rows, kept = x[0].numpy(), data[0].numpy()[mask[0].numpy()]
+    a, d = norm("norm", rows), norm("norm_data", kept)
+    q, k, v = a @ w["q.weight"].T, d @ w["k.weight"].T, d @ w["v.weight"].T
+    heads = [softmax(q[:, h] @ k[:, h].T / np.sqrt(8), -1) @ v[:, h] for h in (slice(0, 8), slice(8, 16))]
+    y = (a if residual == "normed" else rows) + np.concatenate(heads, -1) @ w["out.weight"].T + w["out.bias"]
+    f = norm("norm_feed", y)
+    up = f @ w["feed.up.weight"].T + w["feed.up.bias"]
+    gelu = up[:, 12:] * 0.5 * (1 + erf(up[:, 12:] / np.sqrt(2)))
+    expected = (f if residual == "normed" else y) + (up[:, :12] * gelu) @ w["feed.down.weight"].T + w["feed.down.bias"]
+    np.testing.assert_allclose(layer(x, data, mask)[0].numpy(), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("residual", ["standard", "normed"])
+@torch.no_grad()
+def test_the_stream_equals_blocks_that_attend_to_all_points(residual: str) -> None:
+    """One episode has no point at all: there the latents of the first attention pass unread."""
+    own = model(residual=residual, chunk=7)
+    context, x = points(), queries()
+    context.mask[1] = False
+    tokens = own.embed_points(torch.cat([context.x, context.y], -1))
+    latents, hidden = own.latents.expand(2, -1, -1), own.embed_query(x)
+    for block, reader in zip(own.blocks, own.readers, strict=True):
+        data = block.mix_read(block.read(block.latents.expand(2, -1, -1), tokens, context.mask))
+        latents = block.mix_passed(block.pass_on(latents, data))
+        hidden = reader(hidden, latents)
+    assert_same(own.predict_targets(context, x), own.read(own.decoder(hidden)), 1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@torch.no_grad()
+def test_any_chunks_and_any_order_give_the_same_answers(dtype: torch.dtype, tolerance: float) -> None:
+    context, x = points(dtype=dtype), queries(dtype=dtype)
+    expected = model(dtype=dtype, chunk=1000).predict_targets(context, x)
+    for chunk in (1, 3, 40):
+        assert_same(model(dtype=dtype, chunk=chunk).predict_targets(context, x), expected, tolerance)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(5))
+    own = model(dtype=dtype)
+    state = own.condition(context.span(0, 0))
+    for indices in order.split([1, 1, 5, 13, 20]):
+        state = own.update(state, context.map(lambda t, indices=indices: t[:, indices]))
+    assert_same(own.query(state, x), expected, tolerance)
+    flipped = own.query(state, x.flip(1)).map(lambda t: t.flip(1))
+    assert_same(flipped, expected, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_points_shown_again_are_forgotten(dtype: torch.dtype) -> None:
+    own, context, x = model(dtype=dtype), points(dtype=dtype), queries(dtype=dtype)
+    state = own.remove(own.condition(context), context.span(25))
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-4
+    assert_same(own.query(state, x), own.predict_targets(context.span(0, 25), x), tolerance)
+    with pytest.raises(UsageError, match="condition on the points that should stay"):
+        own.remove(own.condition(context), context)
+
+
+def test_chunks_leave_the_gradients_as_they_are() -> None:
+    context, targets = points(), points(6)
+    episodes = Episodes(context=context, targets=targets, scored=targets.mask)
+
+    def gradients(chunk: int) -> dict[str, Tensor]:
+        own = model(chunk=chunk).train()
+        own.loss(episodes, 0.5, torch.Generator())[0].backward()
+        return {name: p.grad for name, p in own.named_parameters()}
+
+    expected = gradients(1000)
+    for chunk in (7, 16):
+        for name, grad in gradients(chunk).items():
+            torch.testing.assert_close(grad, expected[name], rtol=1e-9, atol=1e-11, msg=lambda m, name=name: name + m)
+
+
+def peak(work: str, count: int, chunk: int) -> int:
+    """Bytes alive at once beyond the points themselves."""
+    own = model(dtype=torch.float32, chunk=chunk, latents=32, layers=1)
+    context, x = points(count, dtype=torch.float32), queries(dtype=torch.float32)
+    targets = points(6, dtype=torch.float32)
+    state = own.condition(context.span(0, 1))
+    with LiveBytes() as live:
+        if work == "train":
+            own.loss(Episodes(context=context, targets=targets, scored=targets.mask), 0.5, torch.Generator())[
+                0
+            ].backward()
+        else:
+            with torch.no_grad():
+                own.query(own.condition(context) if work == "condition" else own.update(state, context), x)
+    return live.peak
+
+
+@pytest.mark.parametrize("work", ["condition", "update", "train"])
+def test_memory_does_not_grow_with_the_points(work: str) -> None:
+    assert peak(work, 4096, chunk=64) / peak(work, 256, chunk=64) < 1.05
+    assert peak(work, 4096, chunk=10**6) / peak(work, 256, chunk=10**6) > 4
+
+
+@torch.no_grad()
+def test_a_float64_state_loses_nothing_to_chunks_while_float32_does() -> None:
+    context = points(2000, dtype=torch.float32)
+
+    def spread(**settings: object) -> float:
+        states = [model(dtype=torch.float32, chunk=chunk, **settings).condition(context) for chunk in (10, 2000)]
+        return max(
+            (states[0].e - states[1].e).abs().max().item(), (states[0].log_c - states[1].log_c).abs().max().item()
+        )
+
+    assert spread(state_dtype="float64") < 1e-12
+    assert 1e-8 < spread() < 1e-5
+    own = model(dtype=torch.float32, state_dtype="float64")
+    assert own.condition(context).e.dtype == torch.float64
+    x = queries(dtype=torch.float32)
+    assert_same(own.predict_targets(context, x), model(dtype=torch.float32).predict_targets(context, x), 1e-5)
+
+
+@pytest.mark.parametrize("cls", [CMANP, LBANP])
+@torch.no_grad()
+def test_a_saved_state_answers_and_goes_on_byte_for_byte(cls: type[LatentBackbone], tmp_path: Path) -> None:
+    own, context, more, x = model(cls), points(), points(3), queries()
+    state = own.condition(context)
+    own.save_state(state, tmp_path / "state")
+    again = model(cls)
+    loaded = again.load_state(tmp_path / "state")
+    for a, b in ((loaded, state), (again.update(loaded, more), own.update(state, more))):
+        assert torch.equal(again.query(a, x).mean, own.query(b, x).mean)
+        assert torch.equal(again.query(a, x).std, own.query(b, x).std)
+
+
+@torch.no_grad()
+def test_the_state_is_constant_and_holds_no_points() -> None:
+    own = model()
+    sizes = {count: own.condition(points(count)).nbytes for count in (0, 1, 500)}
+    assert set(sizes.values()) == {2 * 3 * 2 * 5 * (8 + 1) * 8}  # episodes, layers, heads, latents, (e, log C), bytes
+
+
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"backbone\.width=16 is not a multiple of backbone\.heads=3"):
+        model(heads=3)
