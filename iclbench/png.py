@@ -1,8 +1,7 @@
 """PNG images without a dependency: the standard library's zlib is all that they need.
 
 Writes 8-bit images, grey or in colour; reads the grey ones of 1 and 8 bits that data sets of characters come in.
-Source: the PNG
-specification (W3C, third edition), sections 5, 9 and 11.
+Source: the PNG specification (W3C, third edition), sections 5, 9 and 11.
 """
 
 from __future__ import annotations

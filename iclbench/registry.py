@@ -122,6 +122,9 @@ FAMILIES = Registry(
         "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
         "tabular": Entry("iclbench.families.tabular:Tabular", "episodes from real regression tables"),
         "gp-mixture": Entry("iclbench.families.gp_mixture:GPMixture", "Gaussian processes with related datasets"),
+        "image-completion": Entry(
+            "iclbench.families.image_completion:ImageCompletion", "images from some of their pixels"
+        ),
     },
 )
 
@@ -163,5 +166,7 @@ ESTIMATORS = Registry(
         "gradient-descent": Entry(
             "iclbench.estimators.gradient_descent:GradientDescent", "gradient descent on w, GD++"
         ),
+        "gp-kernel-oracle": Entry("iclbench.families.gp_oracles:OracleKernel", "posterior under the true kernel"),
+        "gp-bayes-oracle": Entry("iclbench.families.gp_oracles:OracleBayes", "posterior over kernels and functions"),
     },
 )

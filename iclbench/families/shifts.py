@@ -19,6 +19,8 @@ others keep the task's own inputs.
 Gaussian processes (ICICL-TNP, section 5.1 and appendix G.1) have shifts of their own, see `iclbench.families.gp_mixture`:
 `ood-lengthscale`; one kernel for all episodes, `rbf-L` and `periodic-L`; related datasets of another process than the
 context's, `mismatch-rbf`, `mismatch-near`, `mismatch-far`, and `mismatch-same` beside them.
+
+Images have `unseen-classes` and `other-label`, see `iclbench.families.image_completion`.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ FUNCTION_KINDS = frozenset(
 # What Gaussian processes can be evaluated under, and those of them that set related datasets against the context.
 MISMATCHES = frozenset({"mismatch-same", "mismatch-rbf", "mismatch-near", "mismatch-far"})
 PROCESS_KINDS = MISMATCHES | {"ood-lengthscale", "rbf", "periodic", "points"}
-KINDS = FUNCTION_KINDS | PROCESS_KINDS | {"none"}
+# What images can be completed under.
+IMAGE_KINDS = frozenset({"unseen-classes", "other-label", "points"})
+KINDS = FUNCTION_KINDS | PROCESS_KINDS | IMAGE_KINDS | {"none"}
 
 
 class Inputs(NamedTuple):

@@ -1,0 +1,104 @@
+"""CelebA (Liu et al. 2015): aligned faces in their public layout, `img_align_celeba/*.jpg` and
+`list_eval_partition.txt`.
+
+The papers do not say how they crop. Here the middle 148 x 148 of the 178 x 218 pixels, which is the face without much
+background, is reduced to the asked size by Pillow's antialiased bilinear filter. Pillow is no dependency of the
+package; whoever uses these images installs it. Every image is decoded once per process, when it is first drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from iclbench.errors import DataError
+from iclbench.families.image_sets import ImageSet, Part, folder_of
+
+CROP = 148
+
+_HOME = "CelebA (mmlab.ie.cuhk.edu.hk/projects/CelebA.html)"
+_ADVICE = f"expected img_align_celeba/*.jpg and list_eval_partition.txt there, as in {_HOME}"
+_PARTITIONS = {"train": "0", "test": "2"}
+
+
+class CelebA(ImageSet):
+    """Faces of one partition, all of one label.
+
+    Raises:
+        DataError: the files are not there, or Pillow is not.
+    """
+
+    def __init__(self, part: Part, data_dir: Path | None, size: int) -> None:
+        folder = folder_of(data_dir, "celeba", _HOME)
+        self._size = size
+        self._paths = [folder / "img_align_celeba" / name for name in _names(folder, _PARTITIONS[part])]
+        missing = next((p for p in (self._paths[0], self._paths[-1]) if not p.is_file()), None)
+        if missing:
+            raise DataError(f"{missing} is not there; {_ADVICE}")
+        _require_pillow()
+        # Pages of zeros take no memory before they are written to.
+        super().__init__(
+            np.zeros((len(self._paths), size * size, 3), np.uint8), np.zeros(len(self._paths), dtype=np.int64)
+        )
+        self._decoded = torch.zeros(len(self._paths), dtype=torch.bool)
+
+    def read(self, which: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
+        there = which.cpu()
+        pixels = self._pixels[torch.device("cpu")]
+        for index in torch.unique(there[~self._decoded[there]]).tolist():
+            pixels[index] = torch.from_numpy(_decode(self._paths[index], self._size).reshape(-1, 3))
+            self._decoded[index] = True
+        return pixels[there].to(which.device)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the names and lengths of the files: reading 200,000 images would take minutes."""
+        digest = hashlib.sha256()
+        for path in self._paths:
+            digest.update(f"{path.name} {path.stat().st_size if path.is_file() else 0}\n".encode())
+        return digest.hexdigest()[:12]
+
+
+def _names(folder: Path, partition: str) -> list[str]:
+    """File names of one partition (0 training, 1 validation, 2 test)."""
+    path = folder / "list_eval_partition.txt"
+    try:
+        rows = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {_ADVICE}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}") from None
+    if any(len(row) != 2 or Path(row[0]).name != row[0] for row in rows):
+        raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}")
+    names = [name for name, part in rows if part == partition]
+    if not names:
+        raise DataError(f"{path} names no image of partition {partition}; {_ADVICE}")
+    return names
+
+
+def _require_pillow() -> None:
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise DataError("CelebA's JPEG files need the package Pillow: pip install pillow") from None
+
+
+def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
+    except OSError as error:
+        raise DataError(f"cannot read the image {path} ({error}); {_ADVICE}") from None
+    left, top = (image.width - CROP) // 2, (image.height - CROP) // 2
+    if left < 0 or top < 0:
+        raise DataError(f"{path} has {image.width} x {image.height} pixels, expected 178 x 218; {_ADVICE}")
+    face = image.crop((left, top, left + CROP, top + CROP))
+    return np.asarray(face.resize((size, size), Image.Resampling.BILINEAR))
