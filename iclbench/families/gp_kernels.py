@@ -40,11 +40,12 @@ def covariance(
     b: Float[Tensor, "S P 1"],
 ) -> Float[Tensor, "S N P"]:
     """The kernel of every one of S processes between two sets of inputs, in float64."""
-    distance = a.double() - b.double().transpose(1, 2)
-    scale = lengthscale.double()[:, None, None]
-    rbf = torch.exp(-0.5 * (distance / scale).square())
-    periodic = torch.exp(-2 / LAMBDA * torch.sin(math.pi * distance / scale).square())
-    return torch.where((kernel == RBF)[:, None, None], rbf, periodic)
+    over = (a.double() - b.double().transpose(1, 2)) / lengthscale.double()[:, None, None]
+    result = torch.empty_like(over)
+    rbf = kernel == RBF
+    result[rbf] = torch.exp(-0.5 * over[rbf].square())
+    result[~rbf] = torch.exp(-2 / LAMBDA * torch.sin(math.pi * over[~rbf]).square())
+    return result
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from iclbench.cards import NonNegativeFloat, PositiveInt, Strict
+from iclbench.cards import PositiveFloat, PositiveInt, Strict
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
 from iclbench.families.base import Family
@@ -52,7 +52,7 @@ class GPParameters(Strict):
     kernels: tuple[Literal["rbf", "periodic"], ...] = Field(default=("rbf", "periodic"), strict=False, min_length=1)
     lengthscale: tuple[Lengthscale, Lengthscale] = Field(default=(0.25, 4.0), strict=False)
     ood_lengthscale: tuple[Lengthscale, Lengthscale] = Field(default=(0.1, 10.0), strict=False)
-    noise: NonNegativeFloat = 0.2
+    noise: PositiveFloat = 0.2
     context_low: PositiveInt = 1
     targets: Size = 128
     max_related: Annotated[int, Field(ge=0, le=1000)] = 5
@@ -92,11 +92,16 @@ class KernelPrior:
     def shortest(self) -> float:
         return self.intervals[0][0]
 
+    @property
+    def log_range(self) -> float:
+        """Length of all intervals in log l."""
+        return sum(math.log(high / low) for low, high in self.intervals)
+
     def draw(self, count: int, generator: torch.Generator) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
         """Kernel and lengthscale of `count` processes; the numbers used up do not depend on the prior."""
         u = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
         kernels = torch.tensor(self.kernels, device=u.device)[(u[0] * len(self.kernels)).long()]
-        left = u[1] * sum(math.log(high / low) for low, high in self.intervals)
+        left = u[1] * self.log_range
         logarithm = torch.full_like(left, math.log(self.shortest))
         for low, high in self.intervals:
             logarithm = torch.where(left >= 0, math.log(low) + left, logarithm)
@@ -157,6 +162,15 @@ class GPMixture(Family):
         (low, high), (lowest, highest) = self.parameters.lengthscale, self.parameters.ood_lengthscale
         intervals = ((lowest, low), (high, highest)) if named.kind == "ood-lengthscale" else ((low, high),)
         return KernelPrior(tuple(KERNELS.index(name) for name in self.parameters.kernels), intervals)
+
+    def believed(self, shift: str = "none") -> KernelPrior:
+        """What a predictor that is not told the kernel may take it to be drawn from: the distribution of the shift;
+        where that is a single kernel, the task's, or that of `ood-lengthscale` when the kernel is outside of it."""
+        prior = self.prior(shift)
+        if prior.log_range:
+            return prior
+        low, high = self.parameters.lengthscale
+        return self.prior("none" if low <= prior.shortest <= high else "ood-lengthscale")
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by kernel."""
