@@ -39,10 +39,12 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
     assert not (episodes.scored & ~episodes.asked.mask).any(), "only points that are there are scored"
     assert episodes.scored.any(1).all(), "an episode has nothing to score"
     assert family.x_shape is None or math.prod(family.x_shape) == family.x_dim, "x_shape does not unfold x"
+    assert bool(family.questions) and family.questions <= {"next", "targets"}, f"unknown questions {family.questions}"
+    assert "next" in family.questions or episodes.targets is not None, "asked for targets, and there are none"
 
 
 def every_listed_shift_can_be_sampled(family: Family) -> None:
-    """Finite, batch-first, with one query per prefix."""
+    """Finite, batch-first, where the question is `next` with one query per prefix."""
     for shift in shifts_of(family):
         episodes = draw(family, shift=shift)
         for name, tensor in episodes.tensors().items():
@@ -50,7 +52,8 @@ def every_listed_shift_can_be_sampled(family: Family) -> None:
             assert not tensor.is_floating_point() or tensor.isfinite().all(), f"{shift}: {name} is not finite"
         assert episodes.scored.any(), f"{shift}: nothing is scored"
         assert family.noise_to_signal(shift) >= 0, f"{shift}: noise_to_signal is negative"
-        assert episodes.asked.x.shape == episodes.context.x.shape, f"{shift}: not one query per prefix"
+        if "next" in family.questions:
+            assert episodes.asked.x.shape == episodes.context.x.shape, f"{shift}: not one query per prefix"
 
 
 def the_generator_decides_everything(family: Family) -> None:
@@ -87,7 +90,9 @@ def the_truth_is_there_for_oracles(family: Family) -> None:
 
 
 def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
-    """Dimensions beyond `active_dims` are 0; all dimensions active is no curriculum."""
+    """Dimensions beyond `active_dims` are 0; all dimensions active is no curriculum; question `next` only."""
+    if "next" not in family.questions:
+        return
     for active in (1, 2, family.x_dim):
         x = draw(family, active_dims=active).context.x
         assert not x[..., active:].any(), f"active_dims={active}: a later dimension is not 0"
@@ -117,6 +122,61 @@ def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
     assert torch.allclose(alone, whole[2:4, 1:3], atol=1e-5, rtol=1e-5), "an output depends on other points or episodes"
 
 
+def contexts_have_the_sizes_asked_for(family: Family) -> None:
+    """At most so many points, sizes differing between episodes, and exactly N under `points-N`; question `targets`
+    only, since under `next` every prefix is asked."""
+    if "targets" not in family.questions:
+        return
+    sizes = draw(family, points=30).context.counts
+    assert ((sizes >= 1) & (sizes <= 30)).all(), f"contexts of {sizes.tolist()} points, asked for at most 30"
+    for exactly in (3, 20):
+        sizes = draw(family, points=exactly, shift=f"points-{exactly}").context.counts
+        assert (sizes == exactly).all(), f"points-{exactly}: contexts of {sizes.tolist()} points"
+
+
+def related_datasets_change_nothing_else(family: Family) -> None:
+    """The same generator gives the same context and targets and the same first related datasets, however many of them
+    are asked for; no family has more than `related_sets`."""
+    most = family.related_sets
+    whole = draw(family, related=most)
+    if not most:
+        assert whole.related is None, "there are related datasets, but `related_sets` is 0"
+        return
+    assert whole.related is not None, "no related datasets, but `related_sets` says so"
+    for asked in (None, *range(most)):
+        fewer = draw(family, related=asked)
+        for name, tensor in fewer.tensors().items():
+            same = name.startswith("related.") or torch.equal(tensor, whole.tensors()[name])
+            assert same, f"related={asked}: {name} is not what it is with related={most}"
+        assert fewer.related is not None and fewer.related.mask.shape == whole.related.mask.shape, "not padded alike"
+        there = fewer.related.mask
+        for name in ("x", "y", "mask"):
+            kept, all_of_it = (getattr(related, name)[there] for related in (fewer.related, whole.related))
+            assert torch.equal(kept, all_of_it), f"related={asked}: other datasets than with related={most}"
+
+
+def as_many_related_datasets_as_asked(family: Family) -> None:
+    """Exactly n in every episode for `related=n`, those that are there first; else a number drawn per episode."""
+    most = family.related_sets
+    if not most:
+        return
+    for asked in (None, *range(most + 1)):
+        related = draw(family, related=asked).related
+        assert related is not None and related.mask.shape[:2] == (EPISODES, most), "not padded to `related_sets`"
+        assert related.x.shape[-1] == family.x_dim, f"related inputs have {related.x.shape[-1]} dimensions"
+        there = related.mask.any(-1)
+        assert not (there[:, 1:] & ~there[:, :-1]).any(), "an absent dataset stands before one that is there"
+        numbers = there.sum(1)
+        assert asked is None or (numbers == asked).all(), f"related={asked} gives {numbers.tolist()}"
+
+
+def strata_are_parts_of_the_episodes(family: Family) -> None:
+    """One boolean per episode and name."""
+    episodes = draw(family)
+    for name, inside in family.strata(episodes).items():
+        assert inside.shape == (EPISODES,) and inside.dtype == torch.bool, f"stratum {name} is no mask over episodes"
+
+
 FAMILY_CONTRACTS = [
     episodes_have_the_declared_shapes_and_types,
     every_listed_shift_can_be_sampled,
@@ -127,4 +187,8 @@ FAMILY_CONTRACTS = [
     a_curriculum_zeroes_the_inputs_it_has_not_reached,
     the_variance_of_noiseless_labels_is_the_normaliser,
     functions_see_neither_other_points_nor_neighbours,
+    contexts_have_the_sizes_asked_for,
+    related_datasets_change_nothing_else,
+    as_many_related_datasets_as_asked,
+    strata_are_parts_of_the_episodes,
 ]

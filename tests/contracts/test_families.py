@@ -51,7 +51,35 @@ def test_the_contracts_can_fail(data_dir):
     class Loud(cls):
         normaliser = 3.0
 
+    processes = FAMILIES.get("gp-mixture")
+
+    class Entangled(processes):
+        """The number of related datasets is drawn before everything else."""
+
+        def sample(self, episodes, points, generator, *, related=None, **options):
+            if related is None:
+                torch.rand(1, generator=generator)
+            return super().sample(episodes, points, generator, related=related, **options)
+
+    class Generous(processes):
+        def sample(self, *arguments, related=None, **options):
+            return super().sample(*arguments, related=None, **options)
+
+    class Short(processes):
+        """`points-N` is at most N."""
+
+        def sample(self, *arguments, shift="none", **options):
+            return super().sample(*arguments, shift="none" if shift.startswith("points-") else shift, **options)
+
+    class Flat(processes):
+        def strata(self, episodes):
+            return {"all": torch.tensor(True)}
+
     for broken, contract in [
+        (Entangled, "related_datasets_change_nothing_else"),
+        (Generous, "as_many_related_datasets_as_asked"),
+        (Short, "contexts_have_the_sizes_asked_for"),
+        (Flat, "strata_are_parts_of_the_episodes"),
         (Global, "the_generator_decides_everything"),
         (Constant, "episodes_differ_from_each_other"),
         (Neighbour, "functions_see_neither_other_points_nor_neighbours"),
@@ -59,7 +87,7 @@ def test_the_contracts_can_fail(data_dir):
     ]:
         check = next(c for c in FAMILY_CONTRACTS if c.__name__ == contract)
         with pytest.raises(AssertionError):
-            check(broken(cls.Parameters()))
+            check(broken(broken.Parameters()))
 
 
 @pytest.mark.cuda
