@@ -69,7 +69,7 @@ class SetBackbone(Backbone, abstract=True):
         """Outputs as they are, labels one-hot."""
         if self.shape.classes is None:
             return y
-        return F.one_hot(y, self.shape.classes).to(self.decoder[0].weight.dtype)
+        return F.one_hot(y, self.shape.classes).to(next(self.parameters()).dtype)
 
     def decode(self, hidden: Float[Tensor, "B Q decoded"]) -> Prediction:
         """The prediction that the targets' hidden vectors stand for."""

@@ -90,6 +90,7 @@ class TransformerNP(SetBackbone, abstract=True):
 
     def _read(self, state: LayeredMemory, x: Tensor) -> Iterator[Tensor]:
         """The targets' hidden vectors after each layer."""
+        layer: Any
         hidden = self.embed_targets(x)
         for layer, memory in zip(self.targets, state.layers, strict=True):
             hidden = layer.attend(hidden, memory)

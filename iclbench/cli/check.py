@@ -73,7 +73,7 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
     else:
         raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
     for suffix, predictor in predictors.items():
-        episodes = example_episodes(points=7, classes=5 if "categorical" in suffix else None)
+        episodes = example_episodes(points=7, classes=5 if "categorical" in suffix else None, related=3)
         for each in CONTRACTS:
             if each.applies(predictor):
                 yield each.name + suffix, _problem(each.check, predictor, episodes, Tolerance(2e-5, 1e-4))
@@ -83,7 +83,7 @@ def _build(cls: type[Backbone], head: str) -> Backbone:
     from iclbench.backbones.base import TaskShape
     from iclbench.seeds import global_stream
 
-    shape = TaskShape(x_dim=4, points=12, classes=5 if head == "categorical" else None, head=head)
+    shape = TaskShape(x_dim=4, points=12, classes=5 if head == "categorical" else None, head=head, related=3)
     with global_stream(0, "weights"):
         return cls(cls.Settings(), shape).eval()
 

@@ -5,6 +5,7 @@ import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
+from iclbench.errors import UsageError
 from iclbench.registry import BACKBONES
 
 # Small settings that still have every part; a backbone that is not listed is built with its defaults.
@@ -30,27 +31,40 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "coupling": "direct"},
     ],
 }
-CASES = [
-    (name, settings, head)
-    for name in BACKBONES.names()
-    for settings in SMALL.get(name, [{}])
-    for head in BACKBONES.get(name).heads
-]
 
 
-def build(name: str, settings: dict[str, object], head: str) -> Backbone:
+def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
     cls = BACKBONES.get(name)
     classes = 5 if head == "categorical" else None
+    question = "targets" if related else "next"
     torch.manual_seed(0)
-    shape = TaskShape(x_dim=4, points=12, y_dim=2, classes=classes, head=head)
+    shape = TaskShape(x_dim=4, points=12, y_dim=2, classes=classes, head=head, question=question, related=related)
     return cls(cls.Settings(**settings), shape).eval()
 
 
+def reads_related(name: str, settings: dict[str, object]) -> bool:
+    try:
+        return build(name, settings, "gaussian", related=3).uses_related
+    except UsageError:
+        return False
+
+
+# Every head with the first settings of a backbone; the other settings, and tasks with related datasets, with one head.
+CASES = [
+    (name, settings, head, related)
+    for name in BACKBONES.names()
+    for i, settings in enumerate(SMALL.get(name, [{}]))
+    for head in (BACKBONES.get(name).heads if i == 0 else ["gaussian"])
+    for related in ([0, 3] if head == "gaussian" and reads_related(name, settings) else [0])
+]
+
+
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
-@pytest.mark.parametrize(("name", "settings", "head"), CASES, ids=lambda value: str(value)[:40])
-def test_contract(name: str, settings: dict[str, object], head: str, contract: Contract) -> None:
-    backbone = build(name, settings, head)
+@pytest.mark.parametrize(("name", "settings", "head", "related"), CASES, ids=lambda value: str(value)[:40])
+def test_contract(name: str, settings: dict[str, object], head: str, related: int, contract: Contract) -> None:
+    backbone = build(name, settings, head, related)
     if not contract.applies(backbone):
         pytest.skip("not about this kind of predictor")
-    episodes = example_episodes(points=7, outputs=2, classes=5 if head == "categorical" else None)
+    classes = 5 if head == "categorical" else None
+    episodes = example_episodes(points=7, outputs=2, classes=classes, related=related)
     contract.check(backbone, episodes, Tolerance(2e-5, 1e-4))

@@ -135,6 +135,59 @@ class Flat(Sound):
         return Point(super().predict_targets(context, x_target, related).mean[:, :1])
 
 
+class ReadsRelated(Sound):
+    """The same sum over each related dataset, half as heavy."""
+
+    uses_related = True
+
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
+        own = super().predict_targets(context, x_target).mean
+        return Point(own if related is None else own + self.beside(related, x_target))
+
+    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+        y = related.y * related.mask.unsqueeze(-1)
+        return 0.5 * (self.kernel(x_target.unsqueeze(1), related.x) @ y).sum(1)
+
+
+class IgnoresRelated(ReadsRelated):
+    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+        return x_target.new_zeros(1)
+
+
+class CountsAbsentSets(ReadsRelated):
+    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().beside(related, x_target) / related.mask.shape[1]
+
+
+class ReadsNeighboursSets(ReadsRelated):
+    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().beside(related, x_target) + super().beside(related, x_target).mean(0)
+
+
+class FirstSetMattersMore(ReadsRelated):
+    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().beside(related.map(lambda t: t[:, :1]), x_target) + super().beside(related, x_target)
+
+
+class FirstPointMattersMore(ReadsRelated):
+    def beside(self, related: Points, x_target: Tensor) -> Tensor:
+        return super().beside(related.map(lambda t: t[:, :, :1]), x_target) + super().beside(related, x_target)
+
+
+class Removes(Sound):
+    """Forgets by adding the same points with opposite outputs."""
+
+    removes_points = True
+
+    def remove(self, state: Any, points: Points) -> State:
+        return self.update(state, replace(points, y=-points.y))
+
+
+class RemovesHalf(Removes):
+    def remove(self, state: Any, points: Points) -> State:
+        return self.update(state, replace(points, y=-0.5 * points.y))
+
+
 class Trained(Sound, nn.Module):
     """A backbone with one weight and a loss."""
 
@@ -188,20 +241,26 @@ BREAKS = {
     "phases_equal_the_question": QueriesLeaveTraces,
     "update_equals_conditioning_on_everything": Forgets,
     "states_can_be_indexed_and_saved": StateWithoutBatchAxis,
+    "removing_points_undoes_updating": RemovesHalf,
+    "related_datasets_matter": IgnoresRelated,
+    "absent_related_datasets_equal_none": CountsAbsentSets,
+    "related_datasets_of_batch_neighbours_change_nothing": ReadsNeighboursSets,
+    "the_order_of_related_datasets_changes_nothing": FirstSetMattersMore,
+    "the_order_within_a_related_dataset_changes_nothing": FirstPointMattersMore,
     "the_last_layer_is_the_answer": LastLayerIsAnother,
     "a_gradient_step_lowers_the_loss": Climbs,
     "saved_weights_give_the_same_answers": KeepsAWeightToItself,
 }
 
 
-@pytest.mark.parametrize("predictor", [Sound, Trained])
+@pytest.mark.parametrize("predictor", [Sound, Trained, Removes, ReadsRelated])
 def test_a_sound_predictor_keeps_all_contracts(predictor: type[Predictor]) -> None:
-    assert failures(predictor(), example_episodes()) == {}
+    assert failures(predictor(), example_episodes(related=3)) == {}
 
 
 @pytest.mark.parametrize(("contract", "predictor"), BREAKS.items())
 def test_a_broken_predictor_is_caught(contract: str, predictor: type[Predictor]) -> None:
-    found = failures(predictor(), example_episodes())
+    found = failures(predictor(), example_episodes(related=3))
     assert contract in found
     assert len(found[contract]) > 20, "the failure should be a sentence"
 

@@ -1,0 +1,69 @@
+"""Trainable backbones: layers, loss and weights."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from iclbench.contracts.contract import DEFAULT, Tolerance, ask_next, ask_targets, assert_close, contract, targets_of
+from iclbench.episodes import Episodes
+from iclbench.predictor import Predictor
+
+
+@contract(lambda predictor: bool(getattr(predictor, "layered", False)))
+def the_last_layer_is_the_answer(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """Decoded, the last layer's output at the targets is what `predict_targets` answers."""
+    context, x = episodes.context, targets_of(episodes).x
+    with torch.no_grad():
+        layers = predictor.predict_by_layer(context, x, episodes.related)
+    expected = ask_targets(predictor, episodes, context, x)
+    assert_close(layers[-1], expected, tolerance, "the last layer's answer differs from predict_targets")
+
+
+def _is_trainable(predictor: Predictor) -> bool:
+    return isinstance(predictor, nn.Module) and hasattr(predictor, "loss")
+
+
+@contract(_is_trainable)
+def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """A small step along the negative gradient, on the same batch with the same noise, lowers the loss."""
+    trained = copy.deepcopy(predictor)
+    assert isinstance(trained, nn.Module)
+    before = _loss(trained, episodes)
+    before.backward()
+    moved = [(p, p.grad) for p in trained.parameters() if p.grad is not None]
+    assert moved, "the loss reaches no parameter"
+    norm = torch.stack([gradient.norm() for _, gradient in moved]).norm()
+    assert bool(norm.isfinite()) and norm > 0, f"the gradient's norm is {norm.item()}"
+    with torch.no_grad():
+        for p, gradient in moved:
+            p.sub_(1e-3 * gradient / norm)
+        after = _loss(trained, episodes)
+    assert after < before, f"the loss went from {before.item():.6g} to {after.item():.6g}"
+
+
+@contract(_is_trainable)
+def saved_weights_give_the_same_answers(
+    predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
+) -> None:
+    """Weights written to a file and read into another instance bring its answers along."""
+    from safetensors.torch import load_model, save_model
+
+    other = copy.deepcopy(predictor)
+    assert isinstance(predictor, nn.Module) and isinstance(other, nn.Module)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.zero_()
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(predictor, f"{folder}/weights.safetensors")
+        load_model(other, f"{folder}/weights.safetensors")
+    expected = ask_next(predictor, episodes, episodes.context)
+    assert_close(ask_next(other, episodes, episodes.context), expected, tolerance, "loaded weights give other answers")
+
+
+def _loss(predictor: Any, episodes: Episodes) -> Tensor:
+    return predictor.loss(episodes, 1.0, torch.Generator(episodes.context.x.device).manual_seed(0))[0]

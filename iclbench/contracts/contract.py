@@ -1,0 +1,130 @@
+"""What a contract is, the list of all of them, and what checks share: examples, questions, comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from iclbench.episodes import Episodes, Points
+from iclbench.predictions import Prediction
+from iclbench.predictor import Predictor
+from iclbench.records import TensorRecord
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far two answers may be apart that should be equal: `absolute + relative * |expected|`."""
+
+    absolute: float = 1e-5
+    relative: float = 1e-4
+
+
+DEFAULT = Tolerance()
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One property: its name, the check, and which predictors it is about."""
+
+    name: str
+    check: Callable[[Predictor, Episodes, Tolerance], None]
+    applies: Callable[[Predictor], bool]
+
+
+CONTRACTS: list[Contract] = []
+
+
+def contract(
+    applies: Callable[[Predictor], bool] = lambda _: True,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def register(check: Callable[..., None]) -> Callable[..., None]:
+        CONTRACTS.append(Contract(check.__name__, check, applies))
+        return check
+
+    return register
+
+
+def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> dict[str, str]:
+    """The contracts that `predictor` breaks on these episodes, with what went wrong; empty when it keeps them all."""
+    broken = {}
+    for each in CONTRACTS:
+        if each.applies(predictor):
+            try:
+                each.check(predictor, episodes, tolerance)
+            except Exception as error:
+                broken[each.name] = str(error) or type(error).__name__
+    return broken
+
+
+def example_episodes(
+    dim: int = 4,
+    points: int = 9,
+    targets: int = 3,
+    outputs: int = 1,
+    classes: int | None = None,
+    related: int = 0,
+    seed: int = 0,
+) -> Episodes:
+    """Three random episodes for the checks: noisy linear functions, or random labels when `classes` is given.
+
+    With `related`, so many datasets of the same function stand beside the first episode, one fewer beside each further
+    one, and they are of different sizes.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(3, points + targets, dim, generator=draw)
+    weights = torch.randn(3, dim, outputs, generator=draw)
+
+    def observe(x: Tensor) -> Points:
+        if classes is not None:
+            return Points.full(x, torch.randint(classes, x.shape[:-1], generator=draw))
+        y = torch.einsum("b...x,bxy->b...y", x, weights)
+        return Points.full(x, y + 0.5 * torch.randn(y.shape, generator=draw))
+
+    every, beside = observe(x), None
+    if related:
+        number, size = torch.arange(related), torch.arange(points)
+        present = number < related - torch.arange(3).unsqueeze(1)
+        long_enough = size < points - (number % 3).unsqueeze(1)
+        full = observe(torch.randn(3, related, points, dim, generator=draw))
+        beside = replace(full, mask=present.unsqueeze(-1) & long_enough)
+    asked = every.span(points)
+    return Episodes(context=every.span(0, points), targets=asked, scored=asked.mask, related=beside, classes=classes)
+
+
+def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
+    with torch.no_grad():
+        return predictor.predict_next(points, episodes.related)
+
+
+def ask_targets(predictor: Predictor, episodes: Episodes, context: Points, x: Tensor) -> Prediction:
+    with torch.no_grad():
+        return predictor.predict_targets(context, x, episodes.related)
+
+
+def targets_of(episodes: Episodes) -> Points:
+    assert episodes.targets is not None, "the checks need episodes with targets"
+    return episodes.targets
+
+
+def other_labels(y: Tensor, classes: int | None) -> Tensor:
+    """Labels that differ everywhere."""
+    return 3 - 2 * y if classes is None else (y + 1) % classes
+
+
+def put(into: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """`values` at the given positions of axis 1."""
+    index = places.reshape(*places.shape, *[1] * (into.dim() - 2)).expand(values.shape)
+    return into.scatter(1, index, values)
+
+
+def assert_close(found: TensorRecord, expected: TensorRecord, tolerance: Tolerance, message: str) -> None:
+    pairs = zip(found.tensors().items(), expected.tensors().values(), strict=True)
+    for (name, a), b in pairs:
+        assert a.shape == b.shape, f"{message}: '{name}' has shape {tuple(a.shape)}, expected {tuple(b.shape)}"
+        off = (a - b).abs()
+        far = off.max().item() if off.numel() else 0.0
+        within = bool((off <= tolerance.absolute + tolerance.relative * b.abs()).all())
+        assert within, f"{message}: '{name}' is off by {far:.3g}"

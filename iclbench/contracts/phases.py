@@ -1,0 +1,67 @@
+"""The three phases, and what a state is good for."""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from iclbench.contracts.contract import DEFAULT, Tolerance, ask_targets, assert_close, contract, targets_of
+from iclbench.episodes import Episodes
+from iclbench.predictor import Predictor, State
+
+
+@contract()
+def phases_equal_the_question(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """Conditioning once and querying, twice, is `predict_targets`; a query does not change the state."""
+    context, x = episodes.context, targets_of(episodes).x
+    expected = ask_targets(predictor, episodes, context, x)
+    state = predictor.condition(context, episodes.related)
+    assert_close(predictor.query(state, x), expected, tolerance, "condition and query differ from predict_targets")
+    assert_close(predictor.query(state, x), expected, tolerance, "a query changes the state")
+
+
+@contract()
+def update_equals_conditioning_on_everything(
+    predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
+) -> None:
+    """Points may come in any portions, starting from none."""
+    context, x = episodes.context, targets_of(episodes).x
+    expected = ask_targets(predictor, episodes, context, x)
+    for cuts in ([0, 1], [context.count // 2], [0, 2, 3]):
+        edges = [*cuts, context.count]
+        state = predictor.condition(context.span(0, edges[0]), episodes.related)
+        for start, stop in pairwise(edges):
+            state = predictor.update(state, context.span(start, stop))
+        answer = predictor.query(state, x)
+        assert_close(answer, expected, tolerance, f"updating at {cuts} differs from conditioning on everything")
+
+
+@contract()
+def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """Part of a state answers for its episodes; a state read back from a file answers as before."""
+    context, x = episodes.context, targets_of(episodes).x
+    state = predictor.condition(context, episodes.related)
+    assert isinstance(state, State), f"condition returns a {type(state).__name__}, not a State"
+    assert state.nbytes > 0, "the state says that it takes no memory"
+    expected = predictor.query(state, x)
+    index = torch.tensor([len(context) - 1, 0])
+    assert_close(
+        predictor.query(state[index], x[index]), expected[index], tolerance, "part of a state answers otherwise"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        state.save(Path(folder) / "state.safetensors")
+        loaded = type(state).load(Path(folder) / "state.safetensors")
+    assert_close(predictor.query(loaded, x), expected, tolerance, "a saved and loaded state answers otherwise")
+
+
+@contract(lambda predictor: predictor.removes_points)
+def removing_points_undoes_updating(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """A state can forget points again: `remove` leaves the answers as they were before they came."""
+    context, x = episodes.context, targets_of(episodes).x
+    before = predictor.condition(context.span(0, 2), episodes.related)
+    after = predictor.remove(predictor.update(before, context.span(2)), context.span(2))
+    expected = predictor.query(before, x)
+    assert_close(predictor.query(after, x), expected, tolerance, "removed points leave a trace")

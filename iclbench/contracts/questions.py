@@ -1,0 +1,195 @@
+"""The two questions: what answers may depend on, and how they hang together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from iclbench.contracts.contract import (
+    DEFAULT,
+    Tolerance,
+    ask_next,
+    ask_targets,
+    assert_close,
+    contract,
+    other_labels,
+    put,
+    targets_of,
+)
+from iclbench.episodes import Episodes, Points, take
+from iclbench.predictions import Prediction
+from iclbench.predictor import Predictor
+
+
+@contract()
+def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """One finite answer per prefix and per target."""
+    context, x = episodes.context, targets_of(episodes).x
+    for question, answer, count in (
+        ("predict_next", ask_next(predictor, episodes, context), context.count),
+        ("predict_targets", ask_targets(predictor, episodes, context, x), x.shape[1]),
+    ):
+        assert isinstance(answer, Prediction), f"{question} returns a {type(answer).__name__}, not a Prediction"
+        for name, t in answer.tensors().items():
+            expected = (len(context), count)
+            assert t.shape[:2] == expected, f"{question}: '{name}' has shape {tuple(t.shape)}, not {expected} and more"
+            assert bool(t.isfinite().all()), f"{question}: '{name}' is not finite"
+        losses = answer.loss(context.y if question == "predict_next" else targets_of(episodes).y)
+        assert losses.shape == (len(context), count), f"{question}: the loss has shape {tuple(losses.shape)}"
+
+
+@contract()
+def asking_twice_gives_the_same(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """Answers are deterministic."""
+    first, second = (ask_next(predictor, episodes, episodes.context) for _ in range(2))
+    assert_close(first, second, Tolerance(0.0, 0.0), "predict_next gives another answer the second time")
+
+
+@contract()
+def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """A target's answer is the same alone and among others, wherever it stands."""
+    context, x = episodes.context, targets_of(episodes).x
+    together = ask_targets(predictor, episodes, context, x)
+    for q in range(x.shape[1]):
+        alone = ask_targets(predictor, episodes, context, x[:, q : q + 1])
+        assert_close(together.at(slice(q, q + 1)), alone, tolerance, f"answer {q} depends on other targets")
+    backwards = ask_targets(predictor, episodes, context, x.flip(1))
+    assert_close(together, backwards.map(lambda t: t.flip(1)), tolerance, "answers depend on the order of the targets")
+
+
+@contract()
+def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """The answer for n does not move when label n changes."""
+    context = episodes.context
+    expected = ask_next(predictor, episodes, context)
+    for n in range(context.count):
+        y = context.y.clone()
+        y[:, n] = other_labels(y[:, n], episodes.classes)
+        moved = ask_next(predictor, episodes, replace(context, y=y))
+        assert_close(
+            moved.at(slice(0, n + 1)),
+            expected.at(slice(0, n + 1)),
+            tolerance,
+            f"an answer up to {n} changes with label {n}",
+        )
+
+
+@contract()
+def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """The answer for n does not move when points after n change."""
+    context = episodes.context
+    expected = ask_next(predictor, episodes, context)
+    for n in range(context.count - 1):
+        x, y = context.x.clone(), context.y.clone()
+        x[:, n + 1 :] = 3 - 2 * x[:, n + 1 :]
+        y[:, n + 1 :] = other_labels(y[:, n + 1 :], episodes.classes)
+        moved = ask_next(predictor, episodes, replace(context, x=x, y=y))
+        assert_close(
+            moved.at(slice(0, n + 1)),
+            expected.at(slice(0, n + 1)),
+            tolerance,
+            f"points after {n} change an earlier answer",
+        )
+
+
+@contract()
+def batch_neighbours_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """Every episode gets the answers it would get alone."""
+    context, x = episodes.context, targets_of(episodes).x
+    ahead, asked = ask_next(predictor, episodes, context), ask_targets(predictor, episodes, context, x)
+    for b in range(len(episodes)):
+        one = slice(b, b + 1)
+        alone = episodes[one]
+        message = f"answers for episode {b} depend on its batch neighbours"
+        assert_close(ahead[one], ask_next(predictor, alone, context[one]), tolerance, message)
+        assert_close(asked[one], ask_targets(predictor, alone, context[one], x[one]), tolerance, message)
+
+
+@contract(lambda predictor: predictor.order == "set")
+def the_order_of_the_context_changes_nothing(
+    predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
+) -> None:
+    """A set model gives the same answers whatever the order of its context."""
+    context, x = episodes.context, targets_of(episodes).x
+    order = torch.randperm(context.count, generator=torch.Generator().manual_seed(0)).to(x.device)
+    shuffled = context.map(lambda t: t[:, order])
+    assert_close(
+        ask_targets(predictor, episodes, shuffled, x),
+        ask_targets(predictor, episodes, context, x),
+        tolerance,
+        "it calls itself a set model, but its answers depend on the order of the context",
+    )
+
+
+@contract()
+def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """Masked points, anywhere in the context and different ones per episode, are as if they were not there."""
+    context, x = episodes.context, targets_of(episodes).x
+    where = torch.stack(
+        [torch.randperm(2 * context.count, generator=torch.Generator().manual_seed(b)) for b in range(len(context))]
+    )
+    places = where[:, : context.count].sort(1).values.to(x.device)
+    noise = torch.full_like(context.x.repeat(1, 2, 1), 7.0)
+    labels = context.y.repeat(1, 2, *[1] * (context.y.dim() - 2)).roll(1, 1)
+    padded = Points(
+        put(noise, places, context.x),
+        put(labels, places, context.y),
+        put(torch.zeros_like(context.mask).repeat(1, 2), places, context.mask),
+    )
+    assert_close(
+        ask_targets(predictor, episodes, padded, x),
+        ask_targets(predictor, episodes, context, x),
+        tolerance,
+        "predict_targets: masked points change the answers",
+    )
+    assert_close(
+        ask_next(predictor, episodes, padded).map(lambda t: take(t, places)),
+        ask_next(predictor, episodes, context),
+        tolerance,
+        "predict_next: masked points change the answers at the others",
+    )
+
+
+@contract()
+def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """`predict_next` is `predict_targets` asked at each prefix."""
+    context = episodes.context
+    ahead = ask_next(predictor, episodes, context)
+    for n in range(context.count):
+        asked = ask_targets(predictor, episodes, context.span(0, n), context.x[:, n : n + 1])
+        assert_close(ahead.at(slice(n, n + 1)), asked, tolerance, f"the two questions differ after {n} points")
+
+
+@contract()
+def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """With `x_query`, the answer for n is about `x_query[:, n]` and leaves no trace in the next ones."""
+    context = episodes.context
+    queries = 2 * context.x.flip(1)
+    ahead = predictor.predict_next(context, episodes.related, x_query=queries)
+    for n in range(context.count):
+        asked = ask_targets(predictor, episodes, context.span(0, n), queries[:, n : n + 1])
+        assert_close(ahead.at(slice(n, n + 1)), asked, tolerance, f"x_query: wrong answer after {n} points")
+
+
+@contract()
+def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """With `prefixes`, the answers are those of the full question at these lengths, in their order."""
+    context = episodes.context
+    chosen = [0, 1, context.count // 2, context.count - 1]
+    queries = context.x.flip(1)
+    for x_query in (None, queries):
+        every = predictor.predict_next(context, episodes.related, x_query=x_query)
+        some = predictor.predict_next(context, episodes.related, x_query=x_query, prefixes=chosen)
+        assert_close(some, every.at(torch.tensor(chosen)), tolerance, f"prefixes={chosen} is not answered as asked")
+
+
+@contract()
+def an_empty_context_works(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+    """Without any point there still are finite answers, the same whether nothing is there or everything is masked."""
+    context, x = episodes.context, targets_of(episodes).x
+    empty = ask_targets(predictor, episodes, context.span(0, 0), x)
+    for name, t in empty.tensors().items():
+        assert bool(t.isfinite().all()), f"'{name}' is not finite for an empty context"
+    masked = replace(context, mask=torch.zeros_like(context.mask))
+    assert_close(ask_targets(predictor, episodes, masked, x), empty, tolerance, "all masked is not the same as empty")
