@@ -70,7 +70,8 @@ def the_generator_decides_everything(family: Family) -> None:
 
 def episodes_differ_from_each_other(family: Family) -> None:
     """No two episodes of a batch are the same."""
-    labels = draw(family).context.y.flatten(1)
+    episodes = draw(family)
+    labels = torch.cat([episodes.context.y.flatten(1), episodes.asked.y.flatten(1)], 1)
     assert len(torch.unique(labels, dim=0)) == EPISODES, "two episodes have the same outputs"
 
 
