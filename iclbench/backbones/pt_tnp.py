@@ -9,7 +9,7 @@ context tokens, which is what the next layer's pseudo-tokens see; the last layer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -45,7 +45,6 @@ class PTTNP(TransformerNP):
 
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
         u, z = self.pseudo_tokens.expand(len(context), -1, -1), self.embed(context)
-        target: Any
         for layer, target in enumerate(self.targets):
             u = self.from_data[layer](u, z, context.mask)
             if self.settings.style == "perceiver":

@@ -5,7 +5,6 @@ targets cross-attend to them, layer by layer (figure 7 of the ICICL-TNP paper). 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from iclbench.backbones.attention import KeysValues
 from iclbench.backbones.base import TaskShape
@@ -24,7 +23,6 @@ class TNP(TransformerNP):
 
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
         z = self.embed(context)
-        target: Any
         for among, target in zip(self.context, self.targets, strict=True):
             z = among(z, mask=context.mask)
             yield target.keys(z, context.mask)

@@ -53,8 +53,8 @@ class TransformerNP(SetBackbone, abstract=True):
         self.embedding = perceptron(self.x_features_dim + self.y_features_dim + 1, width, width, width)
         self.targets = self.stack()
 
-    def stack(self, layers: int | None = None) -> nn.ModuleList:
-        """One attention layer for each layer of the model."""
+    def stack(self, layers: int | None = None) -> Any:
+        """A module list with one `AttentionLayer` for each layer of the model."""
         count = self.settings.layers if layers is None else layers
         return nn.ModuleList(AttentionLayer(self.settings.width, self.settings.heads) for _ in range(count))
 
@@ -90,7 +90,6 @@ class TransformerNP(SetBackbone, abstract=True):
 
     def _read(self, state: LayeredMemory, x: Tensor) -> Iterator[Tensor]:
         """The targets' hidden vectors after each layer."""
-        layer: Any
         hidden = self.embed_targets(x)
         for layer, memory in zip(self.targets, state.layers, strict=True):
             hidden = layer.attend(hidden, memory)

@@ -1,0 +1,91 @@
+"""Transformer neural processes once more, plainly: one episode, one dataset, one head at a time, without any padding.
+
+Reads the weights of our models by name and shares no code with them; the order of operations is that of the papers.
+"""
+
+import numpy as np
+from torch import nn
+
+
+def arrays(model: nn.Module) -> dict[str, np.ndarray]:
+    return {name: t.detach().numpy() for name, t in model.state_dict().items()}
+
+
+def perceptron(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
+    numbers = sorted({int(key.removeprefix(f"{name}.").split(".")[0]) for key in w if key.startswith(f"{name}.")})
+    for i in numbers:
+        x = x @ w[f"{name}.{i}.weight"].T + w[f"{name}.{i}.bias"]
+        if i != numbers[-1]:
+            x = np.maximum(x, 0)
+    return x
+
+
+def normalised(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of `q` after reading rows of `kv`; without rows to read they stay as they are."""
+    if len(kv) == 0:
+        return q
+    width = q.shape[1]
+    size = width // heads
+    own, other = normalised(w, f"{name}.norm", q), normalised(w, f"{name}.norm", kv)
+    key_matrix, value_matrix = np.split(w[f"{name}.kv.weight"], 2)
+    mixed = []
+    for h in range(heads):
+        part = slice(h * size, (h + 1) * size)
+        scores = own @ w[f"{name}.q.weight"][part].T @ (other @ key_matrix[part].T).T / np.sqrt(size)
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        mixed.append(weights / weights.sum(1, keepdims=True) @ (other @ value_matrix[part].T))
+    q = q + np.concatenate(mixed, 1) @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"]
+    return q + perceptron(w, f"{name}.feed_forward", normalised(w, f"{name}.norm_inner", q))
+
+
+def embed(w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, missing: float) -> np.ndarray:
+    return perceptron(w, "embedding", np.concatenate([x, y, np.full((len(x), 1), missing)], 1))
+
+
+def answer(
+    model: nn.Module,
+    context: tuple[np.ndarray, np.ndarray],
+    x_target: np.ndarray,
+    related: list[tuple[np.ndarray, np.ndarray]],
+) -> np.ndarray:
+    """Raw outputs of a `TNP`, `PTTNP` or `ICICLTNP` at the targets of one episode, `(Q, raw)`."""
+    w, settings = arrays(model), model.settings
+    kind = type(model).__name__
+
+    def attend(name: str, q: np.ndarray, kv: np.ndarray) -> np.ndarray:
+        return layer(w, f"{name}.{i}", q, kv, settings.heads)
+
+    zc = embed(w, *context, 0.0)
+    zt = embed(w, x_target, np.zeros((len(x_target), context[1].shape[1])), 1.0)
+    zj = [embed(w, *points, 0.0) for points in related]
+    u = w.get("pseudo_tokens")
+    uj = [w["related_pseudo_tokens"] for _ in related] if kind == "ICICLTNP" else []
+    for i in range(settings.layers):
+        if kind == "TNP":
+            zc = attend("context", zc, zc)
+            zt = attend("targets", zt, zc)
+        elif kind == "PTTNP" and settings.style == "ist":
+            u = attend("from_data", u, zc)
+            zt = attend("targets", zt, u)
+            if i < settings.layers - 1:
+                zc = attend("back_to_data", zc, u)
+        elif kind == "PTTNP" or settings.coupling == "direct":
+            u = attend("from_data", u, zc)
+            u = attend("among", u, u)
+            uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=False)]
+            uj = [attend("among", each, each) for each in uj]
+            zt = attend("targets", zt, np.concatenate([u, *uj]))
+        else:
+            uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=True)]
+            u = attend("from_data", u, zc)
+            uj = [attend("from_context", each, u) for each in uj]
+            uj = [attend("among", each, each) for each in uj]
+            u = attend("among", u, u)
+            u = attend("from_related", u, np.concatenate(uj) if uj else np.zeros((0, u.shape[1])))
+            zt = attend("targets", zt, u)
+    return perceptron(w, "decoder", zt)

@@ -1,0 +1,180 @@
+"""Transformer neural processes against a plain re-implementation without batches, and what their parts promise."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from iclbench.backbones.attention import AttentionLayer
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
+from iclbench.registry import BACKBONES
+from tests.backbones.naive_np import answer
+
+SMALL = {"layers": 3, "width": 16, "heads": 4}
+TOKENS = {"pseudo_tokens": 5}
+MODELS = [
+    ("tnp", {}),
+    ("pt-tnp", TOKENS),
+    ("pt-tnp", TOKENS | {"style": "ist"}),
+    ("icicl-tnp", TOKENS | {"related_pseudo_tokens": 3}),
+    ("icicl-tnp", TOKENS | {"related_pseudo_tokens": 3, "coupling": "direct"}),
+]
+# Points of the context, and of each related dataset, of every episode in one batch.
+SIZES = [(6, [4, 7, 1]), (1, []), (9, [3]), (0, [5, 2]), (0, [])]
+
+
+def build(name: str, settings: dict[str, object], related: int = 3, **shape: object) -> Backbone:
+    cls = BACKBONES.get(name)
+    torch.manual_seed(0)
+    task = {"x_dim": 2, "points": 9, "y_dim": 1, "head": "gaussian", "question": "targets"}
+    model = cls(cls.Settings(**SMALL | settings), TaskShape(related=related, **task | shape))
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that nothing hides behind a bias of zero or a gain of one
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.double()
+
+
+def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
+    """Episodes of these sizes under masks; what is masked holds large numbers."""
+    draw = torch.Generator().manual_seed(0)
+    count, sets = len(sizes), 3
+
+    def points(*shape: int) -> Points:
+        x, y = (torch.randn(*shape, d, generator=draw, dtype=torch.float64) for d in (2, 1))
+        return Points.full(x, y)
+
+    def masked(points: Points) -> Points:
+        absent = 50 * ~points.mask.unsqueeze(-1)
+        return replace(points, x=points.x + absent, y=points.y - absent)
+
+    context, related, targets = points(count, 9), points(count, sets, 7), points(count, 4)
+    in_context = torch.tensor([[i < n for i in range(9)] for n, _ in sizes])
+    in_related = torch.tensor(
+        [[[i < n for i in range(7)] for n in beside + [0] * (sets - len(beside))] for _, beside in sizes]
+    )
+    return Episodes(
+        context=masked(replace(context, mask=in_context)),
+        targets=targets,
+        scored=targets.mask,
+        related=masked(replace(related, mask=in_related)),
+    )
+
+
+def shuffled(t: torch.Tensor, dim: int) -> torch.Tensor:
+    return t.index_select(dim, torch.randperm(t.shape[dim], generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["rows of absent sets left out", "and kept"])
+@pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
+def test_a_batch_equals_plain_loops_over_episodes_and_datasets(name, settings, packed, monkeypatch):
+    if not packed:
+        monkeypatch.setattr("iclbench.backbones.icicl_tnp.PACKED_ON", ())
+    model, episodes = build(name, settings), batch()
+    found = model.predict_targets(episodes.context, episodes.targets.x, episodes.related)
+    for b, (n, beside) in enumerate(SIZES):
+        x, y = episodes.context.x[b, :n].numpy(), episodes.context.y[b, :n].numpy()
+        related = [(episodes.related.x[b, j, :k].numpy(), episodes.related.y[b, j, :k].numpy())
+                   for j, k in enumerate(beside)]  # fmt: skip
+        raw = torch.from_numpy(answer(model, (x, y), episodes.targets.x[b].numpy(), related))
+        expected = model.read(raw.unsqueeze(0))
+        torch.testing.assert_close(found.mean[b], expected.mean[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.std[b], expected.std[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "count"),
+    [
+        ("tnp", {}, 1_058_818),
+        ("pt-tnp", {}, 1_558_914),
+        ("pt-tnp", {"style": "ist"}, 1_459_714),
+        ("icicl-tnp", {}, 2_555_010),
+    ],
+)
+def test_the_papers_sizes(name, settings, count):
+    cls = BACKBONES.get(name)
+    shape = TaskShape(x_dim=1, points=64, head="gaussian", question="targets", related=5)
+    assert cls(cls.Settings(**settings), shape).parameter_count == count
+
+
+def test_one_layer_of_the_papers_size():
+    assert sum(p.numel() for p in AttentionLayer(128, 8).parameters()) == 99_200
+
+
+def test_rows_without_keys_pass_unchanged_and_without_gradient():
+    layer = AttentionLayer(8, 2)
+    queries = torch.randn(3, 4, 8, requires_grad=True)
+    tokens = torch.randn(3, 5, 8, requires_grad=True)
+    mask = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5])
+    out = layer(queries, tokens, mask)
+    assert torch.equal(out[1], queries[1])
+    assert torch.equal(layer(queries, tokens[:, :0], mask[:, :0]), queries)
+    out.square().sum().backward()
+    assert torch.equal(queries.grad[1], 2 * queries[1])
+    assert not tokens.grad[1].any() and not tokens.grad[0, 1].any()
+    assert tokens.grad[0, 0].any() and all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("coupling", ["paper", "direct"])
+def test_without_related_datasets_icicl_tnp_is_the_pt_tnp_of_the_same_weights(coupling):
+    icicl, plain = build("icicl-tnp", TOKENS | {"coupling": coupling}), build("pt-tnp", TOKENS)
+    shared = plain.state_dict()
+    icicl.load_state_dict(icicl.state_dict() | shared)
+    assert set(shared) < set(icicl.state_dict())
+    episodes = batch()
+    expected = plain.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean
+    absent = replace(episodes.related, mask=torch.zeros_like(episodes.related.mask))
+    for related in (None, absent, episodes.related.map(lambda t: t[:, :0])):
+        found = icicl.predict_targets(episodes.context, episodes.targets.x, related).mean
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_task_without_related_datasets_trains_a_model_that_ignores_them():
+    model, episodes = build("icicl-tnp", TOKENS, related=0), batch()
+    assert not model.uses_related
+    alone = model.predict_targets(episodes.context, episodes.targets.x).mean
+    assert torch.equal(model.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean, alone)
+
+
+@pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
+def test_gradients_reach_every_parameter_and_are_finite(name, settings):
+    model = build(name, settings)
+    loss, parts = model.loss(batch(), 0.0, torch.Generator())
+    loss.backward()
+    assert loss == parts["loss"]
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), key
+
+
+@pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
+def test_queries_do_not_look_at_the_points_again(name, settings):
+    """Conditioned once, a model answers from its memory alone; that of pseudo-tokens does not grow with the context."""
+    model, episodes = build(name, settings), batch()
+    state = model.condition(episodes.context, episodes.related)
+    expected = model.query(state, episodes.targets.x).mean
+    noise = replace(state, context=state.context.map(torch.zeros_like), related=None)
+    assert torch.equal(model.query(noise, episodes.targets.x).mean, expected)
+    sizes = [sum(memory.nbytes for memory in model.condition(episodes.context.span(0, n), None).layers) for n in (3, 9)]
+    assert (sizes[0] < sizes[1]) == (name == "tnp")
+
+
+@pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
+def test_order_changes_nothing_but_the_order_of_targets(name, settings):
+    model, episodes = build(name, settings), batch()
+    expected = model.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean
+    context = episodes.context.map(lambda t: shuffled(t, 1))
+    related = episodes.related.map(lambda t: shuffled(shuffled(t, 1), 2))
+    found = model.predict_targets(context, shuffled(episodes.targets.x, 1), related).mean
+    torch.testing.assert_close(found, shuffled(expected, 1), rtol=0, atol=1e-12)
+
+
+def test_layers_are_drawn_independently():
+    model = build("pt-tnp", TOKENS)
+    first, second = model.from_data[0], model.from_data[1]
+    assert not torch.equal(first.q.weight, second.q.weight)
+
+
+def test_a_width_that_does_not_divide_by_the_heads_is_refused_in_one_line():
+    with pytest.raises(UsageError, match=r"backbone\.width=10 is not a multiple of backbone\.heads=4"):
+        AttentionLayer(10, 4)
