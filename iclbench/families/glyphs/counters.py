@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
-Index: TypeAlias = Int[np.ndarray, "..."] | int
+Index: TypeAlias = Int[np.ndarray, "..."]
 
 
 def uniform(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
@@ -32,9 +32,9 @@ def normal(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
 def _bits(seed: int, name: str, *index: Index) -> UInt64[np.ndarray, "..."]:
     """64 random bits. Counters wrap around modulo 2^64, which is what hashing wants."""
     with np.errstate(over="ignore"):
-        bits = _mix(np.asarray(seed, np.uint64) ^ _mix(np.asarray(zlib.crc32(name.encode()), np.uint64)))
+        bits = _mix(np.array([seed], np.uint64) ^ _mix(np.array([zlib.crc32(name.encode())], np.uint64)))
         for i in index:
-            bits = _mix(bits ^ (np.asarray(i).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)))
+            bits = _mix(bits ^ (i.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)))
     return bits
 
 
@@ -42,4 +42,4 @@ def _mix(z: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
     z = z + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
+    return z ^ (z >> np.uint64(31))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float, Float32, UInt8
 
 from iclbench.families.glyphs.strokes import Trace
 
@@ -44,7 +44,7 @@ def _lengths(x: Trace, y: Trace) -> Trace:
     return np.concatenate([ends, way], -1) + np.concatenate([way, ends], -1)
 
 
-def _between(values: Trace, times: int) -> Trace:
+def _between(values: Trace, times: int) -> Float[np.ndarray, "*glyphs strokes fine"]:
     """`times` points for each one, on the straight line to the next."""
     following = np.concatenate([values[..., 1:], values[..., -1:]], -1)
     share = np.arange(times) / times
