@@ -89,5 +89,5 @@ class SetBackbone(Backbone, abstract=True):
         later = episodes.scored & asked.mask & (asked.mask.cumsum(1) > cut)
         each = self.predict_targets(before, asked.x, episodes.related).loss(asked.y)
         per_episode = (each * later).sum(1) / later.sum(1).clamp(min=1)
-        loss = per_episode.sum() / later.any(1).sum()
+        loss = per_episode.sum() / later.any(1).sum().clamp(min=1)
         return loss, {"loss": loss.detach()}
