@@ -10,7 +10,7 @@ from pathlib import Path
 
 from iclbench.errors import IclbenchError, UsageError
 from iclbench.report import exports
-from iclbench.report.blocks import Figure, Table
+from iclbench.report.blocks import Figure, Gallery, Table
 from iclbench.report.data import Results, load
 from iclbench.report.formats import plural
 from iclbench.report.page import render
@@ -37,6 +37,8 @@ def build(results: Path, out: Path, *, formats: Sequence[str] = exports.FORMATS,
                 exports.write_table(block, out / "tables")
             elif isinstance(block, Figure):
                 exports.write_figure(block, out / "figures", formats)
+            elif isinstance(block, Gallery):
+                exports.write_gallery(block, out / "figures", formats)
         page = out / PAGE
         exports.write_text(page, render(sections, title or "In-context learning results", subtitle(found), formats))
     except OSError as error:

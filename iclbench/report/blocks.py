@@ -5,6 +5,7 @@ Sections build these blocks from the frames; `page` writes them as HTML, `export
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,7 +85,8 @@ class Panel:
 @dataclass(frozen=True)
 class Figure:
     """One figure, twice: `static` is a complete Vega-Lite specification with its data and a legend, for PNG and SVG;
-    `live` is a specification without data that the page draws once per panel, with the rows of `data`.
+    `live` is a specification without data that the page draws once per panel, with the rows of `data`. On a wide page
+    there are `columns` panels in a row (0: as many as fit).
     """
 
     name: str
@@ -96,6 +98,30 @@ class Figure:
     live: dict[str, Any]
     panels: tuple[Panel, ...] = (Panel(""),)
     legend: Mapping[str, Look] = field(default_factory=dict)
+    columns: int = 0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small image as a PNG file, with the text for those who cannot see it."""
+
+    png: bytes
+    alt: str
+
+    @property
+    def uri(self) -> str:
+        return "data:image/png;base64," + b64encode(self.png).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Small pictures in rows and columns, each with its title; None leaves a place empty."""
+
+    name: str
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Picture | None, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -106,7 +132,7 @@ class Text:
     items: tuple[str, ...] = ()
 
 
-Block = Text | Table | Figure
+Block = Text | Table | Figure | Gallery
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.errors import UsageError
+from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.formats import plural, slug
 from iclbench.report.style import Look, looks
 
@@ -23,6 +24,8 @@ EXTRAPOLATION = r"(?:.+\+)?points-\d+"
 KINDS = ("oracle", "backbone", "baseline", "published")
 # What names a curve.
 _CURVE = ["evaluator", "metric", "shift", "kind", "contestant"]
+# What names a score of the question `targets`.
+_TARGETS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "axis_value"]
 # Evaluators whose rows are about the inside of a model or the tuning of a method, not answers to a question.
 PROBES = ("probe", "gamma_search")
 
@@ -33,7 +36,8 @@ class Results:
 
     rows: pd.DataFrame
     costs: pd.DataFrame
-    errors: EpisodeErrors
+    errors: EpisodeScores
+    examples: pd.DataFrame
     skipped: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()
 
@@ -134,8 +138,41 @@ class Slice:
         """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves."""
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
-        rows = rows[~rows["evaluator"].isin(PROBES)]
+        rows = rows[~rows["evaluator"].isin(PROBES) & rows["n_related"].isna()]
         return average(rows, _CURVE)
+
+    @cached_property
+    def target_lines(self) -> pd.DataFrame:
+        """Scores of the question `targets` run by run: of all episodes (no axis), and of those in a bin of context
+        sizes (axis `n_context`) or in a stratum (axis `stratum:NAME`).
+
+        Columns metric, shift, kind, contestant, run, n_related, axis, axis_value, value, low, high, runs, n_episodes.
+        """
+        return average(self._target_rows, [*_TARGETS, "run"])
+
+    @cached_property
+    def targets(self) -> pd.DataFrame:
+        """The same averaged over runs, like the curves."""
+        return average(self._target_rows, _TARGETS)
+
+    @cached_property
+    def _target_rows(self) -> pd.DataFrame:
+        v = self.rows
+        rows = v[(v["evaluator"] == "targets") & v["n_related"].notna() & (v["status"] == "ok")]
+        return rows[rows["kind"] != "published"]
+
+    @property
+    def target_prompts(self) -> str | None:
+        """The prompt set of the question `targets` without a shift."""
+        rows = self._target_rows
+        found = rows.loc[rows["shift"] == "none", "prompt_set"].dropna()
+        return None if found.empty else str(found.iloc[0])
+
+    @cached_property
+    def examples(self) -> pd.DataFrame:
+        """Points and predictions of the first few episodes of this slice's prompt sets."""
+        rows = _of(self.results.examples, self.task, self.preset)
+        return rows[rows["prompt_set"].isin(self.rows["prompt_set"].dropna())]
 
     @cached_property
     def probes(self) -> pd.DataFrame:
@@ -162,26 +199,6 @@ class Slice:
         return {name: self.results.looks[name] for name in self.kinds} | looks([], [], oracles)
 
 
-class EpisodeErrors:
-    """The errors of single episodes on some prompt sets, for paired comparisons."""
-
-    def __init__(self, frames: Iterator[pd.DataFrame], prompt_sets: set[str]) -> None:
-        self._found: dict[tuple[str, str, str], pd.DataFrame] = {}
-        for data in frames:
-            kept = data[data["prompt_set"].isin(prompt_sets) & data["n_context"].notna()]
-            for (run, prompt_set, metric), rows in kept.groupby(["run", "prompt_set", "metric"]):
-                wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
-                self._found.setdefault((str(run), str(prompt_set), str(metric)), wide)
-
-    def of(self, runs: list[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
-        """Episodes x context sizes, averaged over runs; None unless every run has its errors."""
-        found = [self._found.get((run, prompt_set, metric)) for run in runs]
-        wide = [frame for frame in found if frame is not None]
-        if not wide or len(wide) < len(found):
-            return None
-        return pd.concat(wide).groupby(level=0).mean().dropna(axis=1)
-
-
 def load(results: Path) -> Results:
     """Read a results folder; raises `UsageError` when there is nothing to report."""
     problems: list[tables.TableError] = []
@@ -195,10 +212,14 @@ def load(results: Path) -> Results:
     costs = tables.read_all("costs", results, problems)
     values, set_aside = comparable(name_variants(values))
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
-    errors = EpisodeErrors(_errors(results, problems), paired)
+    errors = EpisodeScores(_errors(results, problems), paired)
+    # Variants of one backbone go by their runs' names there too.
+    names = values.drop_duplicates("run").set_index("run")["contestant"]
+    examples = tables.read_all("examples", results, problems)
+    examples["contestant"] = examples["run"].map(names).fillna(examples["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    return Results(values, costs, errors, skipped_lines, set_aside)
+    return Results(values, costs, errors, examples, skipped_lines, set_aside)
 
 
 def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -262,7 +283,7 @@ def trained_with(values: pd.DataFrame) -> pd.Series:
 
 def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """One row per key: the mean over runs, the envelope of their intervals, the number of runs and of episodes."""
-    averaged = rows.groupby(keys, as_index=False).agg(
+    averaged = rows.groupby(keys, as_index=False, dropna=False).agg(
         value=("value", "mean"), low=("low", "min"), high=("high", "max"), runs=("run", "nunique"),
         n_episodes=("n_episodes", "min"),
     )  # fmt: skip

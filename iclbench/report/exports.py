@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 from iclbench.files import atomic
-from iclbench.report.blocks import Figure, Table
+from iclbench.report.blocks import Figure, Gallery, Table
+from iclbench.report.style import FONT
 
 FORMATS = ("png", "svg")
 TABLE_FORMATS = ("csv", "md", "tex")
@@ -29,15 +31,47 @@ def write_figure(figure: Figure, folder: Path, formats: Sequence[str]) -> None:
     import altair
     import vl_convert
 
-    if not formats:
-        return
-    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    svg = vl_convert.vegalite_to_svg(figure.static, vl_version=version)
+    if formats:
+        version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+        _write_svg(vl_convert.vegalite_to_svg(figure.static, vl_version=version), figure.name, folder, formats)
+
+
+def write_gallery(gallery: Gallery, folder: Path, formats: Sequence[str]) -> None:
+    """All pictures on one sheet."""
+    if formats:
+        _write_svg(sheet(gallery), gallery.name, folder, formats)
+
+
+def _write_svg(svg: str, name: str, folder: Path, formats: Sequence[str]) -> None:
+    import vl_convert
+
     if "svg" in formats:
-        write_text(folder / f"{figure.name}.svg", svg)
+        write_text(folder / f"{name}.svg", svg)
     if "png" in formats:
-        with atomic(folder / f"{figure.name}.png") as temporary:
+        with atomic(folder / f"{name}.png") as temporary:
             temporary.write_bytes(vl_convert.svg_to_png(svg, scale=2))
+
+
+def sheet(gallery: Gallery) -> str:
+    """The pictures with the titles of their rows and columns as SVG."""
+    side, gap, margin = 84, 8, 110
+    parts = [
+        f'<text transform="translate({margin + column * (side + gap)} {margin - 6}) rotate(-30)">{escape(title)}</text>'
+        for column, title in enumerate(gallery.columns)
+    ]
+    for row, (title, pictures) in enumerate(gallery.rows):
+        y = margin + row * (side + gap)
+        parts.append(f'<text x="{margin - gap}" y="{y + side / 2}" text-anchor="end">{escape(title)}</text>')
+        parts += [
+            f'<image x="{margin + column * (side + gap)}" y="{y}" width="{side}" height="{side}" href="{picture.uri}"/>'
+            for column, picture in enumerate(pictures)
+            if picture is not None
+        ]
+    width = margin + len(gallery.columns) * (side + gap) + margin
+    height = margin + len(gallery.rows) * (side + gap)
+    size = f'width="{width}" height="{height}" font-family="{FONT}" font-size="11"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
 
 
 def write_table(table: Table, folder: Path) -> None:

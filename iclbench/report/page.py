@@ -12,7 +12,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from iclbench.report.blocks import Figure, Section, Table, Text
+from iclbench.report.blocks import Figure, Gallery, Section, Table, Text
 from iclbench.report.exports import TABLE_FORMATS
 from iclbench.report.formats import Number
 from iclbench.report.style import Look
@@ -22,7 +22,7 @@ def render(sections: Sequence[Section], title: str, subtitle: str, formats: Sequ
     """The whole page. `formats` are the figure formats that lie in `figures/` beside it."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"json": embedded, "columns": columns, "background": background}
-    environment.tests |= {"table": _is(Table), "figure": _is(Figure), "paragraph": _is(Text)}
+    environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "paragraph": _is(Text)}
     drawn = any(isinstance(block, Figure) for section in sections for block in section.walk())
     return environment.from_string(_asset("page.html")).render(
         sections=sections,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,22 +35,39 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
         return None
     gaps = a.loc[episodes, sizes].to_numpy() - b.loc[episodes, sizes].to_numpy()
     n = sizes.to_numpy(dtype=float)
-    gap = np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0])
-    mean = float(gap.mean())
-    half = float(stats.t.ppf(0.5 + level / 2, len(gap) - 1) * gap.std(ddof=1) / np.sqrt(len(gap)))
+    return mean_of(np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0]), level)
+
+
+def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:
+    """The same for contestants with one score per episode (question `targets`)."""
+    episodes = a.index.intersection(b.index)
+    if len(episodes) < 2:
+        return None
+    return mean_of(a[episodes].to_numpy(float) - b[episodes].to_numpy(float), level)
+
+
+def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
+    """Mean of one value per episode, at least two, with Student's t interval."""
+    mean = float(scores.mean())
+    half = float(stats.t.ppf(0.5 + level / 2, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)))
     return Difference(mean, mean - half, mean + half)
 
 
-def ranks(order: Sequence[str], episodes: Mapping[str, pd.DataFrame | None]) -> dict[str, int]:
+def ranks(
+    order: Sequence[str],
+    episodes: Mapping[str, Any],
+    compare: Callable[[Any, Any], Difference | None] = difference,
+) -> dict[str, int]:
     """Ranks for contestants sorted from best to worst. Whoever cannot be told apart from the first of a rank shares it.
 
-    Comparing with the first of the group, not with the neighbour, keeps a chain of small steps from ending in one rank.
+    `episodes` holds what `compare` takes, or None. Comparing with the first of the group, not with the neighbour,
+    keeps a chain of small steps from ending in one rank.
     """
     found: dict[str, int] = {}
     leader = ""
     for position, name in enumerate(order, start=1):
         first, own = episodes.get(leader), episodes.get(name)
-        gap = difference(own, first) if own is not None and first is not None else None
+        gap = compare(own, first) if own is not None and first is not None else None
         if gap is not None and gap.tied:
             found[name] = found[leader]
         else:

@@ -30,7 +30,7 @@ _SHOWN = "highlight === null || datum.contestant === highlight"
 class Axes:
     """Titles and ranges: `range` of x, `domain` of y (values beyond lie on its edge); `log` and `log_x`: which axes are
     logarithmic; `rule`: rows say in `trained` where dashed rules stand; `unit` is the tooltip's word for `field`,
-    `band` for low to high."""
+    `band` for low to high; `ticks`: the values marked on x, where they are few."""
 
     x: str
     y: str
@@ -42,6 +42,7 @@ class Axes:
     unit: str = "examples"
     band: str = "interval"
     log_x: bool = False
+    ticks: tuple[float, ...] = ()
 
 
 def specifications(
@@ -132,7 +133,7 @@ class _Drawing:
         self.x = alt.X(
             axes.field, type="quantitative", title=axes.x,
             scale=alt.Scale(domain=list(axes.range), nice=False, **({"type": "log"} if axes.log_x else {})),
-            axis=alt.Axis(tickCount=8, **({"format": "~e"} if axes.log_x else {})),
+            axis=_ticks(axes),
         )  # fmt: skip
 
     def y(self, field: str = "value") -> alt.Y:
@@ -165,7 +166,7 @@ class _Drawing:
         dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=True)
         theirs = chart.transform_filter("datum.kind === 'published'")
         diamonds = theirs.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)
-        return [_layer(chart) for chart in (*layers, dots.encode(**plain), diamonds.encode(**plain))]
+        return [layer(chart) for chart in (*layers, dots.encode(**plain), diamonds.encode(**plain))]
 
     def nearest_point(self) -> dict[str, Any]:
         """The point nearest to the pointer, with its tooltip."""
@@ -180,7 +181,7 @@ class _Drawing:
         tooltip = alt.TooltipValue(alt.ExprRef(content))
         mark = alt.Chart().mark_point(filled=True, size=70, clip=True).add_params(nearest)
         shown = alt.OpacityValue(0, condition={"param": "hover", "value": 1, "empty": False})
-        return _layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=shown))
+        return layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=shown))
 
     def rule(self) -> list[dict[str, Any]]:
         """A dashed rule at every trained number of examples in the panel."""
@@ -193,7 +194,7 @@ class _Drawing:
         label = chart.transform_calculate(text="'trained: ' + datum.trained")
         label = label.mark_text(align="left", baseline="top", dx=4, dy=2, fontSize=11, color="#444")
         label = label.encode(x=x, y=alt.YValue(0), text=alt.Text("text", type="nominal"))
-        return [_layer(chart) for chart in (line, label)]
+        return [layer(chart) for chart in (line, label)]
 
 
 def extent(values: pd.Series) -> tuple[float, float]:
@@ -202,7 +203,13 @@ def extent(values: pd.Series) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _layer(chart: alt.Chart) -> dict[str, Any]:
+def _ticks(axes: Axes) -> alt.Axis:
+    if axes.ticks:
+        return alt.Axis(values=list(axes.ticks), format="~g")
+    return alt.Axis(tickCount=8, **({"format": "~e"} if axes.log_x else {}))
+
+
+def layer(chart: alt.Chart) -> dict[str, Any]:
     """One layer without what belongs to the whole. The tests validate; here it would take most of the time."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data", "datasets")}

@@ -50,7 +50,7 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
         static=static,
         live=live,
         panels=tuple(Panel("" if alone else panel, {"panel": panel}) for panel in panels),
-        legend=_legend(looks),
+        legend=legend(looks),
     )
 
 
@@ -102,7 +102,7 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     )[[*curves.COLUMNS, "band", "trained", "n_context"]].reset_index(drop=True)
 
 
-def _legend(looks: dict[str, Look]) -> dict[str, Look]:
+def legend(looks: dict[str, Look]) -> dict[str, Look]:
     named = {name: look for name, look in looks.items() if look != BACKGROUND}
     return named | ({curves.OTHERS: BACKGROUND} if len(named) < len(looks) else {})
 

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from iclbench.report.blocks import Section
 from iclbench.report.data import Results, Slice
 from iclbench.report.sections import (
+    context_size,
     costs,
+    examples,
     extrapolation,
+    gap,
     leaderboard,
     learning_curves,
     missing,
@@ -17,7 +20,9 @@ from iclbench.report.sections import (
     probing,
     provenance,
     published,
+    related,
     shifts,
+    targets,
     training,
 )
 
@@ -25,6 +30,11 @@ OPENING: list[Callable[[Results], Section | None]] = [overview.section]
 OF_TASK: list[Callable[[Slice], Section | None]] = [
     learning_curves.section,
     leaderboard.section,
+    targets.section,
+    gap.section,
+    related.section,
+    context_size.section,
+    examples.section,
     extrapolation.section,
     shifts.section,
     probing.section,

@@ -47,7 +47,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         score.rename(columns={"value": "score", "low": "score_low", "high": "score_high"}), "left", "contestant"
     )
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
-    frame = _with_costs(task, frame)
+    frame = with_costs(task, frame)
     columns = (
         Column("contestant", "contestant"),
         Column("rank", "rank", integer, numeric=True),
@@ -90,7 +90,7 @@ def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> 
     episodes = {}
     for contestant, rows in curves.groupby("contestant"):
         runs, prompt_set = sorted(rows["run"].unique()), str(rows["prompt_set"].iloc[0])
-        episodes[str(contestant)] = task.results.errors.of(runs, prompt_set, name)
+        episodes[str(contestant)] = task.results.errors.curves(runs, prompt_set, name)
     order = frame["contestant"].tolist()
     found = ranks([c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"], episodes)
     gaps = [None] + [
@@ -116,7 +116,7 @@ def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFram
     return frame.merge(wide, "left", "contestant"), sizes
 
 
-def _with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
+def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     """Costs on the machine that measured most of them: means over runs; of several evaluations the shortest one."""
     costs = task.costs
     for key, (phase, what) in COSTS.items():

@@ -6,7 +6,9 @@ import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.formats import integer, number
+from iclbench.report.formats import integer, number, signed
+from iclbench.report.metrics import metric
+from iclbench.report.target_scores import overall
 
 
 def section(task: Slice) -> Section | None:
@@ -18,32 +20,42 @@ def section(task: Slice) -> Section | None:
     theirs = values[(values["kind"] == "published") & (values["task"] == task.task) & (values["status"] == "ok")]
     if theirs.empty:
         return None
-    place = ["contestant", "shift", "metric", "n_context"]
+    place = ["contestant", "shift", "metric", "n_context", "n_related"]
     theirs = theirs[[*place, "preset", "value", "low", "high", "reason"]].rename(
         columns={"preset": "published_preset", "value": "published", "low": "published_low", "high": "published_high"}
     )
-    ours = task.curves[[*place, "value", "low", "high"]].rename(
-        columns={"value": "ours", "low": "ours_low", "high": "ours_high"}
-    )
+    measured = pd.concat([task.curves, overall(task.targets)]).reindex(columns=[*place, "value", "low", "high"])
+    # What neither of the two questions has is missing, in the same type on both sides.
+    measured = measured.astype({"n_context": "Int64", "n_related": "Int64"})
+    ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
     both = theirs.merge(ours.drop_duplicates(place), "left", place).assign(our_preset=task.preset)
-    both = both.assign(ratio=both["ours"] / both["published"].mask(both["published"] == 0, pd.NA))
+    # Log-likelihoods have no zero that a ratio could refer to.
+    errors = both["metric"].map(lambda name: metric(name).lower_is_better).astype(bool)
+    both = both.assign(
+        ratio=both["ours"] / both["published"].where(errors & both["published"].ne(0)),
+        difference=(both["ours"] - both["published"]).where(~errors),
+    )
     both = both.sort_values([*place, "published_preset"], ignore_index=True)
+    columns = (
+        Column("contestant", "contestant"),
+        Column("shift", "shift"),
+        Column("metric", "metric", lambda name: str(name).replace("_", " ")),
+        Column("n_context", "n", integer, numeric=True),
+        Column("n_related", "related datasets", integer, numeric=True),
+        Column("published", "published", number, True, "published_low", "published_high"),
+        Column("published_preset", "its preset"),
+        Column("ours", f"ours ({task.preset})", number, True, "ours_low", "ours_high"),
+        Column("ratio", "ours / published", number, numeric=True),
+        Column("difference", "ours − published", signed, numeric=True),
+        Column("reason", "source and how it was read"),
+    )
+    of_one_question = ("n_context", "n_related", "ratio", "difference")
     table = Table(
         name=f"{task.id}-published",
         title=f"{task.task}: published numbers beside ours",
         caption=f"Ours: preset {task.preset}. Numbers of another preset are of another size (dimension, examples, "
         "training) and are not expected to agree. A dash: not measured here.",
         frame=both,
-        columns=(
-            Column("contestant", "contestant"),
-            Column("shift", "shift"),
-            Column("metric", "metric", lambda name: str(name).replace("_", " ")),
-            Column("n_context", "n", integer, numeric=True),
-            Column("published", "published", number, True, "published_low", "published_high"),
-            Column("published_preset", "its preset"),
-            Column("ours", f"ours ({task.preset})", number, True, "ours_low", "ours_high"),
-            Column("ratio", "ours / published", number, numeric=True),
-            Column("reason", "source and how it was read"),
-        ),
+        columns=tuple(c for c in columns if c.key not in of_one_question or both[c.key].notna().any()),
     )
     return Section(f"{task.id}-published", "Published numbers", (table,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves
@@ -15,6 +17,8 @@ def section(task: Slice) -> Section | None:
     blocks: list[Block] = []
     for name, group in rows.groupby("metric"):
         measure = metric(str(name))
+        # A negative log-likelihood falls below zero.
+        measure = replace(measure, log=measure.log and bool((group["value"] > 0).all()))
         looks = {n: task.looks[n] for n in sorted(group["contestant"].unique())}
         widths = group["contestant"].map({contestant: look.width for contestant, look in looks.items()}).astype(float)
         data = group.assign(label=group["run"], series=group["run"], width=widths, sparse=False)

@@ -1,0 +1,54 @@
+"""Scores of single episodes on some prompt sets, for paired comparisons and for bins of the context size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+
+class EpisodeScores:
+    """What the tables of errors hold, apart by question.
+
+    For the question `next` an episode has a score at every context size; for `targets` it has one context size and a
+    score for every number of related datasets.
+    """
+
+    def __init__(self, frames: Iterable[pd.DataFrame], prompt_sets: set[str]) -> None:
+        self._curves: dict[tuple[str, str, str], pd.DataFrame] = {}
+        self._targets: dict[tuple[str, str, str, int], pd.Series] = {}
+        self._sizes: dict[str, pd.Series] = {}
+        for data in frames:
+            kept = data[data["prompt_set"].isin(prompt_sets) & data["n_context"].notna()]
+            of_targets = kept["n_related"].notna()
+            for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):
+                wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
+                self._curves.setdefault((str(run), str(prompt_set), str(metric)), wide)
+            keys = ["run", "prompt_set", "metric", "n_related"]
+            for (run, prompt_set, metric, related), rows in kept[of_targets].groupby(keys):
+                by_episode = rows.set_index("episode").sort_index()
+                key = (str(run), str(prompt_set), str(metric), int(str(related)))
+                self._targets.setdefault(key, by_episode["value"].astype(float))
+                known = self._sizes.get(str(prompt_set))
+                if known is None or len(known) < len(by_episode):
+                    self._sizes[str(prompt_set)] = by_episode["n_context"].astype(int)
+
+    def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
+        """Question `next`: episodes x context sizes, averaged over runs; None unless every run has its scores."""
+        found = [self._curves.get((run, prompt_set, metric)) for run in runs]
+        wide = [frame for frame in found if frame is not None]
+        if not wide or len(wide) < len(found):
+            return None
+        return pd.concat(wide).groupby(level=0).mean().dropna(axis=1)
+
+    def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
+        """Question `targets`: the score of every episode, averaged over runs; None unless every run has its scores."""
+        found = [self._targets.get((run, prompt_set, metric, related)) for run in runs]
+        scores = [series for series in found if series is not None]
+        if not scores or len(scores) < len(found):
+            return None
+        return pd.concat(scores).groupby(level=0).mean()
+
+    def context_sizes(self, prompt_set: str) -> pd.Series | None:
+        """Question `targets`: the number of context points of every episode."""
+        return self._sizes.get(prompt_set)

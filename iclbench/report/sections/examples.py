@@ -1,0 +1,111 @@
+"""A few episodes as they were predicted: bands over one input, or completed images, beside each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from iclbench.report.blocks import Block, Section
+from iclbench.report.data import EXTRAPOLATION, Slice
+from iclbench.report.drawn_episodes import everyone, one_run, pixels, side_by_side
+from iclbench.report.figures import bands, images
+from iclbench.report.formats import slug
+from iclbench.report.target_scores import shift_title, shifts
+
+# Related datasets of the same episodes that come from another process (ICICL-TNP, appendix G.1.1).
+MISMATCH = "mismatch-"
+_NEAR_TO_FAR = ("same", "near", "rbf", "far")
+
+
+def section(task: Slice) -> Section | None:
+    examples = one_run(task.examples)
+    names = shifts(examples[examples["role"] == "predicted"])
+    mismatched = [s for s in names if s.startswith(MISMATCH)]
+    plain = [s for s in names if s not in mismatched and not re.fullmatch(EXTRAPOLATION, s)]
+    draw = _images if pixels(examples) else _bands
+    blocks: list[Block] = []
+    for shift in plain:
+        blocks += draw(task, shift, examples[examples["shift"] == shift])
+    if mismatched and not pixels(examples):
+        blocks += _mismatched(task, mismatched, examples)
+    return Section(f"{task.id}-examples", "Examples", tuple(blocks)) if blocks else None
+
+
+def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
+    """The best backbones on every episode; and everybody on the first."""
+    if examples["x2"].notna().any():
+        return []  # inputs of two dimensions that are no images
+    shown, oracle = everyone(task, examples), _oracle(task, examples)
+    best = [*side_by_side(task, shown)] or shown[:4]
+    episodes = sorted(examples["episode"].unique())
+    blocks: list[Block] = []
+    if best:
+        panels = {f"{e + 1}: {one.title}": (examples[examples["episode"] == e], one) for e in episodes for one in best}
+        blocks.append(
+            bands.figure(
+                f"{task.id}-{slug('examples', shift)}", f"{task.task}: predictions ({shift_title(shift)})",
+                f"The first episodes of the prompt set ({shift_title(shift)}), one per row: the best backbone that "
+                "sees the context only, and the best that uses related datasets, by their number.",
+                panels, oracle, task.looks, len(best),
+            )
+        )  # fmt: skip
+    last = list({one.contestant: one for one in shown if one.contestant != oracle}.values())
+    if shift == "none" and {one.contestant for one in last} > {one.contestant for one in best}:
+        first = examples[examples["episode"] == episodes[0]]
+        blocks.append(
+            bands.figure(
+                f"{task.id}-examples-everyone", f"{task.task}: everybody's prediction of one episode",
+                "Everybody on the first episode, with as many related datasets as they use; the best first.",
+                {one.title: (first, one) for one in last}, oracle, task.looks, 4,
+            )
+        )  # fmt: skip
+    return blocks
+
+
+def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
+    """The best backbone that uses related datasets: without any, then with those of each kind."""
+    own = examples[examples["shift"].isin(names)]
+    users = [one for one in everyone(task, own) if one.related and task.kinds.get(one.contestant) == "backbone"]
+    if not users:
+        return []
+    who = [one for one in users if one.contestant == users[0].contestant]
+    ends = sorted(names, key=lambda s: (*_NEAR_TO_FAR, s.removeprefix(MISMATCH)).index(s.removeprefix(MISMATCH)))
+    scenarios = {"no related datasets": (ends[0], who[0])}
+    scenarios |= {f"related: {end.removeprefix(MISMATCH)}": (end, who[-1]) for end in ends}
+    panels = {
+        f"{e + 1}: {title}": (own[(own["shift"] == shift) & (own["episode"] == e)], one)
+        for e in sorted(own["episode"].unique())
+        for title, (shift, one) in scenarios.items()
+    }
+    figure = bands.figure(
+        f"{task.id}-examples-mismatch", f"{task.task}: mismatched related datasets",
+        f"Predictions of {who[-1].contestant} when its {who[-1].n_related} related datasets come from the same process "
+        "as the context or from another one; an episode per row.",
+        panels, _oracle(task, own), task.looks, len(scenarios),
+    )  # fmt: skip
+    return [figure]
+
+
+def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
+    """Everybody on every episode."""
+    shown = everyone(task, examples)
+    backbones = [one for one in shown if task.kinds.get(one.contestant) == "backbone"]
+    others = [one for one in shown if one not in backbones]
+    numbers = sorted(int(e) for e in examples["episode"].unique())
+    episodes = {f"episode {e + 1}": examples[examples["episode"] == e] for e in numbers}
+    gallery = images.gallery(
+        f"{task.id}-{slug('examples', shift)}", f"{task.task}: completed images ({shift_title(shift)})",
+        f"The first episodes of the prompt set ({shift_title(shift)}), completed by everybody, the best backbones "
+        "first.",
+        episodes, [*backbones, *others],
+    )  # fmt: skip
+    return [gallery]
+
+
+def _oracle(task: Slice, examples: pd.DataFrame) -> str | None:
+    """The best oracle among the examples."""
+    return next(
+        (one.contestant for one in everyone(task, examples) if task.kinds.get(one.contestant) == "oracle"), None
+    )

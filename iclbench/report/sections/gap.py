@@ -1,0 +1,109 @@
+"""How far everybody is from the oracle: paired per episode, by number of related datasets, context size and stratum."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Block, Column, Section, Table
+from iclbench.report.data import Slice
+from iclbench.report.figures import targets
+from iclbench.report.formats import fixed
+from iclbench.report.target_scores import (
+    counts,
+    levelled,
+    main_counts,
+    overall,
+    related_title,
+    shift_title,
+    shifts,
+)
+
+_STRATUM = "stratum:"
+_MEANING = (
+    "Gap: the oracle's log-likelihood per target minus the contestant's, in nats, paired over the same episodes; lower "
+    "is better, and 0 is as good as the oracle, which knows the process that generated the episode. "
+)
+
+
+def section(task: Slice) -> Section | None:
+    lines = task.target_lines[task.target_lines["metric"] == "gap"]
+    if lines.empty:
+        return None
+    own, blocks = lines[lines["shift"] == "none"], []
+    if len(own):
+        blocks += [*_by_related(task, own), *_by_context(task, own)]
+    means = task.targets[task.targets["metric"] == "gap"]
+    blocks += [_numbers(task, shift, means[means["shift"] == shift]) for shift in shifts(means)]
+    return Section(f"{task.id}-gap", "Gap to the oracle", tuple(blocks))
+
+
+def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
+    """Against the number of related datasets: all episodes, then each stratum."""
+    asked = counts(rows)
+    if len(asked) < 2:
+        return []
+    panels = {"all episodes": overall(rows)} | {name: rows[rows["axis"] == axis] for axis, name in _strata(rows)}
+    figure = targets.figure(
+        task, {title: levelled(own, asked) for title, own in panels.items() if len(own)}, targets.related(asked),
+        name="gap-related", title=f"{task.task}: gap to the oracle against the number of related datasets",
+        caption=_MEANING + "Level lines: contestants that do not use related datasets. Panels share their axes.",
+    )  # fmt: skip
+    return [figure]
+
+
+def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
+    """Against the context size, a panel per number of related datasets."""
+    bins = rows[(rows["axis"] == "n_context") & (rows["axis_value"] > 0)]  # an empty context has no place on a log axis
+    ends = sorted(float(end) for end in bins["axis_value"].unique())
+    if len(ends) < 2:
+        return []
+    across = targets.Across("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
+    shown = main_counts(bins)
+    beside = levelled(bins, shown)
+    figure = targets.figure(
+        task, {related_title(n): beside[beside["n_related"] == n] for n in shown}, across,
+        name="gap-context", title=f"{task.task}: gap to the oracle against the context size",
+        caption=_MEANING + f"Episodes are binned by their number of context points: {'; '.join(_bins(ends))}.",
+    )  # fmt: skip
+    return [figure]
+
+
+def _numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
+    """A row per contestant and number of related datasets; columns: all episodes, bins, strata."""
+    ends = sorted(float(end) for end in rows.loc[rows["axis"] == "n_context", "axis_value"].unique())
+    parts = {"all": ("all episodes", overall(rows))}
+    for end, title in zip(ends, _bins(ends), strict=True):
+        parts[f"n{end:g}"] = (title, rows[(rows["axis"] == "n_context") & (rows["axis_value"] == end)])
+    parts |= {f"s_{name}": (name, rows[rows["axis"] == axis]) for axis, name in _strata(rows)}
+    keys = ["contestant", "kind", "n_related"]
+    frame = rows[keys].drop_duplicates()
+    for key, (_, part) in parts.items():
+        names = {"value": key, "low": f"{key}_low", "high": f"{key}_high"}
+        frame = frame.merge(part[[*keys, *names]].rename(columns=names), "left", keys)
+    frame = frame.sort_values(["all", *keys], ignore_index=True)
+    many = bool(frame["n_related"].any())
+    related = (Column("n_related", "related datasets", lambda n: str(int(n)), numeric=True),) if many else ()
+    return Table(
+        name=f"{task.id}-gap" + ("" if shift == "none" else f"-{shift}"),
+        title=f"Gap to the oracle: {shift_title(shift)}",
+        caption=_MEANING + f"Prompts: {shift_title(shift)}. All episodes first, then by number of context points"
+        f"{' and by stratum' if len(parts) > 1 + len(ends) else ''}; 95 % intervals of the paired difference.",
+        frame=frame,
+        columns=(
+            Column("contestant", "contestant"),
+            *related,
+            *(Column(key, title, fixed, True, f"{key}_low", f"{key}_high") for key, (title, _) in parts.items()),
+        ),
+        folded=shift != "none",
+    )
+
+
+def _strata(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Every stratum's axis and name."""
+    axes = sorted(str(axis) for axis in rows["axis"].dropna().unique() if str(axis).startswith(_STRATUM))
+    return [(axis, axis.removeprefix(_STRATUM)) for axis in axes]
+
+
+def _bins(ends: list[float]) -> list[str]:
+    """The bins of context sizes by name: none, 1 to 4, 5 to 16, 17 to 64, ..."""
+    return ["no points" if end == 0 else f"{int(end) // 4 + 1 if end > 4 else 1} to {int(end)} points" for end in ends]

@@ -1,0 +1,117 @@
+"""Who predicts targets best: log-likelihood with honest ties, squared error, and how well intervals are calibrated."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pandas as pd
+
+from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.data import Slice
+from iclbench.report.formats import count, fixed, integer, number, seconds, signed
+from iclbench.report.pairs import Difference, ranks, score_difference
+from iclbench.report.sections.leaderboard import with_costs
+from iclbench.report.target_scores import main_counts, overall
+
+_METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
+
+
+def section(task: Slice) -> Section | None:
+    rows = overall(task.targets)
+    rows = rows[(rows["shift"] == "none") & rows["metric"].isin(_METRICS)]
+    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows),)) if len(rows) else None
+
+
+def board(task: Slice, rows: pd.DataFrame) -> Table:
+    """A row per contestant and number of related datasets (none, one, the most)."""
+    frame = _wide(rows[rows["n_related"].isin(main_counts(rows))])
+    frame = frame.sort_values(
+        ["log_likelihood", "squared_error", "contestant", "n_related"], ascending=[False, True, True, True],
+        na_position="last", ignore_index=True,
+    )  # fmt: skip
+    frame = with_costs(task, _with_ranks(task, frame))
+    columns = (
+        Column("contestant", "contestant"),
+        Column("n_related", "related datasets", integer, numeric=True),
+        Column("rank", "rank", integer, numeric=True),
+        Column("kind", "kind"),
+        Column("runs", "seeds", integer, numeric=True),
+        Column("log_likelihood", "log-likelihood", fixed, True, "log_likelihood_low", "log_likelihood_high"),
+        Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
+        Column("log_likelihood_gaussian", "as one Gaussian", fixed, numeric=True),
+        Column("squared_error", "squared error", number, True, "squared_error_low", "squared_error_high"),
+        Column("covered_50", "in the 50 % interval", _percent, numeric=True),
+        Column("covered_90", "in the 90 % interval", _percent, numeric=True),
+        Column("parameters", "parameters", count, numeric=True),
+        Column("train_seconds", "training", seconds, numeric=True),
+    )
+    shown = tuple(c for c in columns if c.key in ("contestant", "log_likelihood") or frame[c.key].notna().any())
+    if not frame["n_related"].any():
+        shown = tuple(c for c in shown if c.key != "n_related")
+    of_mixture = (
+        " As one Gaussian: the log-likelihood of the Gaussian with the mixture's mean and variance, the ceiling of a "
+        "Gaussian head."
+    )
+    return Table(
+        name=f"{task.id}-leaderboard-targets",
+        title=f"{task.task}: leaderboard",
+        caption="Every target predicted from the whole context, and from so many related datasets where a contestant "
+        "uses them. Sorted by the log-likelihood per target (nats; higher is better), with its 95 % interval over "
+        "episodes. Equal ranks: not told apart from the first of that rank by a paired 95 % interval over the same "
+        "episodes. Behind the row above: the mean paired difference with that interval. Calibration: the share of "
+        "targets within the central 50 % and 90 % intervals; calibrated predictions hold 50 % and 90 %, more is "
+        "underconfident, less overconfident. Who predicts a single value has no likelihood and no rank. "
+        "Oracles are ceilings and hold no rank."
+        + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
+        frame=frame,
+        columns=shown,
+        group="rank",
+    )
+
+
+def _wide(rows: pd.DataFrame) -> pd.DataFrame:
+    """Columns contestant, kind, n_related, runs, and every metric with the ends of its interval."""
+    keys = ["contestant", "kind", "n_related"]
+    frame = rows.groupby(keys, as_index=False).agg(runs=("runs", "max"))
+    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
+    for name in _METRICS:
+        own = rows.loc[rows["metric"] == name, [*keys, "value", "low", "high"]]
+        own = own.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
+        frame = frame.merge(own, "left", keys)
+    return frame
+
+
+def _with_ranks(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns rank (missing for oracles and without likelihood) and behind: how far below the row above."""
+    keys = list(zip(frame["contestant"], frame["n_related"].astype(int), strict=True))
+    scored = frame["log_likelihood"].notna().tolist()
+    order = [f"{name} {n}" for name, n in keys]
+    episodes = {
+        place: _episodes(task, name, n) for place, (name, n), has in zip(order, keys, scored, strict=True) if has
+    }
+    ranked = [p for p, kind, has in zip(order, frame["kind"], scored, strict=True) if kind != "oracle" and has]
+    found = ranks(ranked, episodes, score_difference)
+    gaps: list[Difference | None] = [None] * min(1, len(order))
+    for upper, lower in pairwise(order):
+        a, b = episodes.get(upper), episodes.get(lower)
+        gaps.append(score_difference(a, b) if a is not None and b is not None else None)
+    return frame.assign(
+        rank=pd.Series([found.get(place) for place in order], dtype="Int64"),
+        behind=pd.Series([g.value if g else None for g in gaps], dtype="Float64"),
+        behind_low=pd.Series([g.low if g else None for g in gaps], dtype="Float64"),
+        behind_high=pd.Series([g.high if g else None for g in gaps], dtype="Float64"),
+    )
+
+
+def _episodes(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
+    """The log-likelihood of every episode, averaged over runs."""
+    lines = overall(task.target_lines, "log_likelihood")
+    runs = lines.loc[(lines["shift"] == "none") & (lines["contestant"] == contestant), "run"].unique()
+    prompt_set = task.target_prompts
+    if prompt_set is None:
+        return None
+    return task.results.errors.targets(sorted(runs), prompt_set, "log_likelihood", n_related)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * float(share):.1f} %"
