@@ -1,15 +1,16 @@
 """Log evidence of data under thousands of kernels at once, without a covariance matrix.
 
-The prior over kernels (`KernelPrior`) becomes a finite set of nodes with prior weights, by the midpoint rule: RBF
-lengthscales uniform in log l; periodic ones uniform in the frequency 2 pi / l, where the prior density is proportional
-to l. The frequency needs a fine grid: 128 points on [-4, 4] determine it to about 0.006.
+The prior over kernels (`KernelPrior`) becomes a finite set of nodes with prior weights: RBF lengthscales uniform in
+log l; periodic ones uniform in the frequency 2 pi / l, where the prior density is proportional to l. The frequency
+needs a fine grid: 128 points on [-4, 4] determine it to about 0.006.
 
 At every node the kernel is a cosine series (`gp_kernels`), W W' with 2K + 1 columns, so that with s² for the noise
 
     log N(y; 0, W W' + s² I) = -1/2 [ y'y/s² - |L⁻¹ W'y|²/s⁴ + 2 log det L + N log(2 pi s²) ],   L L' = I + W'W/s²
 
-(Woodbury). Products of cosines and sines are sums of them, so W'W needs only sum_n exp(i m w x_n) for m = 0, ..., 2K:
-one running product, whatever the number of columns.
+(Woodbury). Products of cosines and sines are sums of them, so W'W needs only sum_n exp(i m w x_n) for m = 0, ..., 2K.
+The periodic nodes are multiples of one frequency, and so are all m w: with t = a A + b, exp(i t x) = exp(i a A x)
+exp(i b x), these sums are one product of two small matrices. RBF nodes, far fewer, take a running product over m.
 """
 
 from __future__ import annotations
@@ -20,57 +21,73 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from iclbench.errors import UsageError
-from iclbench.families.gp_kernels import PERIODIC, RBF, CosineSeries, cosine_series, series_terms
+from iclbench.families.gp_kernels import HARMONICS, PERIODIC, RBF, CosineSeries, cosine_series, series_terms
 from iclbench.families.gp_mixture import KernelPrior
 
 # Entries of W'W that are held at once.
-_ENTRIES = 200_000
+_ENTRIES = 400_000
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Kernels and their prior weights; RBF first, each kind by its lengthscale."""
+    """Kernels and their prior weights; RBF first, each kind by its lengthscale.
+
+    Attributes:
+        kernel: their indices in `KERNELS`.
+        lengthscale: in float64.
+        log_prior: log of the weights, which sum to 1.
+        step: what the frequencies of all periodic ones are multiples of.
+    """
 
     kernel: Int[Tensor, " S"]
     lengthscale: Float[Tensor, " S"]
     log_prior: Float[Tensor, " S"]
+    step: float
 
     @classmethod
-    def of(cls, prior: KernelPrior, rbf: int, spacing: float) -> Nodes:
-        """About `rbf` nodes in log l, and periodic ones at most `spacing` apart in 2 pi / l."""
+    def of(cls, prior: KernelPrior, rbf: int, step: float) -> Nodes:
+        """About `rbf` nodes in log l, and periodic ones `step` apart in 2 pi / l."""
+        if not prior.log_range:
+            step = 2 * math.pi / prior.shortest
         kernels, lengthscales, weights = [], [], []
         for kernel in sorted(prior.kernels):
-            parts = [_cells(kernel, low, high, prior, rbf, spacing) for low, high in prior.intervals]
-            scale, weight = (torch.cat(list(both)) for both in zip(*parts, strict=True))
+            parts = [_rbf(low, high, rbf, prior) if kernel == RBF else _periodic(low, high, step)
+                     for low, high in prior.intervals]  # fmt: skip
+            scale, weight = (torch.cat(both) for both in zip(*parts, strict=True))
             lengthscales.append(scale)
             weights.append((weight / weight.sum() / len(prior.kernels)).log())
             kernels.append(torch.full((len(scale),), kernel))
-        return cls(torch.cat(kernels), torch.cat(lengthscales), torch.cat(weights))
+        return cls(torch.cat(kernels), torch.cat(lengthscales), torch.cat(weights), step)
+
+    @property
+    def multiple(self) -> Int[Tensor, " P"]:
+        """The frequencies of the periodic nodes in units of `step`."""
+        return (2 * math.pi / self.step / self.lengthscale[self.kernel == PERIODIC]).round().long()
 
 
-def _cells(
-    kernel: int, low: float, high: float, prior: KernelPrior, rbf: int, spacing: float
-) -> tuple[Float[Tensor, " S"], Float[Tensor, " S"]]:
-    """Lengthscales at the middle of equal cells and the prior mass of each, up to a factor."""
-    if low == high:
-        return torch.tensor([low], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    if kernel == RBF:
-        count = math.ceil(rbf * math.log(high / low) / prior.log_range)
-        return torch.exp(_middles(math.log(low), math.log(high), count)), torch.full(
-            (count,), math.log(high / low) / count, dtype=torch.float64
-        )
-    first, last = 2 * math.pi / high, 2 * math.pi / low
-    count = math.ceil((last - first) / spacing)
-    frequency = _middles(first, last, count).flip(0)
-    return 2 * math.pi / frequency, (last - first) / count / frequency
+_Cells = tuple[Float[Tensor, " S"], Float[Tensor, " S"]]
 
 
-def _middles(low: float, high: float, count: int) -> Float[Tensor, " count"]:
-    return low + (high - low) / count * (torch.arange(count, dtype=torch.float64) + 0.5)
+def _rbf(low: float, high: float, rbf: int, prior: KernelPrior) -> _Cells:
+    """Lengthscales in the middle of cells of equal prior mass, and that mass."""
+    share = math.log(high / low) / prior.log_range if prior.log_range else 1.0
+    count = math.ceil(rbf * share) if high > low else 1
+    middles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    return low * (high / low) ** middles, torch.full((count,), share / count, dtype=torch.float64)
+
+
+def _periodic(low: float, high: float, step: float) -> _Cells:
+    """Lengthscales whose frequencies are multiples of the step, and the prior mass of their cells up to a factor."""
+    first, last = 2 * math.pi / high / step, 2 * math.pi / low / step
+    multiple = torch.arange(round(last), round(first) - 1, -1, dtype=torch.float64).clamp_min(1)
+    if len(multiple) == 1:
+        return 2 * math.pi / step / multiple, torch.ones(1, dtype=torch.float64)
+    width = (multiple + 0.5).clamp_max(last) - (multiple - 0.5).clamp_min(first)
+    return 2 * math.pi / step / multiple, width / multiple
 
 
 class Evidence:
@@ -85,19 +102,32 @@ class Evidence:
     def __init__(self, nodes: Nodes, noise: float, span: float) -> None:
         self.noise = noise
         self.span = span
-        self._size = len(nodes.kernel)
-        self._blocks = list(_blocks(nodes, span))
+        self._nodes = nodes
+        self._rbf = list(_blocks(RBF, nodes, span))
+        self._periodic = list(_blocks(PERIODIC, nodes, span))
+        self._multiples = nodes.multiple.split(len(self._periodic[0].power)) if self._periodic else ()
 
     def __call__(self, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Float[Tensor, " S"]:
+        """Raises `UsageError` for inputs further apart than the span."""
         if not len(x):
-            return torch.zeros(self._size, dtype=torch.float64)
+            return torch.zeros_like(self._nodes.log_prior)
         if (width := float(x.max() - x.min())) > self.span:
             raise UsageError(f"two inputs are {width:g} apart; the task's ranges allow at most {self.span:g}")
-        return torch.cat([self._of_block(block, x.double(), y.double()) for block in self._blocks])
+        x, y = x.double(), y.double()
+        found = [self._of_block(series, *_running_sums(series, x, y), y) for series in self._rbf]
+        if self._periodic:
+            table = _table(self._nodes.step, 2 * HARMONICS * int(self._nodes.multiple.max()), x, y)
+            order = torch.arange(2 * HARMONICS + 1)
+            for series, multiple in zip(self._periodic, self._multiples, strict=True):
+                plain, weighted = table[:, multiple[:, None] * order]
+                found.append(self._of_block(series, plain, weighted, y))
+        return torch.cat(found)
 
-    def _of_block(self, series: CosineSeries, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Float[Tensor, " S"]:
+    def _of_block(
+        self, series: CosineSeries, plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"], y: Tensor
+    ) -> Float[Tensor, " S"]:
         variance = self.noise**2
-        gram, projected = _gram(series, x, y)
+        gram, projected = _gram(series.power, plain, weighted)
         gram.div_(variance).diagonal(dim1=1, dim2=2).add_(1)
         factor = torch.linalg.cholesky(gram)
         solved = torch.linalg.solve_triangular(factor, projected.unsqueeze(-1), upper=False).squeeze(-1)
@@ -106,41 +136,53 @@ class Evidence:
         return -0.5 * (quadratic + logdet)
 
 
-def _blocks(nodes: Nodes, span: float) -> Iterator[CosineSeries]:
-    """The nodes in their order, in pieces of one kind and one number of terms."""
-    for kernel in (RBF, PERIODIC):
-        left = nodes.lengthscale[nodes.kernel == kernel]
-        while len(left):
-            terms = series_terms(kernel, float(left[0]), span)
-            size = math.ceil(_ENTRIES / (2 * terms + 1) ** 2)
-            yield cosine_series(kernel, left[:size], span, terms)
-            left = left[size:]
+def _blocks(kernel: int, nodes: Nodes, span: float) -> Iterator[CosineSeries]:
+    """The nodes of one kind in their order, in pieces with one number of terms."""
+    left = nodes.lengthscale[nodes.kernel == kernel]
+    while len(left):
+        terms = series_terms(kernel, float(left[0]), span)
+        size = math.ceil(_ENTRIES / (2 * terms + 1) ** 2)
+        yield cosine_series(kernel, left[:size], span, terms)
+        left = left[size:]
+
+
+def _running_sums(
+    series: CosineSeries, x: Float[Tensor, " N"], y: Float[Tensor, " N"]
+) -> tuple[Complex[Tensor, "S M"], Complex[Tensor, "S M"]]:
+    """sum_n exp(i m w x_n), and the same weighted by y_n, for m = 0, ..., 2K and every frequency w of a series."""
+    turn = torch.polar(torch.ones((), dtype=torch.float64), series.frequency[:, None] * x)
+    columns = torch.stack([torch.ones_like(y), y], 1).to(turn.dtype)
+    power = torch.ones_like(turn)
+    sums = []
+    for _ in range(2 * series.power.shape[1] - 1):
+        sums.append(power @ columns)
+        power.mul_(turn)
+    plain, weighted = torch.stack(sums, 1).unbind(-1)
+    return plain, weighted
+
+
+def _table(step: float, most: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Complex[Tensor, "2 M"]:
+    """sum_n exp(i t step x_n), and the same weighted by y_n, for t = 0, ..., `most` (and some beyond)."""
+    fine = math.isqrt(most) + 1
+    one = torch.ones((), dtype=torch.float64)
+    coarse_turns = torch.polar(one, torch.arange(fine)[:, None] * (fine * step * x))
+    fine_turns = torch.polar(one, torch.arange(fine)[:, None] * (step * x))
+    return (torch.cat([coarse_turns, coarse_turns * y]) @ fine_turns.T).view(2, -1)
 
 
 def _gram(
-    series: CosineSeries, x: Float[Tensor, " N"], y: Float[Tensor, " N"]
+    power: Float[Tensor, "S terms"], plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"]
 ) -> tuple[Float[Tensor, "S R R"], Float[Tensor, "S R"]]:
-    """W'W and W'y; the columns are cosines 0, ..., K and sines 1, ..., K times the roots of their coefficients."""
-    terms = series.power.shape[1] - 1
-    turn = torch.polar(torch.ones((), dtype=torch.float64), series.frequency[:, None] * x)
-    # Real and imaginary part of the sums without and with y, as one real product.
-    columns = torch.zeros(len(x), 2, 2, 2, dtype=torch.float64)
-    columns[:, 0, 0, 0] = columns[:, 1, 0, 1] = 1
-    columns[:, 0, 1, 0] = columns[:, 1, 1, 1] = y
-    columns = columns.view(2 * len(x), 4)
-    power = torch.ones_like(turn)
-    sums = torch.empty(2 * terms + 1, len(turn), 4, dtype=torch.float64)
-    for m in range(2 * terms + 1):
-        torch.mm(torch.view_as_real(power).flatten(1), columns, out=sums[m])
-        power.mul_(turn)
-    cosines, sines, y_cosines, y_sines = sums.permute(2, 1, 0)
+    """W'W and W'y; the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their coefficients."""
+    terms = power.shape[1] - 1
     first, second, sign = _products(terms)
-    both = torch.cat([cosines, sines], 1)
+    both = torch.cat([plain.real, plain.imag], 1)
     gram = both.index_select(1, first).add_(both.index_select(1, second).mul_(sign)).unflatten(1, (2 * terms + 1, -1))
-    root = (0.5 * series.power).sqrt()
+    root = power.sqrt()
     root = torch.cat([root, root[:, 1:]], 1)
-    projected = torch.cat([y_cosines[:, : terms + 1], y_sines[:, 1 : terms + 1]], 1)
-    return gram.mul_(root[:, :, None]).mul_(root[:, None, :]), projected * (math.sqrt(2) * root)
+    projected = torch.cat([weighted.real[:, : terms + 1], weighted.imag[:, 1 : terms + 1]], 1)
+    half = math.sqrt(0.5) * root  # `gram` holds twice the products
+    return gram.mul_(half[:, :, None]).mul_(half[:, None, :]), projected * root
 
 
 @cache
