@@ -24,8 +24,11 @@ from iclbench.backbones.activations import gelu_tanh
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.cards import PositiveFloat, PositiveInt, Strict
+from iclbench.episodes import Points
 from iclbench.errors import UsageError
+from iclbench.predictions import Prediction
 from iclbench.predictor import State
+from iclbench.records import cat
 
 SIZES = {
     "tiny": {"layers": 3, "width": 64, "heads": 2},
@@ -33,7 +36,12 @@ SIZES = {
     "standard": {"layers": 12, "width": 256, "heads": 8},
 }
 
-_Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+# Groups of episodes of similar length that go through attention one after the other on a CPU, where padding costs time.
+# On an accelerator the number of calls does.
+_CPU_GROUPS = 4
+
+# What a layer's queries, keys and values are mixed to; None when no later layer is needed.
+_Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor | None]
 
 
 class GPT2Settings(Strict):
@@ -83,15 +91,19 @@ class GPT2(SequenceBackbone):
     """Causal Transformer.
 
     Raises:
-        UsageError: with learned positions, when a sequence is longer than `max_points` (default: the trained length).
+        UsageError: with learned positions, when a sequence is longer than `max_points` (default: the trained length),
+            or when there are related datasets, whose number of points is not known beforehand.
     """
 
     Settings = GPT2Settings
+    padding = "right"
 
     def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
         sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}
         if sizes["width"] % sizes["heads"]:
             raise UsageError(f"backbone.width={sizes['width']} is not a multiple of backbone.heads={sizes['heads']}")
+        if shape.related and settings.positions == "learned":
+            raise UsageError("related datasets have no learned positions; train with -o backbone.positions=none")
         super().__init__(settings, shape, sizes["width"])
         self.heads_count, self.layers = sizes["heads"], sizes["layers"]
         points = settings.max_points or shape.points
@@ -121,8 +133,8 @@ class GPT2(SequenceBackbone):
         grown = None if state is None else _Growing(state)
         held = 0 if state is None else state.mask.shape[1]
         tokens, queries = self._placed(tokens, held), self._placed(queries, held, by=2)
-        visible = torch.ones(new, held + new, dtype=torch.bool, device=tokens.device).tril(held)
-        before = visible.tril(held - 1)[::2]
+        visible = _causal(new, held, tokens.device) if state is None else _visible(state, new)
+        before = visible.tril(held - 1)[..., ::2, :]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             (q, q_asked), (k, k_asked), (v, v_asked) = (t.split([new, asked], 2) for t in (q, k, v))
@@ -138,6 +150,16 @@ class GPT2(SequenceBackbone):
         after = None if grown is None else grown.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
         return self.norm(last[:, new:]), after
 
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "batch targets dx"], related: Points | None = None
+    ) -> Prediction:
+        related = related if self.uses_related else None
+        lengths = context.counts if related is None else context.counts + related.mask.sum((1, 2))
+        groups = torch.argsort(lengths, stable=True).chunk(_CPU_GROUPS if lengths.device.type == "cpu" else 1)
+        states = (self.condition(context[rows], None if related is None else related[rows]) for rows in groups)
+        answers = [self.query(state, x_target[rows]) for state, rows in zip(states, groups, strict=True)]
+        return cat(answers)[torch.argsort(torch.cat(groups))]
+
     def start(self, batch: int) -> KeyValueCache:
         weight = self.read_out.weight
         empty = weight.new_zeros(batch, self.heads_count, 0, weight.shape[1] // self.heads_count)
@@ -148,38 +170,55 @@ class GPT2(SequenceBackbone):
         self, state: KeyValueCache, tokens: Float[Tensor, "B T D"]
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         held, new = state.mask.shape[1], tokens.shape[1]
-        visible = torch.ones(new, held + new, dtype=torch.bool, device=tokens.device).tril(held)
-        return self._extend(state, self._placed(tokens, held), state.mask.new_ones(len(tokens), new), visible)
+        grown, visible = _Growing(state), _visible(state, new)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            rows = visible if q.shape[2] == new else visible[..., ::2, :]
+            return F.scaled_dot_product_attention(q, *grown.add(layer, k, v), attn_mask=rows)
+
+        *_, last = self._layers(self._placed(tokens, held), attend, inputs_only=True)
+        return self.norm(last), grown.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
+
+    def absorb(
+        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
+    ) -> KeyValueCache:
+        """Nothing is missing before a token that is there, so that all attention is plainly causal."""
+        held, new = state.mask.shape[1], tokens.shape[1]
+        mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
+        visible = _causal(new, held, tokens.device) if held else None
+        return self._extend(state, self._placed(tokens, held), mask, visible)
 
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
         if bool(mask.all() & state.mask.all()):
-            return self.advance(state, tokens)[1]
+            return self.absorb(state, tokens)
         if self.positions is not None:
             tokens = tokens + self._position(state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long())
         held, new = state.mask.shape[1], tokens.shape[1]
-        past = torch.ones(new, held + new, dtype=torch.bool, device=tokens.device).tril(held)
         # A masked token still sees itself, so that its (unused) row is no softmax over nothing.
         own = torch.eye(new, held + new, dtype=torch.bool, device=tokens.device).roll(held, 1)
-        visible = (past & torch.cat([state.mask, mask], 1).unsqueeze(1) | own).unsqueeze(1)
-        return self._extend(state, tokens, mask, visible)[1]
+        past = torch.cat([state.mask, mask], 1)[:, None, None]
+        return self._extend(state, tokens, mask, _causal(new, held, tokens.device) & past | own)
 
     def _extend(
         self,
         state: KeyValueCache,
         tokens: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"],
-        visible: Bool[Tensor, "*any T held_and_T"],
-    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
-        """Hidden vectors at the input tokens among further ones, each of which sees what is `visible`, and the longer
-        cache."""
+        visible: Bool[Tensor, "*any T held_and_T"] | None,
+    ) -> KeyValueCache:
+        """The longer cache, further tokens seeing what is `visible` (None: those before them). Nothing is read at them,
+        so that the last layer has only keys and values."""
         grown = _Growing(state)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            rows = visible if q.shape[2] == k.shape[2] else visible[..., ::2, :]
-            return F.scaled_dot_product_attention(q, *grown.add(layer, k, v), attn_mask=rows)
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+            k, v = grown.add(layer, k, v)
+            if layer == self.layers - 1:
+                return None
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
 
-        *_, last = self._layers(tokens, attend, inputs_only=True)
-        return self.norm(last), grown.cache(mask)
+        for _ in self._layers(tokens, attend):
+            pass
+        return grown.cache(mask)
 
     def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         if self.positions is not None:
@@ -205,8 +244,10 @@ class GPT2(SequenceBackbone):
             q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
             if inputs_only and layer == self.layers - 1:
                 q, hidden = q[:, :, ::2], hidden[:, ::2]
-            mixed = attend(layer, q, k, v).transpose(1, 2).flatten(2)
-            hidden = hidden + block.attn.c_proj(mixed)
+            mixed = attend(layer, q, k, v)
+            if mixed is None:
+                return
+            hidden = hidden + block.attn.c_proj(mixed.transpose(1, 2).flatten(2))
             inner = gelu_tanh(block.mlp.c_fc(block.ln_2(hidden)))
             hidden = hidden + block.mlp.c_proj(inner)
             yield hidden
@@ -234,6 +275,19 @@ class GPT2(SequenceBackbone):
                 f"learned positions end at {limit // 2} points, asked for {last // 2 + 1}; "
                 "train with -o backbone.positions=none to go beyond"
             )
+
+
+def _causal(new: int, held: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
+    """Which tokens each of the new ones sees: all that are held, those before it, and itself."""
+    return torch.ones(new, held + new, dtype=torch.bool, device=device).tril(held)
+
+
+def _visible(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
+    """The same without the empty slots of the cache, `(B, 1, T, held + T)` where there are any."""
+    causal = _causal(new, state.mask.shape[1], state.mask.device)
+    if bool(state.mask.all()):
+        return causal
+    return causal & F.pad(state.mask, (0, new), value=True)[:, None, None]
 
 
 def _attend_past_and_self(

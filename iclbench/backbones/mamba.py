@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
@@ -77,12 +77,19 @@ class Mixer(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "B T D"], tail: Float[Tensor, "B K E"], h: Float[Tensor, "B S E"]
+        self,
+        x: Float[Tensor, "B T D"],
+        tail: Float[Tensor, "B K E"],
+        h: Float[Tensor, "B S E"],
+        mask: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B K E"], Float[Tensor, "B S E"]]:
-        """A chunk of tokens after a state: outputs and the state after it."""
+        """A chunk of tokens after a state: outputs and the state after it.
+
+        What is masked must enter neither the convolution's window nor, through its bias, the recurrence.
+        """
         before, gate = self.in_proj(x).chunk(2, -1)
-        padded = torch.cat([tail, before], 1)
-        u = self._convolve(padded)
+        padded = torch.cat([tail, _silenced(before, mask)], 1)
+        u = _silenced(self._convolve(padded), mask)
         y, h = self._scan(u, *self._select(u), h)
         return self._out(y, u, gate), padded[:, padded.shape[1] - tail.shape[1] :], h
 
@@ -142,6 +149,10 @@ class Mixer(nn.Module):
         return self.out_proj((y + self.D * u) * F.silu(gate))
 
 
+def _silenced(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T E"]:
+    return x if mask is None else x.masked_fill(~mask.unsqueeze(2), 0.0)
+
+
 class MambaBlock(RecurrentBlock):
     """Norm, mixer, residual."""
 
@@ -156,9 +167,11 @@ class MambaBlock(RecurrentBlock):
     def start(self, batch: int) -> BlockState:
         return self.mixer.start(batch)
 
-    def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
+    def resume(
+        self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], BlockState]:
         x = self._residual(x)
-        mixed, *after = self.mixer(self.norm(x), *state)
+        mixed, *after = self.mixer(self.norm(x), *state, mask)
         return x + mixed, tuple(after)
 
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:

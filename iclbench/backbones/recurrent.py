@@ -44,8 +44,14 @@ class RecurrentBlock(nn.Module, ABC):
         """The state before any token."""
 
     @abstractmethod
-    def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
-        """A further chunk of at least one token, and the state after it."""
+    def resume(
+        self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], BlockState]:
+        """A further chunk of at least one token, and the state after it.
+
+        Where the mask is False there is no token. This may only be before an episode's first one, and leaves the start
+        state as it is, exactly.
+        """
 
     @abstractmethod
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
@@ -62,12 +68,16 @@ class RecurrentBlock(nn.Module, ABC):
 class RecurrentBackbone(SequenceBackbone, abstract=True):
     """A stack of recurrent blocks.
 
+    Episodes of unequal length in one pass are padded on the left, where the state is that of the start.
+
     Args:
         settings: of the subclass.
         shape: the task.
         width: D.
         blocks: the layers, first to last.
     """
+
+    padding = "left"
 
     def __init__(self, settings: Any, shape: TaskShape, width: int, blocks: Iterable[RecurrentBlock]) -> None:
         super().__init__(settings, shape, width)
@@ -95,11 +105,22 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
     def advance(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"]
     ) -> tuple[Float[Tensor, "B N D"], RecurrentState]:
+        hidden, after = self._go_on(state, tokens)
+        return self.finish(hidden[:, ::2]), after
+
+    def absorb(
+        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
+    ) -> RecurrentState:
+        return self._go_on(state, tokens, mask)[1]
+
+    def _go_on(
+        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
         after = []
         for block, held in zip(self._blocks(), state.layers, strict=True):
-            tokens, new = block.resume(tokens, held)
+            tokens, new = block.resume(tokens, held, mask)
             after.append(new)
-        return self.finish(tokens[:, ::2]), RecurrentState(tuple(after))
+        return tokens, RecurrentState(tuple(after))
 
     def resume(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
@@ -117,7 +138,7 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
         """The first `count` tokens in the order given, for all episodes."""
         if count == 0:
             return state
-        return self.advance(state, take(tokens, order[:, :count]))[1]
+        return self.absorb(state, take(tokens, order[:, :count]))
 
     def peek_layers(self, state: RecurrentState, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         for block, held in zip(self._blocks(), state.layers, strict=True):

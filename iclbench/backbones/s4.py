@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -26,7 +26,8 @@ from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, Recurren
 from iclbench.backbones.s4_kernels import Spectrum
 from iclbench.backbones.s4_systems import Diagonal, LowRank, StateSpace
 from iclbench.cards import Decay, PositiveFloat, PositiveInt, Strict
-from iclbench.episodes import Episodes
+from iclbench.episodes import Episodes, Points
+from iclbench.predictions import Prediction
 
 
 class S4Settings(Strict):
@@ -75,8 +76,12 @@ class S4Block(RecurrentBlock):
         u = self._enter(x)
         return self._out(u, self._whole(u))
 
-    def resume(self, x: Float[Tensor, "B T D"], state: BlockState) -> tuple[Float[Tensor, "B T D"], BlockState]:
+    def resume(
+        self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], BlockState]:
         u = self._enter(x)
+        if mask is not None:
+            u = u.masked_fill(~mask, 0.0)  # a system at rest without input stays at rest
         y, after = self._after(u, state)
         return self._out(u, y), after
 
@@ -149,6 +154,15 @@ class _S4Backbone(RecurrentBackbone, abstract=True):
     def system(settings: Any, shape: TaskShape) -> StateSpace:
         """The system of one block."""
         raise NotImplementedError
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "batch targets dx"], related: Points | None = None
+    ) -> Prediction:
+        with contextlib.ExitStack() as stack:
+            for block in self._blocks():
+                assert isinstance(block, S4Block)
+                stack.enter_context(block.system.written_out())
+            return super().predict_targets(context, x_target, related)
 
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
         """Blocks end with their norm."""

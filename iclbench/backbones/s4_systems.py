@@ -7,9 +7,10 @@ what a number of steps does to outputs and to the state, for going on from a sta
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones import s4_kernels as kernels
 
-# Steps that are unrolled at once when a sequence is taken in from a state.
+# Steps that are unrolled when a sequence is taken in from a state.
 _CHUNK = 128
 
 
@@ -65,17 +66,33 @@ class StateSpace(nn.Module, ABC):
     def unroll(self, length: int) -> Unrolled:
         """What `length` steps do."""
 
+    def written_out(self) -> contextlib.AbstractContextManager[object]:
+        """A time during which parameters do not change and what `unroll` needs of them is computed once."""
+        return contextlib.nullcontext()
+
     def resume(
         self, u: Float[Tensor, "D B T"], state: Float[Tensor, "D B N"], convolve: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
-        """Outputs of a chunk after a state, and the state after it, in memory that does not grow with the chunk."""
-        outputs, parts = [], u.split(_CHUNK, 2)
-        unrolled = {length: self.unroll(length) for length in {part.shape[2] for part in parts}}
-        for part in parts:
-            steps = unrolled[part.shape[2]]
-            outputs.append(torch.baddbmm(convolve(part, steps.kernel), state, steps.observe))
-            state = torch.baddbmm(steps.advance(state), part, steps.reach)
+        """Outputs of a sequence after a state, and the state after it, at a cost linear in its length."""
+        outputs, even = [], u.shape[2] - u.shape[2] % _CHUNK
+        for part, length in ((u[..., :even], _CHUNK), (u[..., even:], u.shape[2] - even)):
+            if part.shape[2]:
+                y, state = self._chunks(part, length, state, convolve)
+                outputs.append(y)
         return torch.cat(outputs, 2), state
+
+    def _chunks(
+        self, u: Float[Tensor, "D B T"], length: int, state: Float[Tensor, "D B N"], convolve: Callable[..., Tensor]
+    ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
+        """All chunks of the given length at once; only the state goes from one to the next."""
+        steps, chunks = self.unroll(length), u.shape[2] // length
+        parts = u.unflatten(2, (chunks, length)).transpose(1, 2).flatten(1, 2)
+        before = []
+        for arriving in torch.bmm(parts, steps.reach).chunk(chunks, 1):
+            before.append(state)
+            state = steps.advance(state) + arriving
+        y = torch.baddbmm(convolve(parts, steps.kernel), torch.cat(before, 1), steps.observe)
+        return y.unflatten(1, (chunks, -1)).transpose(1, 2).flatten(2), state
 
 
 class Diagonal(StateSpace):
@@ -132,6 +149,7 @@ class LowRank(StateSpace):
         self.w_imag = nn.Parameter(w.imag.float())
         self.P, self.B = (nn.Parameter(torch.view_as_real(v).float()) for v in (P, B))
         self._written_out: tuple[list[Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+        self._held: tuple[Tensor, Tensor, Tensor] | None = None
         with torch.no_grad():
             A, _, C = self._bilinear()
             self.C.copy_(_complex_row(C - _times(C, torch.matrix_power(A, self._period))))
@@ -158,12 +176,22 @@ class LowRank(StateSpace):
             advance=lambda state: torch.bmm(state, power),
         )
 
+    @contextlib.contextmanager
+    def written_out(self) -> Iterator[None]:
+        self._held = self._system()
+        try:
+            yield
+        finally:
+            self._held = None
+
     def _modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         w = torch.complex(-torch.exp(self.log_w_real), self.w_imag)
         P, B, C = (torch.view_as_complex(v) for v in (self.P, self.B, self.C))
         return w, P, B, C
 
     def _system(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
+        if self._held is not None:
+            return self._held
         if torch.is_grad_enabled():
             return self._write_out()
         current = list(self.parameters())

@@ -72,6 +72,8 @@ class SequenceBackbone(Backbone, abstract=True):
         super().__init__(settings, shape)
         self.read_in = PairReadIn(shape, width)
         self.read_out = nn.Linear(width, shape.raw_dim)
+        self.uses_related = shape.related > 0
+        self.marks = Marks(width) if self.uses_related else None
 
     @abstractmethod
     def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
@@ -91,8 +93,12 @@ class SequenceBackbone(Backbone, abstract=True):
 
     @abstractmethod
     def advance(self, state: Any, tokens: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B N D"], State]:
-        """Hidden vectors at the input tokens of a further segment of pairs, and the state after it; neither the segment
-        nor what the state has seen has gaps."""
+        """Hidden vectors at the input tokens of a further segment of pairs without gaps, and the state after it."""
+
+    @abstractmethod
+    def absorb(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> State:
+        """The state after a further segment of a sequence that stands on the side opposite to `padding`; where the mask
+        is False there is no token, None: nowhere."""
 
     @abstractmethod
     def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
@@ -120,14 +126,18 @@ class SequenceBackbone(Backbone, abstract=True):
         # Always, without asking whether it is needed: the answer would be waited for on every training step.
         points, order = points.compact()
         x_query = None if x_query is None else take(x_query, order)
-        raw = take(self._raw(points, x_query), torch.argsort(order, dim=1))
+        before = None if self.marks is None or related is None else self.condition(points.span(0, 0), related)
+        raw = take(self._raw(points, x_query, before), torch.argsort(order, dim=1))
         return self.read(raw if prefixes is None else raw[:, list(prefixes)])
 
-    def _raw(self, points: Points, x_query: Float[Tensor, "B N Dx"] | None) -> Float[Tensor, "B N raw"]:
-        """Raw outputs for every prefix of points whose valid ones come first: what follows them may be anything."""
-        if points.count <= SEGMENT:
+    def _raw(
+        self, points: Points, x_query: Float[Tensor, "B N Dx"] | None, state: State | None
+    ) -> Float[Tensor, "B N raw"]:
+        """Raw outputs for every prefix of points whose valid ones come first: what follows them may be anything. They
+        go on from the state where there is one."""
+        if state is None and points.count <= SEGMENT:
             return self.read_out(self._pass(points, x_query)[0])
-        state: State | None = self.start(len(points))
+        state = self.start(len(points)) if state is None else state
         queries: Iterable[Tensor | None] = repeat(None) if x_query is None else x_query.split(SEGMENT, 1)
         parts = []
         for segment, asked in zip(_segments(points), queries, strict=False):
@@ -145,7 +155,20 @@ class SequenceBackbone(Backbone, abstract=True):
         return (self.trunk(tokens), None) if state is None else self.advance(state, tokens)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
-        return self.update(self.start(len(context)), context)
+        """One pass over the batch whatever its masks: `update` would go through it in groups of equal counts."""
+        prompt = Prompt.of(context, None if self.marks is None else related)
+        complete = bool(prompt.points.mask.all())
+        if not complete:
+            prompt = prompt.aligned(self.padding)
+        state = self.start(len(context))
+        for segment in prompt.segments(SEGMENT):
+            mask = None if complete else segment.points.mask.repeat_interleave(2, 1)
+            state = self.absorb(state, self._read_prompt(segment), mask)
+        return state
+
+    def _read_prompt(self, prompt: Prompt) -> Float[Tensor, "B T D"]:
+        tokens = self.read_in(prompt.points)
+        return tokens if self.marks is None or prompt.part is None else self.marks(tokens, prompt.part)
 
     def query(self, state: Any, x: Float[Tensor, "batch targets dx"]) -> Prediction:
         *_, last = self.peek_layers(state, self.read_in.inputs(x))
