@@ -38,8 +38,7 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
     try:
         with opened(path, "rb") as file:
             shape = _shape(path, file.read(4), file.read(4 * dimensions), dimensions)
-            # One byte more than there should be tells a file that goes on.
-            values = file.read(math.prod(shape) + 1)
+            values = file.read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is damaged ({error}); {advice}") from None
     except OSError as error:

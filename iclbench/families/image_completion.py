@@ -155,11 +155,14 @@ class ImageCompletion(Family):
         whole = self._read(images, label, own)
         context, targets = self._split(x, whole, points, named, generator)
         truth = {"label": images.labels.to(device)[label], "image": _numbers(images, label, own), "display": whole}
+        others = None
+        if self.related_sets:
+            others, truth["related_image"] = self._related(images, x, label, own, named, related, generator)
         return Episodes(
             context=context,
             targets=targets,
             scored=targets.mask,
-            related=self._related(images, x, label, own, named, related, generator) if self.related_sets else None,
+            related=others,
             truth=truth,
         )
 
@@ -199,8 +202,8 @@ class ImageCompletion(Family):
         shift: Shift,
         asked: int | None,
         generator: torch.Generator,
-    ) -> Points:
-        """All related images that there can be, those beyond the number asked for (None: drawn) masked."""
+    ) -> tuple[Points, Int[Tensor, "B J"]]:
+        """All related images that there can be, those beyond the number asked for (None: drawn) masked; and which."""
         sets, episodes, pixels = self.related_sets, len(label), self.pixels
         numbers = torch.randint(sets + 1, (episodes, 1), generator=generator, device=x.device)
         if asked is not None:
@@ -215,7 +218,8 @@ class ImageCompletion(Family):
         sizes = _integers(max(1, pixels // 100), most, generator)
         order = _permutations((episodes * sets, pixels), generator)[:, : max(1, pixels // 2)]
         present = (torch.arange(sets, device=x.device) < numbers).flatten()
-        return _observed(x, whole, order, sizes * present).map(lambda t: t.unflatten(0, (episodes, sets)))
+        observed = _observed(x, whole, order, sizes * present).map(lambda t: t.unflatten(0, (episodes, sets)))
+        return observed, _numbers(images, label.unsqueeze(1), members)
 
     def _read(self, images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Float[Tensor, "*B P Dy"]:
         """Intensities on the task's scale."""
