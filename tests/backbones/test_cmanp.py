@@ -23,8 +23,13 @@ SMALL = {"layers": 3, "width": 16, "heads": 2, "hidden": 12, "latents": 5}
 
 
 def model(cls: type[LatentBackbone] = CMANP, dtype: torch.dtype = torch.float64, **changes: object) -> LatentBackbone:
+    """Norms scale and shift too, unlike at the start of training."""
     torch.manual_seed(0)
-    return cls(cls.Settings(**SMALL | changes), SHAPE).eval().to(dtype)
+    own = cls(cls.Settings(**SMALL | changes), SHAPE).eval()
+    with torch.no_grad():
+        for p in own.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return own.to(dtype)
 
 
 def points(count: int = 40, batch: int = 2, dtype: torch.dtype = torch.float64) -> Points:
@@ -134,6 +139,16 @@ def test_chunks_leave_the_gradients_as_they_are() -> None:
     for chunk in (7, 16):
         for name, grad in gradients(chunk).items():
             torch.testing.assert_close(grad, expected[name], rtol=1e-9, atol=1e-11, msg=lambda m, name=name: name + m)
+
+
+def test_gradients_survive_updates_of_an_episode_that_stays_empty() -> None:
+    own, context = model(chunk=2), points(9)
+    context.mask[1] = False
+    state = own.condition(context.span(0, 3))
+    for start in (3, 6):
+        state = own.update(state, context.span(start, start + 3))
+    own.query(state, queries()).mean.sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in own.parameters() if p.grad is not None)
 
 
 def peak(work: str, count: int, chunk: int) -> int:
