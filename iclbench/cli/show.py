@@ -1,8 +1,9 @@
-"""`iclbench show NAME`: one task, backbone, baseline, grid or run, with every number."""
+"""`iclbench show NAME`: one task, backbone, baseline, grid or run, with every number; or the glyphs as a picture."""
 
 from __future__ import annotations
 
 import json as json_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,17 +13,22 @@ from iclbench.cli.options import RESULTS, Json, Results
 
 def show(
     name: Annotated[
-        str, typer.Argument(help="A task, backbone, baseline, grid or run, or a path to a task or grid card.")
+        str,
+        typer.Argument(help="A task, backbone, baseline, grid or run, a path to a task or grid card, or 'glyphs'."),
     ],
     preset: Annotated[str | None, typer.Option("--preset", "-p", help="Only this preset of a task or grid.")] = None,
     card: Annotated[bool, typer.Option("--card", help="The card's own file, to copy and change.")] = False,
     commands: Annotated[
         bool, typer.Option("--commands", help="The commands that a grid stands for, one per line, for a shell.")
     ] = False,
+    png: Annotated[Path | None, typer.Option("--png", help="Where to write the contact sheet of the glyphs.")] = None,
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:
     """Show a task card, a backbone's settings, a baseline card, a grid card or a run's configuration."""
+    if name == "glyphs" or png is not None:
+        typer.echo(_glyphs(name, png))
+        return
     if commands:
         from iclbench.grids import grid_runs
 
@@ -45,6 +51,17 @@ def show(
     from iclbench.cli.terminal import out
 
     out.print(tomli_w.dumps(found).rstrip(), markup=False, soft_wrap=True)
+
+
+def _glyphs(name: str, path: Path | None) -> str:
+    """Write the contact sheet of the procedural characters."""
+    from iclbench.errors import UsageError
+
+    if name != "glyphs" or path is None:
+        raise UsageError("only glyphs are shown as a picture: iclbench show glyphs --png FILE")
+    from iclbench.cli.contact_sheet import write_glyphs
+
+    return write_glyphs(path)
 
 
 def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]

@@ -29,8 +29,8 @@ _ADVICE = (
 _Reader = Callable[[str], bytes]
 
 
-def read_omniglot(folder: Path) -> UInt8[np.ndarray, "1623 20 105 105"]:
-    """All drawings with ink 255 on paper 0: background classes first, in the order of alphabets and characters.
+def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
+    """All 1,623 x 20 drawings with ink 255 on paper 0: background classes first, in the order of alphabets and characters.
 
     Raises:
         DataError: an archive, a class or a drawing is missing or damaged, or a name leads out of the folder.

@@ -1,0 +1,42 @@
+"""`iclbench show glyphs --png FILE`: characters as a picture, one row per class, one column per drawing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from iclbench import png
+from iclbench.errors import UsageError
+from iclbench.families.glyphs import glyphs
+from iclbench.files import atomic
+
+CLASSES, DRAWINGS, SIZE = 30, 20, 56
+_LINE = 200
+
+
+def write_glyphs(path: Path) -> str:
+    """Write the contact sheet; returns what is on it.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    # Thirty classes from everywhere among the first 1,623, so that many alphabets are seen.
+    classes = range(0, 1623, 1623 // CLASSES)[:CLASSES]
+    sheet = arranged(glyphs(0, classes, DRAWINGS, SIZE))
+    if path.is_dir():
+        raise UsageError(f"--png {path}: this is a folder; name a file, like {path / 'glyphs.png'}")
+    try:
+        with atomic(path) as temporary:
+            temporary.write_bytes(png.encode(sheet))
+    except OSError as error:
+        raise UsageError(f"--png {path}: cannot write there: {error.strerror}; choose another file") from None
+    return f"{path}: {CLASSES} of 1,623 classes (rows), {DRAWINGS} drawings of each (columns)"
+
+
+def arranged(images: UInt8[np.ndarray, "rows columns size size"]) -> UInt8[np.ndarray, "height width"]:
+    """One black-on-white picture with lines between the images."""
+    framed = np.pad(255 - images, ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=_LINE)
+    rows, columns, height, width = framed.shape
+    return framed.transpose(0, 2, 1, 3).reshape(rows * height, columns * width)
