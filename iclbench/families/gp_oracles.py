@@ -160,8 +160,8 @@ class OracleBayes(_GPOracle):
     def _components(self, weights: Float[Tensor, " S"]) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"]]:
         """The nodes to predict with, and their log weights.
 
-        Nodes below `DROPPED` / S are left out. Where more periodic ones than `components` remain, neighbours are
-        represented by the heaviest of them: then the posterior is so broad that they differ little.
+        Nodes below `DROPPED` / S are left out. Where more periodic ones than `components` remain, the one at the centre
+        of mass stands for its neighbours: then the posterior is so broad that they differ little.
         """
         kept = (weights > math.log(DROPPED / len(weights))).nonzero().squeeze(1)
         fine = kept[self._nodes.kernel[kept] == PERIODIC]
@@ -170,6 +170,7 @@ class OracleBayes(_GPOracle):
         together = math.ceil(len(fine) / self.settings.components)
         padded = torch.nn.functional.pad(weights[fine], (0, -len(fine) % together), value=-torch.inf)
         groups = padded.unflatten(0, (-1, together))
-        heaviest = fine[groups.argmax(1) + together * torch.arange(len(groups))]
+        inside = (groups.softmax(1) * torch.arange(together)).sum(1).round().long()
+        central = fine[inside + together * torch.arange(len(groups))]
         rest = kept[self._nodes.kernel[kept] != PERIODIC]
-        return torch.cat([rest, heaviest]), torch.cat([weights[rest], groups.logsumexp(1)])
+        return torch.cat([rest, central]), torch.cat([weights[rest], groups.logsumexp(1)])

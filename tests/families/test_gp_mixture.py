@@ -1,0 +1,149 @@
+"""What gp-mixture draws, against the distributions of the protocol."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from iclbench.cards import validate
+from iclbench.episodes import Episodes
+from iclbench.errors import UsageError
+from iclbench.families.gp_kernels import PERIODIC, RBF
+from iclbench.families.gp_mixture import GPMixture, GPParameters
+
+
+def family(**parameters: object) -> GPMixture:
+    return GPMixture(validate(GPParameters, parameters, "test"))
+
+
+def draw(episodes: int = 4000, points: int = 64, seed: int = 0, of: GPMixture | None = None, **options) -> Episodes:
+    drawn_from = of or family(targets=3, max_related=2, related_points=(5, 9))
+    return drawn_from.sample(episodes, points, torch.Generator().manual_seed(seed), **options)
+
+
+def kernel_values(kernel: int, lengthscale: float, d: np.ndarray) -> np.ndarray:
+    if kernel == RBF:
+        return np.exp(-0.5 * (d / lengthscale) ** 2)
+    return np.exp(-2 * np.sin(np.pi * d / lengthscale) ** 2 / np.log(2))
+
+
+def assert_mean(values: np.ndarray, expected: float = 0.0) -> None:
+    """To five standard errors."""
+    assert abs(values.mean() - expected) < 5 * values.std() / math.sqrt(len(values))
+
+
+@pytest.mark.parametrize(("shift", "kernel", "scale"), [("rbf-0.8", RBF, 0.8), ("periodic-1.7", PERIODIC, 1.7)])
+def test_context_and_targets_are_one_function_and_related_ones_are_others(shift, kernel, scale) -> None:
+    episodes = draw(8000, 8, shift=f"{shift}+points-8", related=2)
+    x, y = episodes.context.x[:, 0, 0].numpy(), episodes.context.y[:, 0, 0].numpy()
+    x_target, y_target = episodes.targets.x[:, 0, 0].numpy(), episodes.targets.y[:, 0, 0].numpy()
+    assert_mean(y**2, 1.04)
+    assert_mean(y_target**2, 1.04)
+    # Weighted by the kernel, so that a wrong sign or scale cannot average out.
+    expected = kernel_values(kernel, scale, x - x_target)
+    assert_mean((y * y_target - expected) * expected)
+    x_other, y_other = (t[:, 0, :, 0].numpy() for t in (episodes.related.x, episodes.related.y))
+    expected = kernel_values(kernel, scale, x_other[:, 0] - x_other[:, 1])
+    assert_mean((y_other[:, 0] * y_other[:, 1] - expected) * expected)
+    assert_mean(y * y_other[:, 0] * kernel_values(kernel, scale, x - x_other[:, 0]))
+    second = episodes.related.y[:, 1, 0, 0].numpy()
+    assert_mean(
+        y_other[:, 0] * second * kernel_values(kernel, scale, x_other[:, 0] - episodes.related.x[:, 1, 0, 0].numpy())
+    )
+
+
+def test_kernels_and_lengthscales_have_their_distribution() -> None:
+    truth = draw().truth
+    assert_mean(truth["kernel"].double().numpy(), 0.5)
+    within = stats.uniform(math.log(0.25), math.log(16))
+    for kernel in (RBF, PERIODIC):
+        logs = truth["lengthscale"][truth["kernel"] == kernel].log().numpy()
+        assert stats.kstest(logs, within.cdf).pvalue > 1e-3
+    outside = draw(shift="ood-lengthscale").truth["lengthscale"].log().numpy()
+    below = outside[outside < 0]
+    assert_mean((outside < 0).astype(float), 0.5)
+    assert stats.kstest(below, stats.uniform(math.log(0.1), math.log(2.5)).cdf).pvalue > 1e-3
+    assert stats.kstest(outside[outside > 0], stats.uniform(math.log(4), math.log(2.5)).cdf).pvalue > 1e-3
+
+
+def test_sizes_and_inputs_have_their_distribution() -> None:
+    episodes = draw()
+    sizes = episodes.context.counts
+    assert stats.chisquare(torch.bincount(sizes, minlength=65)[1:]).pvalue > 1e-3
+    numbers = episodes.related.mask.any(-1).sum(1)
+    assert stats.chisquare(torch.bincount(numbers, minlength=3)).pvalue > 1e-3
+    of_one = episodes.related.counts[:, 0]
+    assert stats.chisquare(torch.bincount(of_one[of_one > 0], minlength=10)[5:]).pvalue > 1e-3
+    for points, low, high in ((episodes.context, -2, 2), (episodes.targets, -4, 4), (episodes.related, -4, 4)):
+        x = points.x[points.mask][:4000, 0].numpy()
+        assert stats.kstest(x, stats.uniform(low, high - low).cdf).pvalue > 1e-3
+
+
+def test_per_batch_shares_kernel_and_sizes() -> None:
+    episodes = draw(16, of=family(per_batch=True, targets=4))
+    for shared in (
+        episodes.truth["kernel"], episodes.truth["lengthscale"], episodes.context.counts,
+        episodes.related.mask.any(-1).sum(1),
+    ):  # fmt: skip
+        assert len(shared.unique()) == 1
+    assert len(episodes.context.y[:, 0].unique()) == 16
+
+
+@pytest.mark.parametrize(
+    ("shift", "kernel", "scale"),
+    [("same", PERIODIC, 1.85), ("rbf", RBF, 0.52), ("near", PERIODIC, 1.76), ("far", PERIODIC, 0.28)],
+)
+def test_mismatched_datasets_are_of_the_other_process(shift, kernel, scale) -> None:
+    episodes = draw(8000, 4, shift=f"mismatch-{shift}+points-4", related=1)
+    assert (episodes.truth["kernel"] == PERIODIC).all() and (episodes.truth["lengthscale"] == 1.85).all()
+    for points, kind, length in (
+        (episodes.context, PERIODIC, 1.85),
+        (episodes.related.map(lambda t: t[:, 0]), kernel, scale),
+    ):
+        x, y = (t[:, :2, 0].double().numpy() for t in (points.x, points.y))
+        expected = kernel_values(kind, length, x[:, 0] - x[:, 1])
+        assert_mean((y[:, 0] * y[:, 1] - expected) * expected)
+        other = kernel_values(PERIODIC, 1.0, x[:, 0] - x[:, 1])
+        assert_mean((y[:, 0] * y[:, 1] - expected) * other)
+
+
+def test_a_shift_of_the_related_datasets_leaves_the_context() -> None:
+    same, far = (draw(8, shift=f"mismatch-{name}") for name in ("same", "far"))
+    assert torch.equal(same.context.y, far.context.y) and not torch.equal(same.related.y, far.related.y)
+
+
+def test_the_displayed_function_is_the_one_that_is_observed() -> None:
+    smooth = family(noise=1e-6, targets=20)
+    episodes = draw(8, of=smooth, shift="rbf-3")
+    grid = smooth.display_inputs()[:, 0].numpy()
+    for x, y, shown in zip(episodes.targets.x, episodes.targets.y, episodes.truth["display"], strict=True):
+        np.testing.assert_allclose(np.interp(x[:, 0], grid, shown[:, 0]), y[:, 0], atol=1e-3)
+
+
+def test_one_kernel_alone() -> None:
+    only = draw(50, of=family(kernels=("periodic",), targets=2, max_related=0))
+    assert (only.truth["kernel"] == PERIODIC).all() and only.related is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"lengthscale": (4.0, 0.25)}, "smaller number first"),
+        ({"related_points": (128, 64)}, "smaller number first"),
+        ({"ood_lengthscale": (0.3, 10.0)}, "beyond that of lengthscale"),
+        ({"noise": 0.0}, "noise"),
+        ({"kernels": ("matern",)}, "kernels"),
+        ({"kernels": ()}, "kernels"),
+    ],
+)
+def test_impossible_parameters_are_refused(parameters: dict, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        family(**parameters)
+
+
+@pytest.mark.parametrize("shift", ["rbf-0.001", "periodic-2000", "orthants", "rbf"])
+def test_impossible_shifts_are_refused(shift: str) -> None:
+    with pytest.raises(UsageError):
+        draw(2, shift=shift)
