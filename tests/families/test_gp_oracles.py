@@ -116,11 +116,14 @@ def test_a_single_kernel_needs_a_single_node() -> None:
 # Both kernels on a grid in log l that is finer than any posterior below; the trapezoid rule halves its ends.
 LOGS = np.linspace(math.log(0.7), math.log(2.0), 401)
 GRID = [sklearn_kernel(kernel, math.exp(log)) for kernel in (RBF, PERIODIC) for log in LOGS]
-TRAPEZOID = np.tile(np.where((LOGS == LOGS[0]) | (LOGS == LOGS[-1]), 0.5, 1.0), 2)
+TRAPEZOID = np.tile([0.5, *np.ones(len(LOGS) - 2), 0.5], 2)
 
 
 def log_evidence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.array([multivariate_normal(cov=k(x) + 0.04 * np.eye(len(x))).logpdf(y) for k in GRID])
+    covariance = np.array([k(x) for k in GRID]) + 0.04 * np.eye(len(x))
+    _, logdet = np.linalg.slogdet(covariance)
+    fit = (y * np.linalg.solve(covariance, np.tile(y[:, None], (len(GRID), 1, 1)))[..., 0]).sum(1)
+    return -0.5 * (fit + logdet + len(y) * math.log(2 * math.pi))
 
 
 def predictions(x: np.ndarray, y: np.ndarray, x_target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
