@@ -21,6 +21,7 @@ from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.perceptron import perceptron
 from iclbench.cards import PositiveInt, Strict
 from iclbench.episodes import Episodes
+from iclbench.errors import UsageError
 from iclbench.predictions import Prediction
 
 # Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.
@@ -57,7 +58,12 @@ class SetBackbone(Backbone, abstract=True):
         self.decoder = perceptron(decoded or width, width, width, shape.raw_dim)
 
     def x_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
-        """The inputs, and sin, cos(2 pi 2^k x / 8) for k = 0, 1, ... where the settings ask for Fourier features."""
+        """The inputs, and sin, cos(2 pi 2^k x / 8) for k = 0, 1, ... where the settings ask for Fourier features.
+
+        Raises:
+            UsageError: they have another dimension than the task's.
+        """
+        _check_dimension("inputs", x, self.shape.x_dim)
         count = self.settings.fourier
         if not count:
             return x
@@ -66,8 +72,13 @@ class SetBackbone(Backbone, abstract=True):
         return torch.cat([x, angles.sin(), angles.cos()], -1)
 
     def y_features(self, y: Tensor) -> Float[Tensor, "*shape Fy"]:
-        """Outputs as they are, labels one-hot."""
+        """Outputs as they are, labels one-hot.
+
+        Raises:
+            UsageError: they have another dimension than the task's.
+        """
         if self.shape.classes is None:
+            _check_dimension("outputs", y, self.shape.y_dim)
             return y
         return F.one_hot(y, self.shape.classes).to(next(self.parameters()).dtype)
 
@@ -91,3 +102,11 @@ class SetBackbone(Backbone, abstract=True):
         per_episode = (each * later).sum(1) / later.sum(1).clamp(min=1)
         loss = per_episode.sum() / later.any(1).sum().clamp(min=1)
         return loss, {"loss": loss.detach()}
+
+
+def _check_dimension(what: str, values: Tensor, expected: int) -> None:
+    if values.shape[-1] != expected:
+        raise UsageError(
+            f"{what} of dimension {values.shape[-1]} for a model of {what} of dimension {expected}; "
+            "give context, targets and related datasets of the task it was trained on"
+        )

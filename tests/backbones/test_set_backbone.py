@@ -9,6 +9,7 @@ import torch
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
 from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
 from iclbench.predictions import Point
 from iclbench.registry import BACKBONES
 from tests.backbones.naive_np import arrays, perceptron
@@ -81,6 +82,16 @@ def test_labels_enter_one_hot():
     assert features.tolist() == [[[0, 0, 1, 0], [1, 0, 0, 0]]] and features.dtype == torch.float64
     context = Points.full(torch.zeros(1, 2, 2).double(), torch.tensor([[2, 0]]))
     assert model.predict_targets(context, context.x).logits.shape == (1, 2, 4)
+
+
+@pytest.mark.parametrize("name", ["icicl-cnp", "icicl-tnp"])
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_a_related_dataset_of_another_dimension_is_refused_in_one_line(name: str, what: str):
+    context, related = points(3, 5), points(3, 3, 4)
+    wide = torch.cat([related.x, related.y], -1)
+    related = replace(related, x=wide) if what == "inputs" else replace(related, y=wide)
+    with pytest.raises(UsageError, match=f"^{what} of dimension 3 for a model of {what} of dimension [12]; .*related"):
+        build(name).condition(context, related)
 
 
 @pytest.mark.parametrize("name", ["cnp", "icicl-cnp"])
