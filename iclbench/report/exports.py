@@ -63,7 +63,9 @@ def sheet(gallery: Gallery) -> str:
         y = margin + row * (side + gap)
         parts.append(f'<text x="{margin - gap}" y="{y + side / 2}" text-anchor="end">{escape(title)}</text>')
         parts += [
-            f'<image x="{margin + column * (side + gap)}" y="{y}" width="{side}" height="{side}" href="{picture.uri}"/>'
+            f'<g transform="translate({margin + column * (side + gap)} {y})">'
+            f'<image width="{side}" height="{side}" href="{picture.uri}"/>'
+            f'<rect width="{side}" height="{side}" fill="none" stroke="#ccc"/></g>'
             for column, picture in enumerate(pictures)
             if picture is not None
         ]

@@ -85,9 +85,11 @@ def _rows(examples: pd.DataFrame, shown: Shown, oracle: str | None) -> pd.DataFr
 
 
 def _layers(data: pd.DataFrame, looks: Mapping[str, Look]) -> list[dict[str, Any]]:
-    points = data[data["part"].isin(["context", "target"])]
-    low, high = extent(points["value"] if len(points) else data["value"])
-    margin = 0.15 * (high - low)
+    # Bands of poor predictions may leave the panel; points and the oracle do not.
+    framed = data[data["part"].isin(["context", "target", "oracle"])]
+    framed = framed if len(framed) else data
+    low, high = extent(pd.concat([framed[name].dropna() for name in ("value", "low", "high")]))
+    margin = 0.05 * (high - low)
     colour = alt.Color(
         "contestant", type="nominal", legend=None,
         scale=alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()]),

@@ -39,7 +39,7 @@ def figure(
     Every run has its line; a backbone with a single run has a band of its 95 % interval.
     """
     rows = pd.concat(panels.values(), ignore_index=True)
-    looks = learning.cast(task, rows)
+    looks = learning.cast(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn(own, looks, across).assign(panel=panel) for panel, own in panels.items()])
     data = data.reset_index(drop=True)
     measure = metric(str(rows["metric"].iloc[0]))

@@ -26,7 +26,7 @@ def section(task: Slice) -> Section | None:
     lines = overall(task.target_lines, "log_likelihood")
     lines = lines[(lines["shift"] == "none") & lines["n_related"].isin(main_counts(lines))]
     total = pixels(task.examples)
-    per_point = 100 / total if total else 1
+    per_point = 100 / total if total else 1.0
     rows = pd.DataFrame(_binned(task, lines, prompt_set, sizes, per_point))
     if rows.empty:
         return None

@@ -42,7 +42,9 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     episodes = sorted(examples["episode"].unique())
     blocks: list[Block] = []
     if best:
-        panels = {f"{e + 1}: {one.title}": (examples[examples["episode"] == e], one) for e in episodes for one in best}
+        panels = {
+            f"episode {e + 1}: {one.title}": (examples[examples["episode"] == e], one) for e in episodes for one in best
+        }
         blocks.append(
             bands.figure(
                 f"{task.id}-{slug('examples', shift)}", f"{task.task}: predictions ({shift_title(shift)})",
@@ -75,7 +77,7 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
     scenarios = {"no related datasets": (ends[0], who[0])}
     scenarios |= {f"related: {end.removeprefix(MISMATCH)}": (end, who[-1]) for end in ends}
     panels = {
-        f"{e + 1}: {title}": (own[(own["shift"] == shift) & (own["episode"] == e)], one)
+        f"episode {e + 1}: {title}": (own[(own["shift"] == shift) & (own["episode"] == e)], one)
         for e in sorted(own["episode"].unique())
         for title, (shift, one) in scenarios.items()
     }

@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import PROBES, Results
 from iclbench.report.formats import Number, fixed
+from iclbench.report.target_scores import overall
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
+_LIKELIHOOD = (
+    "Log-likelihood: of a target under the predicted distribution, in nats, the mean over the targets of an episode; "
+    "higher is better. Gap: by how much it stays below that of the oracle, which knows what generated the episode."
+)
+_SCORE = (
+    "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, without "
+    "one, the best baseline. 0 is as good as always predicting zero, 1 as good as that best."
+)
 
 
 def section(results: Results) -> Section:
-    table = scores(results)
-    return Section("overview", "Overview", (reading(results), *([table] if table is not None else [])))
+    tables = [table for table in (scores(results), likelihoods(results)) if table is not None]
+    return Section("overview", "Overview", (reading(results), *tables))
 
 
 def reading(results: Results) -> Text:
     """How to read the numbers, with the normaliser and the interval spelt out."""
     v = results.rows
-    own = v[(v["shift"] == "none") & ~v["evaluator"].isin(PROBES)]
+    own = v[(v["shift"] == "none") & ~v["evaluator"].isin(PROBES) & v["axis"].isna()]
     episodes = sorted(int(n) for n in own["n_episodes"].dropna().unique())
     counted = (
         f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
     )
-    return Text(
-        "How to read this. Every contestant meets the same frozen prompts and predicts each output from the examples "
-        "before it.",
-        (
-            "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
-            f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better.",
-            f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval over episodes. With "
-            "several seeds of a backbone: the mean over seeds, and an interval from the lowest to the highest end.",
-            "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, "
-            "without one, the best baseline. 0 is as good as always predicting zero, 1 as good as that best.",
-        ),
-    )
+    asked = own[own["kind"] != "published"]
+    of_targets = asked["evaluator"].eq("targets") & asked["n_related"].notna()
+    of_next = asked.empty or not of_targets.all()
+    question = {
+        (True, False): "predicts each output from the examples before it",
+        (False, True): "predicts a set of targets from one context",
+        (True, True): "predicts each output from the examples before it, or a set of targets from one context",
+    }[of_next, bool(of_targets.any())]
+    items = [
+        "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
+        f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better.",
+        f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval over episodes. With "
+        "several seeds of a backbone: the mean over seeds, and an interval from the lowest to the highest end.",
+    ]
+    if of_targets.any():
+        items.insert(0, _LIKELIHOOD)
+    if of_next:
+        items.append(_SCORE)
+    return Text(f"How to read this. Every contestant meets the same frozen prompts and {question}.", tuple(items))
 
 
 def normalisers(results: Results) -> str:
@@ -55,6 +74,31 @@ def scores(results: Results) -> Table | None:
         s = task.summaries
         rows = s[(s["metric"] == "score") & (s["shift"] == "none") & (s["evaluator"] == s["evaluator"].min())]
         parts.append(rows[["contestant", "kind", "value"]].assign(column=task.id))
+    frame = _by_task(results, parts)
+    return None if frame is None else _table(
+        results, frame, "scores", "Scores",
+        "Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 as "
+        "good as always predicting zero. Darker is better. A dash: not evaluated, or failed.", 2, shade,
+    )  # fmt: skip
+
+
+def likelihoods(results: Results) -> Table | None:
+    """Contestants x tasks of the question `targets`: log-likelihood with as many related datasets as they use."""
+    parts = []
+    for task in results.slices:
+        rows = overall(task.targets, "log_likelihood")
+        rows = rows[rows["shift"] == "none"].sort_values("n_related").drop_duplicates("contestant", keep="last")
+        parts.append(rows[["contestant", "kind", "value"]].assign(column=task.id))
+    frame = _by_task(results, parts)
+    return None if frame is None else _table(
+        results, frame, "likelihoods", "Log-likelihoods",
+        "Log-likelihood per target (nats) on the training distribution of each task, with as many related datasets as "
+        "the contestant uses; higher is better. A dash: not evaluated, failed, or only single values predicted.", 3,
+    )  # fmt: skip
+
+
+def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None:
+    """Columns contestant, kind and the value on every task; the best of each kind first."""
     rows = pd.concat(parts, ignore_index=True)
     if rows.empty:
         return None
@@ -64,20 +108,17 @@ def scores(results: Results) -> Table | None:
     columns = [task.id for task in results.slices if task.id in wide.columns]
     frame = wide[columns].assign(kind=kinds, order=kinds.map(_KIND_ORDER), best=wide.mean(axis=1)).reset_index()
     frame = frame.sort_values(["order", "best", "contestant"], ascending=[True, False, True], ignore_index=True)
-    titles = {task.id: task.title for task in results.slices}
-    return Table(
-        name="scores",
-        title="Scores",
-        caption="Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 "
-        "as good as always predicting zero. Darker is better. A dash: not evaluated, or failed.",
-        frame=frame[["contestant", "kind", *columns]],
-        columns=(
-            Column("contestant", "contestant"),
-            Column("kind", "kind"),
-            *(Column(c, titles[c], lambda v: fixed(v, 2), numeric=True, shade=shade) for c in columns),
-        ),
-        group="kind",
-    )
+    return frame[["contestant", "kind", *columns]]
+
+
+def _table(
+    results: Results, frame: pd.DataFrame, name: str, title: str, caption: str, decimals: int,
+    shaded: Callable[[Number], float] | None = None,
+) -> Table:  # fmt: skip
+    tasks = [Column(c.id, c.title, partial(fixed, decimals=decimals), numeric=True, shade=shaded)
+             for c in results.slices if c.id in frame]  # fmt: skip
+    columns = (Column("contestant", "contestant"), Column("kind", "kind"), *tasks)
+    return Table(name, title, caption, frame, columns, group="kind")
 
 
 def shade(score: Number) -> float:

@@ -27,7 +27,7 @@ def section(task: Slice) -> Section | None:
         }
         blocks.append(
             targets.figure(
-                task, panels, targets.related(asked), name="related",
+                task, panels, targets.related(counts(pd.concat(panels.values()))), name="related",
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats; higher is better) with so many related datasets beside the "
                 "context; level lines: contestants that do not use them. Panels share their axes.",
