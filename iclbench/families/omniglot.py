@@ -30,7 +30,7 @@ _Reader = Callable[[str], bytes]
 
 
 def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
-    """All 1,623 x 20 drawings with ink 255 on paper 0: background classes first, in the order of alphabets and characters.
+    """All 1,623 x 20 drawings, ink 255 on paper 0: background classes first, in the order of alphabets and characters.
 
     Raises:
         DataError: an archive, a class or a drawing is missing or damaged, or a name leads out of the folder.
