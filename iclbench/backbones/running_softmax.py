@@ -57,11 +57,10 @@ class RunningSoftmax(State):
 
     def merge(self, other: RunningSoftmax) -> RunningSoftmax:
         """The state of the union of two disjoint sets of points. The empty one changes nothing, bit by bit."""
-        empty = self.log_c.isneginf() & other.log_c.isneginf()
-        mine, others = (s.log_c.masked_fill(empty, 0.0) for s in (self, other))
-        share = torch.sigmoid(others - mine).unsqueeze(-1)  # of the weight, what comes from `other`
-        log_c = torch.logaddexp(mine, others).masked_fill(empty, -torch.inf)
-        return RunningSoftmax(log_c, self.e + share * (other.e - self.e))
+        neither = self.log_c.isneginf() & other.log_c.isneginf()
+        # Of the weight, what comes from `other`; infinities are not subtracted from one another.
+        share = torch.sigmoid((other.log_c - self.log_c.masked_fill(neither, 0.0)).unsqueeze(-1))
+        return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + share * (other.e - self.e))
 
     def without(self, other: RunningSoftmax) -> RunningSoftmax:
         """The state after the points of `other` are forgotten, the inverse of `merge`.

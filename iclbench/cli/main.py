@@ -19,6 +19,7 @@ from iclbench.cli.list import list_things
 from iclbench.cli.probe import probe
 from iclbench.cli.report import report
 from iclbench.cli.show import show
+from iclbench.cli.stream import stream
 from iclbench.cli.train import train
 from iclbench.errors import IclbenchError
 
@@ -39,6 +40,7 @@ app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("probe")(probe)
 app.command("cost")(cost)
+app.command("stream")(stream)
 app.command("report")(report)
 app.command("check")(check)
 app.command("doctor")(doctor)

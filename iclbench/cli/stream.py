@@ -1,0 +1,145 @@
+"""`iclbench stream RUN`: a trained model that learns points line by line and answers queries as they come."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+from iclbench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone
+    from iclbench.streaming.stream import Answer
+
+
+def stream(
+    run: Annotated[str, typer.Argument(help="A finished run.")],
+    csv: Annotated[
+        str,
+        typer.Option("--csv", help="File with columns x1,...,y1,...: a point, or a query where y is ?; - is stdin."),
+    ] = "-",
+    state: Annotated[Path | None, typer.Option("--state", help="Go on from a state that --save has written.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write the state here at the end, also after Ctrl-C or a bad line.")
+    ] = None,
+    related: Annotated[
+        list[Path] | None,
+        typer.Option("--related", help="A related dataset, same columns, for models that use them; may be repeated."),
+    ] = None,
+    float64: Annotated[
+        bool, typer.Option("--float64", help="Compute in double precision; a state so saved is read with it, too.")
+    ] = False,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
+) -> None:
+    """Learn points and answer queries line by line: a query sees all points before it. In constant memory where the
+    backbone allows (cmanp, cnp, recurrent ones)."""
+    from iclbench.cli.terminal import say
+    from iclbench.runs import find
+
+    if state and related:
+        raise UsageError("--related goes without --state: a state already holds the related datasets of its start")
+    found, path = find(results, run), None if csv == "-" else Path(csv)
+    if save:
+        _check_writable(save)
+    with _opened(path) as lines:
+        backbone = found.load(set_up_torch(device, threads), data_dir)
+        if float64:
+            backbone = backbone.double()
+        _run(backbone, lines, path, state, save, related or [], _json_line if json else _csv_line, say, not json)
+
+
+def _run(
+    backbone: Backbone,
+    lines: Iterable[str],
+    path: Path | None,
+    state: Path | None,
+    save: Path | None,
+    related: list[Path],
+    write: Callable[[Answer], str],
+    say: Callable[[str], None],
+    header: bool,
+) -> None:
+    import torch
+
+    from iclbench.streaming.answers import heading
+    from iclbench.streaming.lines import LineFormat
+    from iclbench.streaming.related import read_related
+    from iclbench.streaming.stream import Stream
+
+    columns = LineFormat.of(backbone.shape, torch.finfo(next(backbone.parameters()).dtype).max)
+    sets = read_related(backbone, related, columns) if related else None
+    start = backbone.load_state(state) if state else None
+    streamed = Stream(backbone, start, sets, at_once=path is None or not path.is_file())
+    if header:
+        typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
+    started = time.monotonic()
+    try:
+        for answer in streamed.run(columns.read(lines, str(path or "stdin"))):
+            typer.echo(write(answer))
+            sys.stdout.flush()
+    finally:
+        seconds = max(time.monotonic() - started, 1e-9)
+        if save:
+            _save(backbone, streamed.state, save)
+        say(
+            f"{streamed.points} points and {streamed.queries} queries in {seconds:.1f} s "
+            f"({streamed.points / seconds:.0f} points/s), state of {streamed.state.nbytes} bytes"
+            + (f" saved to {save}" if save else "")
+        )
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[Iterable[str]]:
+    """The lines of a file or of standard input; bytes that are no text show up as wrong numbers."""
+    if path is None:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")
+        yield sys.stdin
+        return
+    try:
+        file = path.open(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    with file:
+        yield file
+
+
+def _csv_line(answer: Answer) -> str:
+    answered = (f"{value:.9g}" for values in answer.columns.values() for value in values)
+    return ",".join([*map(repr, answer.x), *answered])
+
+
+def _json_line(answer: Answer) -> str:
+    import json
+
+    return json.dumps({"line": answer.number, "x": answer.x, **answer.columns})
+
+
+def _check_writable(path: Path) -> None:
+    """Find out before the work, not after it."""
+    import os
+
+    if path.is_dir():
+        raise UsageError(f"--save {path} is a folder; name a file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise UsageError(f"--save {path}: no permission to write in {folder}; name another file")
+
+
+def _save(backbone: Backbone, state, path: Path) -> None:  # type: ignore[no-untyped-def]
+    try:
+        backbone.save_state(state, path)
+    except OSError as error:
+        raise UsageError(f"cannot write the state to {path}: {error.strerror or error}") from error

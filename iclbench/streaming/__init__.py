@@ -1,0 +1,1 @@
+"""Streaming: points come line by line, queries among them are answered at once."""

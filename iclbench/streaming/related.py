@@ -1,0 +1,47 @@
+"""Related datasets from files, for a stream's model to be conditioned on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch.nn.utils.rnn import pad_sequence
+
+from iclbench.backbones.base import Backbone
+from iclbench.episodes import Points
+from iclbench.errors import DataError, UsageError
+from iclbench.streaming.lines import LineFormat
+from iclbench.streaming.stream import as_points
+
+
+def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat) -> Points:
+    """One dataset per file, in the stream's own format, `(1, J, N, .)`, padded to the longest.
+
+    Raises:
+        UsageError: the model does not use related datasets, or fewer than there are files.
+        DataError: a file cannot be read, has other columns, a query, or no point at all.
+    """
+    most = backbone.shape.related if backbone.uses_related else 0
+    if not most:
+        raise UsageError("--related: this model does not use related datasets; icicl-tnp and icicl-cnp do")
+    if len(files) > most:
+        raise UsageError(f"--related: {len(files)} datasets, but this model was trained with {most} at most")
+    sets = [_read(backbone, file, columns) for file in files]
+    x, y, mask = (
+        pad_sequence([getattr(each, part)[0] for each in sets], batch_first=True) for part in ("x", "y", "mask")
+    )
+    return Points(x, y, mask).map(lambda t: t.unsqueeze(0))
+
+
+def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            lines = list(columns.read(file, str(path)))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    query = next((line.number for line in lines if line.y is None), None)
+    if query is not None:
+        raise DataError(f"{path}, line {query}: a query; related datasets hold points only")
+    if not lines:
+        raise DataError(f"{path} holds no point; leave this --related out")
+    return as_points(backbone, lines)

@@ -1,0 +1,166 @@
+"""A model that learns points one after the other and answers queries between them.
+
+A query sees all points before it and none after it. Points wait until a query wants them or enough have come to be
+learned together, queries of a file likewise; the answers are those of one line at a time, up to rounding. Memory is
+that of the model's state: constant for `cmanp`, `cnp` and recurrent models, growing where a model keeps the points.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.backbones.base import Backbone
+from iclbench.episodes import Points
+from iclbench.errors import DataError, IclbenchError
+from iclbench.predictor import State
+from iclbench.records import TensorRecord
+from iclbench.streaming.answers import answer_columns
+from iclbench.streaming.lines import Line
+
+log = logging.getLogger("iclbench")
+
+# Points that are learned at once, and queries of a file that are answered at once.
+TOGETHER = 128
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The query's line number and input, and the groups of columns of `answer_columns`."""
+
+    number: int
+    x: list[float]
+    columns: dict[str, list[float]]
+
+
+class Stream:
+    """The state of one stream.
+
+    Args:
+        backbone: a trained model.
+        state: to go on from; None: from nothing, or from related datasets.
+        related: datasets of the same kind, `(1, J, N, .)`, for a model that uses them; not beside a state.
+        at_once: every query is answered before the next line is read.
+    """
+
+    def __init__(
+        self, backbone: Backbone, state: State | None = None, related: Points | None = None, at_once: bool = True
+    ) -> None:
+        self.backbone = backbone
+        self.points = 0
+        self.queries = 0
+        self._known = state is not None or related is not None
+        self._together = 1 if at_once else TOGETHER
+        self._held: list[Line] = []
+        self._asked: list[Line] = []
+        with torch.no_grad():
+            self.state = backbone.condition(as_points(backbone, []), related) if state is None else state
+
+    def run(self, lines: Iterable[Line]) -> Iterator[Answer]:
+        """Learn and answer; when this ends, in whatever way, `state` holds all points before the line that ended it.
+
+        Raises:
+            DataError: a line that cannot be read, learned or answered; those before it are learned and answered first.
+        """
+        try:
+            for line in lines:
+                if line.y is None:
+                    self._learn()
+                    if not self._known:
+                        raise DataError(f"line {line.number}: a query before any point; give points first, or --state")
+                    self._asked.append(line)
+                    if len(self._asked) >= self._together:
+                        yield from self._answer()
+                else:
+                    yield from self._answer()
+                    self._held.append(line)
+                    if len(self._held) >= TOGETHER:
+                        self._learn()
+        except (IclbenchError, KeyboardInterrupt):
+            self._learn()
+            yield from self._answer()
+            raise
+        self._learn()
+        yield from self._answer()
+
+    def _learn(self) -> None:
+        """Take in the points that wait, all or, if one of them cannot be, those before it."""
+        held = self._held
+        if not held:
+            return
+        before = self.state.nbytes
+        try:
+            state, learned, problem = self._updated(self.state, held), len(held), None
+        except DataError:
+            state, learned, problem = self._one_by_one(held)
+        self.state, self._held = state, []
+        if not self.points and state.nbytes > before:
+            log.info("the state of this model grows with the points that it learns; cmanp has one that does not")
+        self.points += learned
+        self._known = self._known or learned > 0
+        if problem is not None:
+            raise problem
+
+    def _one_by_one(self, lines: list[Line]) -> tuple[State, int, DataError | None]:
+        """The state after as many points as can be learned, their number, and what is wrong with the next."""
+        state = self.state
+        for learned, line in enumerate(lines):
+            try:
+                state = self._updated(state, [line])
+            except DataError as error:
+                return state, learned, DataError(f"line {line.number}: {error}")
+        return state, len(lines), None
+
+    @torch.no_grad()
+    def _updated(self, state: State, lines: list[Line]) -> State:
+        try:
+            state = self.backbone.update(state, as_points(self.backbone, lines))
+        except IclbenchError as error:
+            raise DataError(str(error)) from error
+        if not all(_usable(t) for t in state.tensors().values()):
+            raise DataError("the model cannot compute with this point; is it on the scale of its task?")
+        return state
+
+    def _answer(self) -> Iterator[Answer]:
+        """Answer the queries that wait."""
+        asked, self._asked = self._asked, []
+        if not asked:
+            return
+        with torch.no_grad():
+            prediction = self.backbone.query(self.state, _inputs(self.backbone, asked))
+        columns = {group: values[0].tolist() for group, values in answer_columns(prediction).items()}
+        usable = _finite_rows(prediction)
+        for i, line in enumerate(asked):
+            if not usable[i]:
+                raise DataError(f"line {line.number}: the model has no finite answer; is x on the scale of its task?")
+            self.queries += 1
+            yield Answer(line.number, line.x, {group: rows[i] for group, rows in columns.items()})
+
+
+def as_points(backbone: Backbone, lines: list[Line]) -> Points:
+    """The lines of one episode, `(1, N, .)`, on the model's device and in its precision."""
+    weight = next(backbone.parameters())
+    y = weight.new_tensor([line.y for line in lines])
+    y = y.reshape(1, len(lines), -1 if lines else backbone.shape.y_dim)
+    return Points.full(_inputs(backbone, lines), y if backbone.shape.classes is None else y[..., 0].long())
+
+
+def _inputs(backbone: Backbone, lines: list[Line]) -> Float[Tensor, "1 N Dx"]:
+    x = next(backbone.parameters()).new_tensor([line.x for line in lines])
+    return x.reshape(1, len(lines), backbone.shape.x_dim)
+
+
+def _usable(t: Tensor) -> bool:
+    """Neither NaN nor +inf; -inf is the logarithm of nothing."""
+    return not t.is_floating_point() or not bool((t.isnan() | t.isposinf()).any())
+
+
+def _finite_rows(prediction: TensorRecord) -> list[bool]:
+    """Which of the answers for the one episode are finite throughout."""
+    parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
+    return torch.stack(parts).all(0).tolist()

@@ -1,0 +1,151 @@
+"""`iclbench stream` as a user meets it."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+
+from iclbench.cli.main import main
+from iclbench.episodes import Points
+from iclbench.predictor import State
+from iclbench.runs import find
+from tests.conftest import small_card
+
+RUN = "tiny-linear-cmanp-smoke-s0"
+DATA = "x1,x2,x3,y1\n1,2,3,0.5\n0,1,0,-1\n0.1,0.2,0.3,?\n1,1,1,2\n0.1,0.2,0.3,\n"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    card = small_card(head="gaussian")
+    card["presets"]["smoke"]["backbones"]["cmanp"] = {
+        "layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3
+    }  # fmt: skip
+    (folder / "tiny-linear.toml").write_text(tomli_w.dumps(card))
+    assert main(["train", str(folder / "tiny-linear.toml"), "cmanp", "-p", "smoke", "--results", str(folder)]) == 0
+    return folder
+
+
+def stream(
+    results: Path, *options: object, capsys: pytest.CaptureFixture[str], run: str = RUN
+) -> tuple[int, list[str], str]:
+    capsys.readouterr()
+    code = main(["stream", run, "--results", str(results), "--device", "cpu", *map(str, options)])
+    captured = capsys.readouterr()
+    return code, captured.out.splitlines(), captured.err
+
+
+def answer(results: Path, points: list[list[float]], x: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation after these points, from the model itself."""
+    data = torch.tensor([points])
+    with torch.no_grad():
+        found = (
+            find(results, RUN).load().predict_targets(Points.full(data[..., :3], data[..., 3:]), torch.tensor([[x]]))
+        )
+    return found.mean.item(), found.std.item()
+
+
+def test_answers_of_a_file(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data.csv").write_text(DATA)
+    code, out, err = stream(results, "--csv", tmp_path / "data.csv", capsys=capsys)
+    assert code == 0
+    assert out[0] == "x1,x2,x3,mean1,std1,low1,high1"
+    points = [[1, 2, 3, 0.5], [0, 1, 0, -1], [1, 1, 1, 2]]
+    for line, count in zip(out[1:], (2, 3), strict=True):
+        x1, x2, x3, mean, std, low, high = map(float, line.split(","))
+        assert (x1, x2, x3) == (0.1, 0.2, 0.3)
+        assert (mean, std) == pytest.approx(answer(results, points[:count], [0.1, 0.2, 0.3]), rel=1e-4, abs=1e-5)
+        assert (low + high) / 2 == pytest.approx(mean, abs=1e-5) and high - low == pytest.approx(2 * 1.644854 * std)
+    assert "3 points and 2 queries" in err and "state of 240 bytes" in err
+
+
+def test_standard_input_and_json_lines(
+    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(DATA))
+    code, out, _ = stream(results, "--json", capsys=capsys)
+    assert code == 0
+    rows = [json.loads(line) for line in out]
+    assert [row["line"] for row in rows] == [4, 6]
+    assert all(row["x"] == [0.1, 0.2, 0.3] and len(row["mean"]) == len(row["high"]) == 1 for row in rows)
+
+
+@pytest.mark.parametrize("precision", [[], ["--float64"]])
+def test_a_stream_in_two_parts_answers_like_one(
+    precision: list[str], results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = DATA.splitlines(keepends=True)
+    for name, part in {"all": lines, "one": lines[:3], "two": lines[3:]}.items():
+        (tmp_path / name).write_text("".join(part))
+    whole = stream(results, "--csv", tmp_path / "all", *precision, capsys=capsys)[1]
+    code, out, err = stream(results, "--csv", tmp_path / "one", "--save", tmp_path / "s", *precision, capsys=capsys)
+    assert code == 0 and len(out) == 1 and f"saved to {tmp_path / 's'}" in err
+    code, out, _ = stream(results, "--csv", tmp_path / "two", "--state", tmp_path / "s", *precision, capsys=capsys)
+    assert (code, out) == (0, whole)
+
+
+def test_a_bad_line_costs_nothing_that_was_done_before(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.csv").write_text(DATA + "1,nan,3,4\n9,9,9,9\n")
+    (tmp_path / "good.csv").write_text(DATA)
+    code, out, err = stream(results, "--csv", tmp_path / "bad.csv", "--save", tmp_path / "bad", capsys=capsys)
+    assert code == 2 and len(out) == 3
+    assert f"error: {tmp_path / 'bad.csv'}, line 7: x2 is nan; write finite numbers only" in err.splitlines()
+    stream(results, "--csv", tmp_path / "good.csv", "--save", tmp_path / "good", capsys=capsys)
+    states = [State.load(tmp_path / name) for name in ("bad", "good")]
+    assert torch.equal(states[0].e, states[1].e) and torch.equal(states[0].log_c, states[1].log_c)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("1,2,3,?\n", [], "line 1: a query before any point"),
+        ("1,2,3\n", [], "line 1: 3 columns instead of 4; write x1,x2,x3,y1"),
+        (DATA, ["--related", "{here}/data.csv"], "--related: this model does not use related datasets"),
+        (DATA, ["--related", "x", "--state", "y"], "--related goes without --state"),
+        (DATA, ["--state", "{here}/data.csv"], "data.csv does not hold a saved record"),
+        (DATA, ["--save", "{here}"], "is a folder; name a file"),
+        (DATA, ["--csv", "{here}/none.csv"], "cannot read {here}/none.csv: No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    text: str, options: list[str], message: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data.csv").write_text(text)
+    given = [option.format(here=tmp_path) for option in options]
+    code, _, err = stream(results, "--csv", tmp_path / "data.csv", *given, capsys=capsys)
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert code == 2
+    assert message.format(here=tmp_path) in line
+
+
+def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "iclbench", "stream", RUN, "--results", str(results), "--device", "cpu"]
+    with subprocess.Popen(
+        [*command, "--save", str(tmp_path / "state")], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin and process.stdout and process.stderr
+        process.stdin.write("1,2,3,0.5\n0.1,0.2,0.3,?\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith("x1,")
+        mean = float(process.stdout.readline().split(",")[3])
+        assert mean == pytest.approx(answer(results, [[1, 2, 3, 0.5]], [0.1, 0.2, 0.3])[0], rel=1e-4, abs=1e-5)
+        process.stdin.write("0,1,0,-1\n")
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "2 points and 1 queries" in process.stderr.read()
+    (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
+    out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)[1]
+    assert len(out) == 2

@@ -1,0 +1,70 @@
+"""Lines that come in: what is a point, a query, a header, and what is refused in which words."""
+
+import pytest
+import torch
+
+from iclbench.backbones.base import TaskShape
+from iclbench.errors import DataError
+from iclbench.streaming.lines import Line, LineFormat
+
+TWO_ONE = LineFormat.of(TaskShape(x_dim=2, points=9), torch.finfo(torch.float32).max)
+LABELS = LineFormat.of(TaskShape(x_dim=1, points=9, classes=3, head="categorical"), torch.finfo(torch.float32).max)
+
+
+def line(number: int, x: list[float], y: list[float] | None) -> Line:
+    return Line(number, [float(v) for v in x], None if y is None else [float(v) for v in y])
+
+
+def read(*lines: str, columns: LineFormat = TWO_ONE) -> list[Line]:
+    return list(columns.read((f"{text}\n" for text in lines), "data.csv"))
+
+
+def test_points_queries_and_blank_lines() -> None:
+    assert read("1, 2,3", "", "-1e-3,.5,?", "4,5,", "6,7, ? ") == [
+        line(1, [1, 2], [3]), line(3, [-1e-3, 0.5], None), line(4, [4, 5], None), line(5, [6, 7], None)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", ["x1,x2,y1", "longitude,latitude,temperature", "\ufeffx1,x2,y1"])
+def test_a_header_may_stand_before_the_first_line(header: str) -> None:
+    assert read("", header, "1,2,3") == [line(3, [1, 2], [3])]
+
+
+def test_labels_are_integers() -> None:
+    assert read("0.5,2", "1,?", columns=LABELS) == [line(1, [0.5], [2]), line(2, [1], None)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1,2,3", "1,2,nan"], "data.csv, line 2: y1 is nan; write finite numbers only"),
+        (["1,-inf,3"], "data.csv, line 1: x2 is -inf; write finite numbers only"),
+        (["1,2,3", "", "1,two,3"], "data.csv, line 3: x2 is 'two', not a number"),
+        (["1,2,3", "x1,x2,y1"], "data.csv, line 2: x1 is 'x1', not a number"),
+        (["1,2_0,3"], "data.csv, line 1: x2 is '2_0', not a number"),
+        (["?,2,3"], "data.csv, line 1: x1 is '?', not a number"),
+        (["1,2,1e39"], "data.csv, line 1: y1 is 1e39, more than 3.4e+38 in size; scale the data or try --float64"),
+        (["1,2"], "data.csv, line 1: 2 columns instead of 3; write x1,x2,y1, with ? for the outputs of a query"),
+        (["1;2;3"], "data.csv, line 1: 1 column instead of 3; write x1,x2,y1, with ? for the outputs of a query"),
+        (["a,b,c,d"], "data.csv, line 1: 4 columns instead of 3; write x1,x2,y1, with ? for the outputs of a query"),
+        (["y1,x1,x2"], "data.csv, line 1: the columns are in another order; write them as x1,x2,y1"),
+    ],
+)
+def test_what_is_refused_names_its_line(lines: list[str], message: str) -> None:
+    with pytest.raises(DataError) as raised:
+        read(*lines)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("label", ["3", "-1", "0.5"])
+def test_other_labels_are_refused(label: str) -> None:
+    with pytest.raises(DataError, match=rf"line 1: label is {label}; write an integer from 0 to 2"):
+        read(f"1,{label}", columns=LABELS)
+
+
+def test_lines_are_read_as_they_are_asked_for() -> None:
+    def lines():
+        yield "1,2,3"
+        raise AssertionError("one line too many was read")
+
+    assert next(TWO_ONE.read(lines(), "data.csv")) == line(1, [1, 2], [3])
