@@ -1,11 +1,14 @@
-"""One synthetic results folder and one report on it, shared by the tests of the report."""
+"""Synthetic results folders and reports on them, shared by the tests of the report."""
 
 from pathlib import Path
 
 import pytest
 
 from iclbench.report import build
-from tests.report import synthetic
+from iclbench.report.blocks import Block, Section, Text
+from iclbench.report.data import load
+from iclbench.report.sections import report
+from tests.report import synthetic, synthetic_targets
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,22 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a report without figure files."""
     return build(results, tmp_path_factory.mktemp("report"), formats=())
+
+
+@pytest.fixture(scope="session")
+def targets_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tasks of the question `targets` only."""
+    return synthetic_targets.write(tmp_path_factory.mktemp("targets"))
+
+
+@pytest.fixture(scope="session")
+def targets_sections(targets_results: Path) -> list[Section]:
+    """The sections of a report on it."""
+    return report(load(targets_results))
+
+
+@pytest.fixture(scope="session")
+def targets_blocks(targets_sections: list[Section]) -> dict[str, Block]:
+    """Their blocks, by name."""
+    blocks = [block for section in targets_sections for block in section.walk()]
+    return {block.name: block for block in blocks if not isinstance(block, Text)}

@@ -63,7 +63,7 @@ def _numbers(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
     frame = frame.sort_values(order, key=lambda c: c.map(ranked).fillna(0) if c.name != "contestant" else c)
     frame = frame.reset_index(drop=True)
     return Table(
-        name=f"{task.id}-related",
+        name=f"{task.id}-related-numbers",
         title="Numbers behind the figure" if len(asked) > 1 else "Log-likelihood under shifts",
         caption="Log-likelihood per target (nats), mean and 95 % interval over episodes, by shift and number of "
         "related datasets. A dash: the contestant does not use them, or was not asked.",

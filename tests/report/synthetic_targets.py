@@ -1,0 +1,186 @@
+"""A results folder with tasks of the question `targets`, as an evaluation would leave it, with invented numbers.
+
+`gp-mixture` has related datasets, oracles, strata, shifts and one input; `image-completion` has images of 8 x 8 pixels.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from iclbench import __version__, tables
+
+EPISODES, SIDE = 64, 8
+# Contestant: kind, whether it uses related datasets, log-likelihood without any.
+GP = {
+    "oracle-kernel": ("oracle", False, -0.3),
+    "oracle-bayes": ("oracle", True, -0.4),
+    "icicl-tnp": ("backbone", True, -0.6),
+    "pt-tnp": ("backbone", False, -0.6),
+    "cnp": ("backbone", False, -0.8),
+    "knn-3": ("baseline", False, None),
+}
+IMAGES = {
+    "icicl-tnp": ("backbone", True, 0.7),
+    "cnp": ("backbone", False, 0.4),
+    "mean": ("baseline", False, None),
+}
+MOST = {"gp-mixture": 3, "image-completion": 2}
+SHIFTS = {
+    "gp-mixture": ["none", "ood-lengthscale", "mismatch-same", "mismatch-rbf", "mismatch-near", "mismatch-far"],
+    "image-completion": ["none", "other-label"],
+}
+PUBLISHED = {0: -0.607, 1: -0.499, 5: -0.466}
+
+
+def write(folder: Path) -> Path:
+    """Write the folder and return it."""
+    for task, contestants in (("gp-mixture", GP), ("image-completion", IMAGES)):
+        for shift in SHIFTS[task]:
+            values, frames = [], []
+            for name in contestants:
+                rows, errors = _scores(task, name, shift)
+                values += rows
+                frames.append(errors)
+            where = folder / "tables" / prompt_set(task, shift)
+            if shift == "none":
+                tables.write("errors", pd.concat(frames), where / "all.errors.parquet", {})
+                values += _published() if task == "gp-mixture" else []
+            tables.write("values", values, where / "all.values.parquet", {})
+            drawn = [_prompts(task, shift), *(_predictions(task, name, shift) for name in contestants)]
+            tables.write("examples", pd.concat(drawn), where / "all.examples.parquet", {})
+    return folder
+
+
+def prompt_set(task: str, shift: str) -> str:
+    return f"{task}-small-{shift}-0"
+
+
+def run_of(task: str, contestant: str) -> str:
+    kind = (GP if task == "gp-mixture" else IMAGES)[contestant][0]
+    return f"{task}-{contestant}-small-s0" if kind == "backbone" else contestant
+
+
+def context_sizes(task: str) -> np.ndarray:
+    """Context points of every episode."""
+    rng = np.random.default_rng(len(task))
+    return rng.integers(1, 65 if task == "gp-mixture" else SIDE * SIDE // 2, EPISODES)
+
+
+def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int, np.ndarray]:
+    """Per number of related datasets the log-likelihood of every episode."""
+    _, uses, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
+    assert level is not None
+    # What makes an episode hard is common to all contestants, so that pairing matters.
+    hard = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
+    own = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
+    gain = -0.2 if shift == "mismatch-far" else 0.0 if contestant == "oracle-kernel" else 0.1
+    counts = range(MOST[task] + 1) if uses else [0]
+    return {n: level + hard + own + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
+
+
+def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: object) -> dict[str, object]:
+    return {
+        "run": run, "task": task, "family": task.replace("-", "_"), "contestant": contestant, "kind": kind,
+        "preset": "small", "seed": 0 if kind == "backbone" else None, "shift": shift, "evaluator": "targets",
+        "n_episodes": EPISODES, "normaliser": 1.0, "status": "ok", "prompt_set": prompt_set(task, shift),
+        "card": "c0ffee", "version": __version__, **more,
+    }  # fmt: skip
+
+
+def parts(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
+    """What values are averaged over: the columns that say so, and which episodes."""
+    sizes, found = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
+    for low, end in ((1, 4), (5, 16), (17, 64)):
+        found.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))
+    if task == "gp-mixture":
+        for i, name in enumerate(("rbf", "periodic")):
+            found.append(({"axis": f"stratum:{name}"}, np.arange(EPISODES) % 2 == i))
+    return found
+
+
+def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, object]], pd.DataFrame]:
+    """Rows of values and of errors."""
+    kind, _, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
+    run = run_of(task, contestant)
+    metrics: dict[str, dict[int, np.ndarray]] = {"squared_error": {0: np.full(EPISODES, 0.7)}}
+    if level is not None:
+        found = log_likelihoods(task, contestant, shift)
+        metrics = {
+            "log_likelihood": found,
+            "squared_error": {n: np.exp(-2 * s) / 2 for n, s in found.items()},
+            "covered_50": {n: np.full(EPISODES, 0.52) for n in found},
+            "covered_90": {n: np.full(EPISODES, 0.881) for n in found},
+        }
+        if task == "gp-mixture" and contestant != "oracle-kernel":
+            best = log_likelihoods(task, "oracle-kernel", shift)[0]
+            metrics["gap"] = {n: best - s for n, s in found.items()}
+    rows, errors = [], []
+    for metric, by_count in metrics.items():
+        for n, scores in by_count.items():
+            for columns, within in parts(task):
+                mean, half = scores[within].mean(), 1.96 * scores[within].std() / np.sqrt(within.sum())
+                own = {"metric": metric, "n_related": n, "value": mean, "low": mean - half, "high": mean + half}
+                rows.append(_row(task, contestant, kind, run, shift, **own, **columns))
+            if metric != "gap":
+                frame = pd.DataFrame({"episode": np.arange(EPISODES), "value": scores})
+                shared = {"run": run, "prompt_set": prompt_set(task, shift), "metric": metric, "n_related": n}
+                errors.append(frame.assign(n_context=context_sizes(task), **shared))
+    return rows, pd.concat(errors)
+
+
+def _published() -> list[dict[str, object]]:
+    return [
+        _row("gp-mixture", "icicl-tnp", "published", "published", "none", metric="log_likelihood", n_related=n,
+             value=value, preset="paper", prompt_set=None, n_episodes=None, reason="table 1")
+        for n, value in PUBLISHED.items()
+    ]  # fmt: skip
+
+
+def image(episode: int) -> np.ndarray:
+    """The pixels of an episode's image, row by row, in [0, 1]: a bright bar on black."""
+    pixels = np.zeros((SIDE, SIDE))
+    pixels[:, episode] = 1.0
+    return pixels.ravel()
+
+
+def _inputs(task: str) -> pd.DataFrame:
+    """Where predictions are drawn."""
+    if task == "gp-mixture":
+        return pd.DataFrame({"x1": np.linspace(-4, 4, 33), "x2": None})
+    rows, columns = np.divmod(np.arange(SIDE * SIDE), SIDE)
+    return pd.DataFrame({"x1": np.linspace(-1, 1, SIDE)[rows], "x2": np.linspace(-1, 1, SIDE)[columns]})
+
+
+def _truth(task: str, episode: int) -> pd.DataFrame:
+    """The true values at these inputs."""
+    inputs = _inputs(task)
+    value = np.sin(inputs["x1"].astype(float) + episode) if task == "gp-mixture" else image(episode)
+    return inputs.assign(value=value, point=np.arange(len(inputs)), episode=episode, output=0)
+
+
+def _prompts(task: str, shift: str) -> pd.DataFrame:
+    shared = {"run": "prompts", "contestant": "prompts", "kind": "prompts", "task": task, "preset": "small",
+              "shift": shift, "prompt_set": prompt_set(task, shift), "version": __version__}  # fmt: skip
+    frames = []
+    for episode in range(2):
+        truth = _truth(task, episode).assign(**shared)
+        seen = truth["point"] % 4 == 0
+        frames += [truth[seen].assign(role="context"), truth[~seen].assign(role="target")]
+        frames.append(truth[truth["point"] % 2 == 0].assign(role="related", set=0))
+    return tables.frame("examples", pd.concat(frames, ignore_index=True))
+
+
+def _predictions(task: str, contestant: str, shift: str) -> pd.DataFrame:
+    kind, uses, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
+    shared = {"run": run_of(task, contestant), "contestant": contestant, "kind": kind, "task": task, "preset": "small",
+              "seed": 0 if kind == "backbone" else None, "shift": shift, "prompt_set": prompt_set(task, shift),
+              "role": "predicted", "version": __version__}  # fmt: skip
+    frames = []
+    for episode in range(2):
+        for n in sorted({0, 1, MOST[task]} if uses else {0}):
+            rows = _truth(task, episode).assign(n_related=n, **shared)
+            rows["value"] *= 0.5 + 0.1 * n
+            half = 0.5 - 0.1 * n
+            frames.append(rows if level is None else rows.assign(low=rows["value"] - half, high=rows["value"] + half))
+    return tables.frame("examples", pd.concat(frames, ignore_index=True))

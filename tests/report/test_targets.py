@@ -1,0 +1,181 @@
+"""The question `targets` in the report: leaderboard, gaps and figures hold the numbers of the tables."""
+
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from iclbench import tables
+from iclbench.report.blocks import Block, Figure, Section, Table
+from iclbench.report.data import load
+from iclbench.report.episode_scores import EpisodeScores
+from iclbench.report.pairs import score_difference
+from iclbench.report.sections import report
+from tests.report import synthetic_targets as synthetic
+
+GP = "gp-mixture-small"
+
+
+def _table(blocks: dict[str, Block], name: str) -> Table:
+    block = blocks[name]
+    assert isinstance(block, Table)
+    return block
+
+
+def _figure(blocks: dict[str, Block], name: str) -> Figure:
+    block = blocks[name]
+    assert isinstance(block, Figure)
+    return block
+
+
+def _values(results: Path, task: str, shift: str = "none") -> pd.DataFrame:
+    values = tables.read_all("values", results)
+    return values[(values["task"] == task) & (values["shift"] == shift) & (values["kind"] != "published")]
+
+
+def test_the_leaderboard_has_none_one_and_all_related_datasets_best_first(targets_blocks: dict[str, Block]) -> None:
+    frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
+    places = list(zip(frame["contestant"], frame["n_related"], strict=True))
+    assert sorted(places) == sorted(
+        [(name, n) for name in ("icicl-tnp", "oracle-bayes") for n in (0, 1, 3)]
+        + [("oracle-kernel", 0), ("pt-tnp", 0), ("cnp", 0), ("knn-3", 0)]
+    )
+    assert places[-1] == ("knn-3", 0), "a single value has no likelihood and stands last"
+    assert frame["log_likelihood"].dropna().is_monotonic_decreasing
+    ranked = frame.dropna(subset="rank")
+    assert set(ranked["kind"]) == {"backbone"}, "oracles and single values hold no rank"
+    assert ranked["rank"].iloc[0] == 1
+    assert frame.set_index("contestant").loc["cnp", "covered_90"] == pytest.approx(0.881)
+
+
+def test_the_leaderboard_compares_episode_by_episode(targets_blocks: dict[str, Block]) -> None:
+    frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
+    place = frame.index[(frame["contestant"] == "icicl-tnp") & (frame["n_related"] == 1)][0]
+    above = frame.loc[place - 1]
+    upper = synthetic.log_likelihoods("gp-mixture", above["contestant"])[int(above["n_related"])]
+    lower = synthetic.log_likelihoods("gp-mixture", "icicl-tnp")[1]
+    interval = stats.ttest_rel(upper, lower).confidence_interval(0.95)
+    row = frame.loc[place]
+    assert row["behind"] == pytest.approx((upper - lower).mean(), rel=1e-9)
+    assert (row["behind_low"], row["behind_high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
+
+
+def test_a_difference_needs_two_common_episodes() -> None:
+    a, b = pd.Series([1.0, 2.0, 4.0]), pd.Series([0.5, 1.0], index=[2, 1])
+    found = score_difference(a, b)
+    assert found is not None
+    assert found.value == pytest.approx(((4.0 - 0.5) + (2.0 - 1.0)) / 2)
+    assert score_difference(a, b[:1]) is None
+
+
+def test_gaps_by_context_size_and_stratum_are_those_of_the_table(
+    targets_blocks: dict[str, Block], targets_results: Path
+) -> None:
+    table = _table(targets_blocks, f"{GP}-gap")
+    values = _values(targets_results, "gp-mixture").query("metric == 'gap' and contestant == 'icicl-tnp'")
+    own = table.frame[(table.frame["contestant"] == "icicl-tnp") & (table.frame["n_related"] == 3)].iloc[0]
+    rows = values[values["n_related"] == 3]
+    assert own["all"] == rows.loc[rows["axis"].isna(), "value"].item()
+    for end in (4, 16, 64):
+        assert own[f"n{end}"] == rows.loc[rows["axis_value"] == end, "value"].item()
+    assert own["s_rbf"] == rows.loc[rows["axis"] == "stratum:rbf", "value"].item()
+    headers = [column.header for column in table.columns]
+    assert headers[2:] == ["all episodes", "1 to 4 points", "5 to 16 points", "17 to 64 points", "periodic", "rbf"]
+    assert table.frame["all"].is_monotonic_increasing, "the smallest gap first"
+    assert "lower is better" in table.caption
+
+
+def test_gap_figures_show_strata_and_related_datasets_as_panels(targets_blocks: dict[str, Block]) -> None:
+    assert [p.title for p in _figure(targets_blocks, f"{GP}-gap-related").panels] == ["all episodes", "periodic", "rbf"]
+    by_size = _figure(targets_blocks, f"{GP}-gap-context")
+    assert [p.title for p in by_size.panels] == ["no related dataset", "1 related dataset", "3 related datasets"]
+    for _, rows in by_size.data.groupby("panel"):
+        assert {"pt-tnp", "cnp", "icicl-tnp"} <= set(rows["contestant"]), "who ignores them stands beside"
+
+
+def test_log_likelihood_against_related_datasets_holds_ours_and_the_published(
+    targets_blocks: dict[str, Block], targets_results: Path
+) -> None:
+    figure = _figure(targets_blocks, f"{GP}-related")
+    assert figure.panels[0].title == "in-distribution"
+    assert {p.title for p in figure.panels[1:]} == set(synthetic.SHIFTS["gp-mixture"][1:])
+    own = figure.data[(figure.data["panel"] == "in-distribution") & (figure.data["contestant"] == "icicl-tnp")]
+    published = own[own["kind"] == "published"]
+    assert dict(zip(published["n_related"], published["value"], strict=True)) == synthetic.PUBLISHED
+    values = _values(targets_results, "gp-mixture").query("metric == 'log_likelihood' and contestant == 'icicl-tnp'")
+    values = values[values["axis"].isna()].sort_values("n_related")
+    assert own.loc[own["kind"] == "backbone", "value"].tolist() == values["value"].tolist()
+    level = figure.data[(figure.data["panel"] == "ood-lengthscale") & (figure.data["contestant"] == "pt-tnp")]
+    assert level["n_related"].tolist() == [0, 1, 2, 3]
+    assert len(set(level["value"])) == 1
+    table = _table(targets_blocks, f"{GP}-published").frame.set_index("n_related")
+    assert table.loc[1, "difference"] == pytest.approx(values["value"].iloc[1] - synthetic.PUBLISHED[1])
+
+
+def test_bins_of_context_sizes_are_those_of_a_naive_loop(targets_blocks: dict[str, Block]) -> None:
+    figure = _figure(targets_blocks, f"{GP}-context-size")
+    drawn = figure.data[(figure.data["panel"] == "3 related datasets") & (figure.data["contestant"] == "icicl-tnp")]
+    sizes, scores = synthetic.context_sizes("gp-mixture"), synthetic.log_likelihoods("gp-mixture", "icicl-tnp")[3]
+    edges = [-np.inf, *np.quantile(sizes, [0.25, 0.5, 0.75]), np.inf]
+    for row, low, high in zip(drawn.itertuples(), edges[:-1], edges[1:], strict=True):
+        within = np.array([low < n <= high for n in sizes])
+        assert row.size == pytest.approx(sizes[within].mean())
+        assert row.value == pytest.approx(scores[within].mean())
+
+
+def test_images_are_binned_by_the_share_of_observed_pixels(targets_blocks: dict[str, Block]) -> None:
+    figure = _figure(targets_blocks, "image-completion-small-context-size")
+    assert "observed pixels" in figure.alt
+    share = 100 * synthetic.context_sizes("image-completion") / synthetic.SIDE**2
+    assert share.min() <= figure.data["size"].min() <= figure.data["size"].max() <= share.max()
+
+
+def test_every_figure_is_valid_vega_lite(targets_blocks: dict[str, Block]) -> None:
+    figures = [block for block in targets_blocks.values() if isinstance(block, Figure)]
+    assert len(figures) == 10
+    for figure in figures:
+        # All panels have the same layers; their rows are checked elsewhere and slow to validate.
+        first = {**figure.static["concat"][0], "data": {"values": []}}
+        alt.Chart.from_dict({**figure.static, "concat": [first]})
+        alt.Chart.from_dict(figure.live)
+        assert figure.alt and figure.caption
+
+
+def test_a_baseline_without_hope_does_not_squeeze_the_others(targets_results: Path, tmp_path: Path) -> None:
+    values = tables.read_all("values", targets_results).query("task == 'gp-mixture' and shift == 'none'")
+    hopeless = values[(values["contestant"] == "pt-tnp") & values["metric"].eq("log_likelihood")].assign(
+        contestant="gp-rbf", run="gp-rbf", kind="baseline", seed=None, value=-1e4, low=-2e4, high=-1e3
+    )
+    tables.write("values", pd.concat([values, hopeless]), tmp_path / "a.values.parquet", {})
+    blocks = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if isinstance(b, Figure)}
+    figure = blocks[f"{GP}-related"]
+    scale = figure.live["layer"][0]["encoding"]["y"]["scale"]
+    assert scale["domain"][0] > -2
+
+
+def test_scores_of_both_questions_stay_apart() -> None:
+    rows = {"run": "a", "prompt_set": "p", "metric": "squared_error"}
+    frame = tables.frame(
+        "errors",
+        [rows | {"n_context": n, "episode": e, "value": 10.0 * n + e} for n in (0, 1) for e in (0, 1)]
+        + [rows | {"n_context": 5 + e, "n_related": k, "episode": e, "value": k + e} for k in (0, 2) for e in (0, 1)],
+    )
+    scores = EpisodeScores([frame], {"p"})
+    curves = scores.curves(["a"], "p", "squared_error")
+    assert curves is not None and curves.to_numpy().tolist() == [[0.0, 10.0], [1.0, 11.0]]
+    answers = scores.targets(["a"], "p", "squared_error", 2)
+    assert answers is not None and answers.tolist() == [2.0, 3.0]
+    assert scores.targets(["a"], "p", "squared_error", 1) is None
+    assert scores.targets(["a", "b"], "p", "squared_error", 2) is None, "a run without scores is not left out silently"
+    sizes = scores.context_sizes("p")
+    assert sizes is not None and sizes.tolist() == [5, 6]
+
+
+def test_the_sections_of_the_other_question_are_absent(targets_sections: list[Section]) -> None:
+    titles = {part.title for section in targets_sections for part in section.parts}
+    assert titles == {
+        "Leaderboard", "Gap to the oracle", "Related datasets", "Context size", "Examples", "Published numbers",
+    }  # fmt: skip
