@@ -91,7 +91,8 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     rows = []
     for run in [str(name) for name in [*best.index, *points_only.index]]:
         kind = ok.loc[run]["kind"].iloc[0]
-        cells = [f"{likelihood.loc[(run, n), 'value']:.3f}" if (run, n) in likelihood.index else "" for n in counts]
+        known = {n: float(likelihood.loc[(run, n), "value"]) for n in counts if (run, n) in likelihood.index}
+        cells = [f"{known[n]:.3f}" if n in known else "" for n in counts]
         most = max(n for n in counts if (run, n) in error.index)
         own = gap.loc[(run, most)] if (run, most) in gap.index else None
         rows.append(

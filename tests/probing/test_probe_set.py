@@ -79,5 +79,5 @@ def test_a_family_of_targets_gives_exactly_so_many_context_points_and_its_first_
     assert chosen.episodes.context.counts.tolist() == [7] * 5
     assert chosen.episodes.asked.counts.tolist() == [10] * 5
     assert not torch.equal(chosen.episodes.asked.y, chosen.tuning.asked.y)
-    with pytest.raises(UsageError, match="has 30 targets.*smaller --fit and --test"):
+    with pytest.raises(UsageError, match=r"has 30 targets.*smaller --fit and --test"):
         ProbeSet(task, "smoke", context=7, fit=10, test=40, tasks=5).episodes  # noqa: B018
