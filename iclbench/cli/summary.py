@@ -88,11 +88,12 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     counts = sorted(int(n) for n in ok.index.unique("n_related"))
     best = likelihood["value"].groupby("run").max().sort_values(ascending=False)
     points_only = error["value"].groupby("run").min().drop(best.index, errors="ignore").sort_values()
+    names = [str(name) for name in [*best.index, *points_only.index]]
+    by_related = likelihood.reset_index().pivot_table("value", "run", "n_related").reindex(index=names, columns=counts)
     rows = []
-    for run in [str(name) for name in [*best.index, *points_only.index]]:
+    for run in names:
         kind = ok.loc[run]["kind"].iloc[0]
-        known = {n: float(likelihood.loc[(run, n), "value"]) for n in counts if (run, n) in likelihood.index}
-        cells = [f"{known[n]:.3f}" if n in known else "" for n in counts]
+        cells = ["" if value != value else f"{value:.3f}" for value in by_related.loc[run].to_numpy(float)]
         most = max(n for n in counts if (run, n) in error.index)
         own = gap.loc[(run, most)] if (run, most) in gap.index else None
         rows.append(
