@@ -62,16 +62,15 @@ class CosineSeries(TensorRecord):
         waves = torch.cos(self.frequency.view(-1, *[1] * angle.dim()) * angle)
         return (waves * self.power.view(len(self.power), *[1] * distance.dim(), -1)).sum(-1)
 
-    def draw(self, x: Float[Tensor, "S N"], generator: torch.Generator) -> Float[Tensor, "S N"]:
-        """One function of each process at its inputs: Re sum_k c_k z^k with z = exp(i w x), by Horner's rule."""
-        device = self.power.device
-        pairs = torch.randn((*self.power.shape, 2), generator=generator, device=device, dtype=torch.float64)
-        c = torch.view_as_complex(pairs) * self.power.sqrt()
+    def functions(self, normals: Float[Tensor, "S terms 2"], x: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
+        """One function of each process at its inputs, from standard normal numbers: Re sum_k c_k z^k with
+        z = exp(i w x), by Horner's rule."""
+        c = torch.view_as_complex(normals) * self.power.sqrt()
         z = torch.polar(torch.ones_like(x), self.frequency.unsqueeze(1) * x)
-        total = c[:, -1:].expand_as(z)
-        for k in reversed(range(c.shape[1] - 1)):
-            total = torch.addcmul(c[:, k : k + 1], total, z)
-        return total.real
+        *lower, total = c.unsqueeze(-1).unbind(1)
+        for coefficient in reversed(lower):
+            total = torch.addcmul(coefficient, total, z)
+        return total.expand_as(z).real
 
 
 def series_terms(kernel: int, shortest: float, span: float) -> int:
@@ -93,18 +92,6 @@ def cosine_series(kernel: int, lengthscale: Float[Tensor, " S"], span: float, te
     frequency = 2 * math.pi / period
     spectrum = torch.exp(-0.5 * (frequency * scale).unsqueeze(1).square() * k.square())
     return CosineSeries(frequency, once * spectrum * (math.sqrt(2 * math.pi) * scale / period).unsqueeze(1))
-
-
-def series_of(
-    kernel: Int[Tensor, " S"], lengthscale: Float[Tensor, " S"], span: float, shortest: float
-) -> CosineSeries:
-    """The series of S processes of either kind, with as many terms as lengthscales from `shortest` on may need."""
-    terms = max(series_terms(kind, shortest, span) for kind in (RBF, PERIODIC))
-    rbf, periodic = (cosine_series(kind, lengthscale, span, terms) for kind in (RBF, PERIODIC))
-    return CosineSeries(
-        torch.where(kernel == RBF, rbf.frequency, periodic.frequency),
-        torch.where((kernel == RBF).unsqueeze(1), rbf.power, periodic.power),
-    )
 
 
 def _bessel(k: Float[Tensor, " terms"]) -> Float[Tensor, " terms"]:

@@ -28,7 +28,7 @@ from iclbench.cards import PositiveFloat, PositiveInt, Strict
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
 from iclbench.families.base import Family
-from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF, series_of
+from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
 from iclbench.families.shifts import PROCESS_KINDS, Shift
 
 SHORTEST, LONGEST = 0.01, 1000.0
@@ -201,7 +201,8 @@ class GPMixture(Family):
         asked = _uniform((episodes, 1, chosen.targets), chosen.target_range, generator)
         grid = self.display_inputs().to(inside).mT.expand(episodes, 1, -1)
         x, shown = torch.cat([inside, asked], -1), grid.shape[-1]
-        values, display = self._functions(process, torch.cat([x, grid], -1), generator).tensor_split([-shown], -1)
+        one = torch.ones((episodes, 1), dtype=torch.bool, device=x.device)
+        values, display = self._functions(process, torch.cat([x, grid], -1), one, generator).tensor_split([-shown], -1)
         every = self._observe(x, values, generator).map(lambda t: t[:, 0])
         targets = every.span(width)
         truth = {"kernel": kernel, "lengthscale": lengthscale, "display": display.float().mT}
@@ -220,23 +221,33 @@ class GPMixture(Family):
         sets, (low, high), episodes = self.related_sets, self.parameters.related_points, len(process.kernel)
         if not sets:
             return None
+        if asked == 0:  # nothing is drawn after the related datasets
+            blank = torch.zeros((episodes, sets, high, 1), device=generator.device)
+            return Points(blank, blank, torch.zeros(blank.shape[:-1], dtype=torch.bool, device=blank.device))
         numbers = _integers((draws, 1), 0, sets, generator).expand(episodes, 1)
         if asked is not None:
             numbers = torch.full_like(numbers, asked)
         sizes = _integers((episodes, sets), low, high, generator)
         x = _uniform((episodes, sets, high), self.parameters.target_range, generator)
         present = torch.arange(sets, device=numbers.device) < numbers
-        values = self._functions(process, x, generator)
+        values = self._functions(process, x, present, generator)
         return _first(self._observe(x, values, generator), sizes * present)
 
     def _functions(
-        self, process: Process, x: Float[Tensor, "B S N"], generator: torch.Generator
+        self, process: Process, x: Float[Tensor, "B S N"], there: Bool[Tensor, "B S"], generator: torch.Generator
     ) -> Float[Tensor, "B S N"]:
-        """S functions of every process at their inputs, in float64."""
-        episodes, sets, _ = x.shape
-        series = series_of(process.kernel, process.lengthscale, self.span, process.shortest)
-        series = series.map(lambda t: t.repeat_interleave(sets, 0))
-        return series.draw(x.double().flatten(0, 1), generator).unflatten(0, (episodes, sets))
+        """S functions of every process at their inputs, in float64; 0 for those that are not there, though the random
+        numbers are drawn for all."""
+        terms = [series_terms(kernel, process.shortest, self.span) for kernel in (RBF, PERIODIC)]
+        shape = (*there.shape, 1 + max(terms), 2)
+        normals = torch.randn(shape, generator=generator, device=x.device, dtype=torch.float64)
+        values = torch.zeros_like(x, dtype=torch.float64)
+        lengthscale = process.lengthscale.unsqueeze(1).expand(there.shape)
+        for kernel, most in zip((RBF, PERIODIC), terms, strict=True):
+            rows = there & (process.kernel == kernel).unsqueeze(1)
+            series = cosine_series(kernel, lengthscale[rows], self.span, most)
+            values[rows] = series.functions(normals[rows][:, : most + 1], x[rows].double())
+        return values
 
     def _observe(self, x: Float[Tensor, "B S N"], values: Float[Tensor, "B S N"], generator: torch.Generator) -> Points:
         """Points with noise in their outputs."""

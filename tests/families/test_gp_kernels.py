@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.gaussian_process import kernels
 
-from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF, cosine_series, covariance, series_of, series_terms
+from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF, cosine_series, covariance, series_terms
 
 SPAN = 8.0
 LENGTHSCALES = [0.1, 0.25, 0.7, 1.0, 4.0, 10.0]
@@ -48,9 +48,10 @@ def test_draws_have_the_kernels_covariance() -> None:
     draws = 20_000
     x = torch.tensor([-4.0, -1.3, -1.1, 0.4, 4.0], dtype=torch.float64)
     for kernel, lengthscale in ((RBF, 0.8), (PERIODIC, 1.7)):
-        kinds, scales = torch.full((draws,), kernel), torch.full((draws,), lengthscale, dtype=torch.float64)
-        series = series_of(kinds, scales, SPAN, 0.25)
-        y = series.draw(x.expand(draws, -1), torch.Generator().manual_seed(0)).numpy()
+        terms = series_terms(kernel, 0.25, SPAN)
+        series = cosine_series(kernel, torch.full((draws,), lengthscale, dtype=torch.float64), SPAN, terms)
+        normals = torch.randn((draws, terms + 1, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        y = series.functions(normals, x.expand(draws, -1)).numpy()
         expected = reference(kernel, lengthscale, x.numpy()[:, None], x.numpy()[:, None])
         # The variance of a product of two jointly normal numbers is 1 + k²; five standard errors.
         error = np.sqrt((1 + expected**2) / draws)
