@@ -202,7 +202,8 @@ def main() -> None:
         "# A stream through `cmanp`",
         "",
         f"`python benchmarks/streaming.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one "
-        "thread, seconds of the CPU. The paper's size: d = 64, 6 blocks, 128 latents, 4 heads; dx = 2, dy = 3; random weights.",
+        "thread, seconds of the CPU. The paper's size: d = 64, 6 blocks, 128 latents, 4 heads; dx = 2, dy = 3; random "
+        "weights.",
         "",
         *long, *table, *training_table(),
     ])  # fmt: skip
