@@ -33,6 +33,10 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure
         shared | {"phase": "condition", "n_points": n, "metric": "state_bytes", "value": 5632.0, "n_episodes": 64}
         for n in (40, 500)
     ]
+    rows += [
+        shared | {"phase": "update", "n_points": n, "metric": "bytes", "value": 100.0 * n, "n_episodes": 64}
+        for n in (40, 500)
+    ]
     rows.append(shared | {"phase": "query", "n_points": 40, "metric": "seconds", "value": ALONE, "n_episodes": 1})
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "seconds", "value": 0.05})
     tables.write("costs", rows, folder / "tables" / "costs" / "x.costs.parquet", {})
@@ -63,8 +67,12 @@ def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table |
     names = {"condition": "conditioning on n points", "query": "a query after n points"}
     assert drawn == {(names[phase], n): value for (phase, n), value in SECONDS.items()}
     assert state.data["value"].tolist() == [5632.0, 5632.0]
+    memory = blocks["linear-small-costs-memory"]
+    assert isinstance(memory, Figure)
+    assert [panel.title for panel in memory.panels] == ["an update after n"]
+    assert memory.data["value"].tolist() == [4000.0, 50000.0]
     assert "64 episodes side by side; 1 row measured otherwise left out" in time.caption
-    for figure in (time, state):
+    for figure in (time, memory, state):
         alt.Chart.from_dict(figure.static)
         alt.Chart.from_dict(figure.live)
 

@@ -1,4 +1,7 @@
-"""Figures of costs against the number of points: seconds by phase, and bytes of the state; a line per run."""
+"""Figures of costs against the number of points: seconds and peak memory by phase, bytes of the state; a line per run.
+
+As table 1 and figure 2 of the CMAB paper, for every contestant.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,19 @@ from iclbench.report.figures import curves
 from iclbench.report.formats import plural, slug
 
 _PHASES = {"condition": "conditioning on n points", "query": "a query after n points", "update": "an update after n"}
+# Metric, what it is called, its unit, and how to read it.
+_QUANTITIES = (
+    ("seconds", "time", "seconds per episode", "A flat line is a constant cost per query or update, whatever was seen "
+     "before."),
+    ("bytes", "memory", "peak bytes per episode", "Beyond what was there before: inputs, state and weights are not "
+     "counted, and what is too small to be measured is left out. A flat line is constant memory."),
+    ("state_bytes", "state", "bytes per episode", "A flat line is a state of constant size; a state that keeps every "
+     "point grows in proportion."),
+)  # fmt: skip
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Two figures for the rows of one task and preset, of the machine and batch that most of them have."""
+    """Up to three figures for the rows of one task and preset, of the machine and batch that most of them have."""
     rows = measured(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:
@@ -36,12 +48,12 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         within += f", {plural(int(batch), 'episode')} side by side"
     if len(batches) > 1:
         within += f"; {plural(int(batches.iloc[1:].sum()), 'row')} measured otherwise left out"
-    for metric, title, unit in (
-        ("seconds", "time", "seconds per episode"),
-        ("state_bytes", "state", "bytes per episode"),
-    ):
+    for metric, title, unit, reading in _QUANTITIES:
         drawn = data[data["metric"] == metric]
-        panels = [name for name in _PHASES.values() if name in set(drawn["panel"])] if metric == "seconds" else []
+        if drawn["n_points"].nunique() < 2:
+            continue
+        by_phase = metric != "state_bytes"
+        panels = [name for name in _PHASES.values() if name in set(drawn["panel"])] if by_phase else []
         drawn = drawn[[*curves.COLUMNS, "n_points", "panel"]].reset_index(drop=True)
         values = drawn["value"].astype(float)
         axes = curves.Axes(
@@ -55,11 +67,7 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
             name=f"{slug(task, preset)}-costs-{slug(title)}",
             title=f"{task}, {preset}: {title} against the number of points",
             caption=f"{unit.capitalize()} against the number of points, a line per run; logarithmic axes. {within}. "
-            + (
-                "A flat line is a constant cost per query or update, whatever was seen before."
-                if metric == "seconds"
-                else "A flat line is a state of constant size; a state that keeps every point grows in proportion."
-            ),
+            + reading,
             alt=f"{task}, {preset}: {unit} of {', '.join(looks)} against the number of points.",
             data=drawn,
             static=static,
