@@ -5,8 +5,9 @@
 The rival is written as the papers' figures read: torch's `nn.MultiheadAttention` between two layer norms, one related
 dataset after the other in a loop, AdamW without fusing. It takes every dataset to be full and there, so it needs no
 masks; ours always has them. Ratios are of CPU seconds (`time.process_time`), the best of several repeats, rivals
-measured in turn. Exponents are least-squares slopes of log cost against log size; memory is the peak of live tensors
-(counted, not measured) over forwards and backwards. Writes benchmarks/set_backbones.md.
+measured in turn. Exponents are least-squares slopes of log cost against log size, of what a size costs beyond size 1
+(weights and their gradients, the other sizes); memory is the peak of live tensors (counted, not measured) over forwards
+and backwards. Writes benchmarks/set_backbones.md.
 """
 
 from __future__ import annotations
@@ -144,14 +145,14 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> tuple[float, float]:
-    """Exponents of seconds and of peak bytes of a forward and backward pass in one size."""
+    """Exponents of seconds and of peak bytes of a forward and backward pass in one size, beyond what size 1 costs."""
     model, seconds, peaks = build(name), [], []
 
     def work(batch: Episodes) -> None:
         model.zero_grad()
         model.loss(batch, 0.0, torch.Generator())[0].backward()
 
-    for value in values:
+    for value in [1, *values]:
         batch = episodes(1, **sizes | {varied: value})
         work(batch)
         seconds.append(min(cpu_seconds(lambda batch=batch: work(batch)) for _ in range(3)))
@@ -162,7 +163,8 @@ def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> 
 
 
 def slope(sizes: list[int], costs: list[Any]) -> float:
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+    """`costs` are those of size 1 and of the sizes."""
+    return float(np.polyfit(np.log(sizes), np.log(np.subtract(costs[1:], costs[0])), 1)[0])
 
 
 def main() -> None:
@@ -198,7 +200,7 @@ def main() -> None:
         "| --- | --- | --- | --- | --- |",
         *(f"| {name} | {r:.3f} | {o:.3f} | {r / o:.2f}x | 1x |" for name, r, o in steps),
         "",
-        "Exponents of a forward and backward pass of one episode, everything else small.",
+        "Exponents of a forward and backward pass of one episode, everything else small, beyond what size 1 costs.",
         "",
         "| backbone | in | from ... to | seconds | peak bytes |",
         "| --- | --- | --- | --- | --- |",
