@@ -32,6 +32,9 @@ bench: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/backbones.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/state_spaces.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/set_backbones.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gaussian_processes.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/streaming.py
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "iclbench needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

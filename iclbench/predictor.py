@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.episodes import Episodes, Points, first_related, take
+from iclbench.errors import UsageError
 from iclbench.predictions import Prediction
 from iclbench.records import TensorRecord, cat
 
@@ -44,7 +45,7 @@ class Predictor:
         order: "causal" when the answer may depend on the order of the points, "set" when it may not.
         heads: the kinds of prediction it can give.
         uses_related: whether related datasets change its answers.
-        removes_points: whether `State` can forget points again.
+        removes_points: whether `remove` is written: states can forget points again.
         longest: points of the longest sequence it can take in, the query included; None where there is no limit.
     """
 
@@ -125,6 +126,14 @@ class Predictor:
     def update(self, state: Any, points: Points) -> State:
         """The state after further points; equals conditioning on all of them at once."""
         return StoredPoints(state.context.append(points), state.related)
+
+    def remove(self, state: Any, points: Points) -> State:
+        """The state without points that were learned before, for a predictor that `removes_points`.
+
+        Raises:
+            UsageError: this one cannot.
+        """
+        raise UsageError(f"{type(self).__name__} cannot forget points; condition on the points that should stay")
 
     def _targets_by_next(self, context: Points, x_target: Tensor, related: Points | None) -> Prediction:
         """Each target becomes the last point of its own copy of the context."""
