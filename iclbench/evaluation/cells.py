@@ -1,8 +1,9 @@
 """Evaluation cells: one contestant on one prompt set, computed once and kept.
 
 A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`, each written
-atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on. A
-failed cell is a row with a reason and is tried again on the next call.
+atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on and
+the files that `values` names as written beside it are of the same cell. A failed cell is a row with a reason and is
+tried again on the next call.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def cell_hash(contestant: Contestant, prompts: PromptSet) -> str:
 
 
 def is_done(results: Path, contestant: Contestant, prompts: PromptSet) -> bool:
-    """Whether the cell's value table is there, whole, and of exactly this contestant."""
+    """Whether the cell's value table is there, whole, and of exactly this contestant, and the others beside it."""
     path = cell_path(results, contestant, prompts)
-    if tables.metadata(path).get("cell") != cell_hash(contestant, prompts):
+    own, about = cell_hash(contestant, prompts), tables.metadata(path)
+    beside = (cell_path(results, contestant, prompts, name) for name in about.get("beside", "").split())
+    if about.get("cell") != own or any(tables.metadata(other).get("cell") != own for other in beside):
         return False
     try:
         tables.read("values", path)
@@ -80,9 +83,11 @@ def compute_cell(
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})
         return reason
     metadata = {"cell": cell_hash(contestant, prompts)} | {f"library.{k}": v for k, v in contestant.libraries.items()}
+    beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
     with writing(results):
         for name in sorted(found, key=lambda name: name == "values"):
-            tables.write(name, found[name], cell_path(results, contestant, prompts, name), metadata)
+            about = metadata | beside if name == "values" else metadata
+            tables.write(name, found[name], cell_path(results, contestant, prompts, name), about)
     return None
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from iclbench.episodes import Episodes
+from iclbench.errors import IclbenchError
 from iclbench.evaluation import cells, examples
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.measure import Measure
@@ -51,6 +52,9 @@ def target_scores(
         prompts: the frozen episodes.
         device: where the episodes are sent.
         episodes_at_most: ask only the first so many episodes; None: all.
+
+    Raises:
+        IclbenchError: a score is NaN or infinite. A mean over the other episodes would flatter whoever fails at some.
     """
     family = prompts.family
     counts = tuple(range(family.related_sets + 1)) if predictor.uses_related else (0,)
@@ -68,10 +72,22 @@ def target_scores(
             scale = family.normaliser if metric == "squared_error" else 1.0
             parts.setdefault(metric, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
     found = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
+    _refuse_nonfinite(found, counts)
     unasked = len(episodes) - len(asked)
     if unasked:
         found = {metric: np.pad(s, ((0, unasked), (0, 0)), constant_values=np.nan) for metric, s in found.items()}
     return TargetScores(counts, found, family.normaliser)
+
+
+def _refuse_nonfinite(found: dict[str, np.ndarray], counts: tuple[int, ...]) -> None:
+    for metric, scores in found.items():
+        bad = ~np.isfinite(scores)
+        if bad.any():
+            episode, column = np.argwhere(bad)[0]
+            raise IclbenchError(
+                f"{metric} is {scores[episode, column]:g} in {int(bad.any(1).sum())} of {len(scores)} episodes, first "
+                f"in episode {episode} with {counts[column]} related datasets"
+            )
 
 
 def blocks(episodes: Episodes) -> Iterator[Episodes]:

@@ -11,6 +11,7 @@ from iclbench import tables
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.icicl_tnp import ICICLTNP
 from iclbench.config import resolve_task
+from iclbench.errors import UsageError
 from iclbench.evaluation import cells, examples, gaps, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
@@ -162,6 +163,27 @@ def test_examples_hold_the_points_and_what_was_predicted(prompts, model, tmp_pat
     )
 
 
+@pytest.mark.parametrize("answer", [float("nan"), float("inf")])
+def test_an_answer_that_is_no_number_fails_the_cell_whatever_the_episode(prompts, tmp_path: Path, answer):
+    class Broken(Prior):
+        def predict_targets(self, context, x_target, related=None):
+            mean = torch.zeros_like(x_target)
+            mean[-3:] = answer
+            return Gaussian(mean, torch.ones_like(mean))
+
+    reason = targets.evaluate_targets(tmp_path, contestant(Broken(), "broken"), prompts)
+    assert reason is not None and "3 of 20 episodes, first in episode 17 with 0 related datasets" in reason
+
+
+@pytest.mark.parametrize("table", ["examples", "errors"])
+def test_a_cell_of_which_a_file_is_gone_is_done_again(prompts, model, tmp_path: Path, table: str):
+    one = contestant(model, "model")
+    targets.evaluate_targets(tmp_path, one, prompts)
+    assert cells.is_done(tmp_path, one, prompts)
+    cells.cell_path(tmp_path, one, prompts, table).unlink()
+    assert not cells.is_done(tmp_path, one, prompts)
+
+
 def test_a_failed_cell_is_a_row_of_the_question(prompts, tmp_path: Path):
     class Broken(Prior):
         def predict_targets(self, context, x_target, related=None):
@@ -171,3 +193,8 @@ def test_a_failed_cell_is_a_row_of_the_question(prompts, tmp_path: Path):
     assert reason == "RuntimeError: out of luck"
     row = tables.read("values", cells.cell_path(tmp_path, contestant(Broken(), "broken"), prompts)).iloc[0]
     assert (row["evaluator"], row["status"], pd.isna(row["value"])) == ("targets", "failed", True)
+
+
+def test_a_predictor_that_cannot_forget_says_so(prompts):
+    with pytest.raises(UsageError, match="Prior cannot forget points"):
+        Prior().remove(None, prompts.episodes.context)
