@@ -8,7 +8,7 @@ and targets are drawn first and then all related datasets that there can be, so 
 and the same first datasets however many of them are asked for.
 
 The authors draw one kernel, one context size and one number of related datasets per batch of 16; we draw them per
-episode, `per_batch = true` does as they did. Errors are divided by 1, the variance of the noiseless process: the zero
+episode, `per_batch = true` trains as they did. Errors are divided by 1, the variance of the noiseless process: the zero
 predictor scores 1.04.
 """
 
@@ -171,6 +171,12 @@ class GPMixture(Family):
             return prior
         low, high = self.parameters.lengthscale
         return self.prior("none" if low <= prior.shortest <= high else "ood-lengthscale")
+
+    def held_out(self) -> GPMixture:
+        """Episodes to evaluate on have draws of their own under `per_batch`, too: intervals are over kernels."""
+        if not self.parameters.per_batch:
+            return self
+        return GPMixture(self.parameters.model_copy(update={"per_batch": False}), self.data_dir)
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by kernel."""

@@ -91,6 +91,11 @@ def test_per_batch_shares_kernel_and_sizes() -> None:
     assert len(episodes.context.y[:, 0].unique()) == 16
 
 
+def test_episodes_to_evaluate_on_have_kernels_of_their_own() -> None:
+    episodes = draw(16, of=family(per_batch=True, targets=4).held_out())
+    assert len(episodes.truth["lengthscale"].unique()) == 16
+
+
 @pytest.mark.parametrize(
     ("shift", "kernel", "scale"),
     [("same", PERIODIC, 1.85), ("rbf", RBF, 0.52), ("near", PERIODIC, 1.76), ("far", PERIODIC, 0.28)],
