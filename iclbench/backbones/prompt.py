@@ -38,15 +38,16 @@ class Prompt(TensorRecord):
         """The prompt of a context, `(B, N, .)`, and its related datasets, `(B, J, N, .)`.
 
         Raises:
-            UsageError: inputs of related datasets have another dimension.
+            UsageError: inputs or outputs of related datasets have another dimension.
         """
         if related is None:
             return cls(context)
-        if related.x.shape[-1] != context.x.shape[-1]:
-            raise UsageError(
-                f"related datasets have inputs of dimension {related.x.shape[-1]}, the context of dimension "
-                f"{context.x.shape[-1]}; give related datasets of the same task"
-            )
+        for what, theirs, own in (("inputs", related.x, context.x), ("outputs", related.y, context.y)):
+            if theirs.shape[3:] != own.shape[2:]:
+                raise UsageError(
+                    f"related datasets have {what} of dimension {_dimension(theirs, 3)}, the context of dimension "
+                    f"{_dimension(own, 2)}; give related datasets of the same task"
+                )
         closed = related.map(_with_place_behind)
         closed.mask[:, :, -1] = related.mask.any(2)
         part = torch.full_like(closed.mask, RELATED, dtype=torch.long)
@@ -83,6 +84,11 @@ class Marks(nn.Module):
         kind = part[:, :, None, None]
         pairs = tokens.view(*part.shape, 2, -1) + (kind == RELATED) * self.related
         return torch.where(kind == SEPARATOR, self.separator, pairs).flatten(1, 2)
+
+
+def _dimension(t: Tensor, axis: int) -> int:
+    """Labels have no axis for it."""
+    return t.shape[axis] if t.dim() > axis else 0
 
 
 def _with_place_behind(t: Tensor) -> Tensor:

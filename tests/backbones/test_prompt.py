@@ -176,6 +176,8 @@ def test_related_datasets_of_another_dimension_are_one_clear_line(backbone: Sequ
     with pytest.raises(UsageError, match="dimension 3, the context of dimension 2") as raised:
         backbone.predict_targets(context, context.x, replace(related, x=torch.zeros(5, 3, 6, 3)))
     assert "\n" not in str(raised.value)
+    with pytest.raises(UsageError, match="outputs of dimension 4, the context of dimension 1"):
+        backbone.predict_targets(context, context.x, replace(related, y=torch.zeros(5, 3, 6, 4)))
 
 
 def test_learned_positions_have_no_place_for_related_datasets() -> None:
