@@ -16,9 +16,10 @@ others keep the task's own inputs.
   not given);
 - `points-N`: N context examples instead of the trained number. The caller asks for them; sampling changes nothing.
 
-Gaussian processes (ICICL-TNP, section 5.1 and appendix G.1) have shifts of their own, see `iclbench.families.gp_mixture`:
-`ood-lengthscale`; one kernel for all episodes, `rbf-L` and `periodic-L`; related datasets of another process than the
-context's, `mismatch-rbf`, `mismatch-near`, `mismatch-far`, and `mismatch-same` beside them.
+Gaussian processes (ICICL-TNP, section 5.1 and appendix G.1) have shifts of their own, see
+`iclbench.families.gp_mixture`: `ood-lengthscale`; one kernel for all episodes, `rbf-L` and `periodic-L`; related
+datasets of another process than the context's, `mismatch-rbf`, `mismatch-near`, `mismatch-far`, and `mismatch-same`
+beside them.
 
 Images have `unseen-classes` and `other-label`, see `iclbench.families.image_completion`.
 """
