@@ -96,11 +96,11 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         cells = ["" if value != value else f"{value:.3f}" for value in by_related.loc[run].to_numpy(float)]
         most = max(n for n in counts if (run, n) in error.index)
         own = gap.loc[(run, most)] if (run, most) in gap.index else None
-        rows.append(
-            [_named(run, kind), *cells, "" if own is None else _interval(own), short(error.loc[(run, most), "value"])]
-        )
+        if len(gap):
+            cells.append("" if own is None else _interval(own))
+        rows.append([_named(run, kind), *cells, short(error.loc[(run, most), "value"])])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else ["log-likelihood"]
-    return ["contestant", *related, "gap to the oracle", "squared error"], rows
+    return ["contestant", *related, *(["gap to the oracle"] if len(gap) else []), "squared error"], rows
 
 
 def _named(run: str, kind: str) -> str:
