@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 
 from iclbench import tables
 from iclbench.evaluation.prompts import PromptSet
@@ -23,28 +23,26 @@ _SHARED = [
 
 def write_gaps(results: Path, prompts: PromptSet) -> None:
     """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
-    the same episodes; no file where the task has no oracle or it was not asked."""
+    the same episodes; no file where the task has no oracle or it was not asked. An oracle that uses related datasets
+    stands beside who was given as many."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "gaps.values.parquet"
     errors = tables.read_all("errors", folder).query("metric == 'log_likelihood'")
     oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
-    ceiling = errors[errors["run"] == oracle].set_index("episode")["value"]
-    if ceiling.empty:
+    ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
+    if not len(ceiling.columns):
         path.unlink(missing_ok=True)
         return
-    best = np.full(len(prompts.episodes), np.nan)
-    best[ceiling.index.to_numpy(int)] = ceiling.to_numpy(float)
     values = tables.read_all("values", folder).query("status == 'ok' and metric == 'log_likelihood'")
     rows: list[dict[str, object]] = []
     for run, own in errors.groupby("run"):
         known = values[values["run"] == run]
         if run == oracle or known.empty:
             continue
-        counts = tuple(sorted(int(n) for n in own["n_related"].unique()))
-        gaps = np.full((len(best), len(counts)), np.nan)
-        columns = own["n_related"].map({n: i for i, n in enumerate(counts)}).to_numpy(int)
-        episodes = own["episode"].to_numpy(int)
-        gaps[episodes, columns] = best[episodes] - own["value"].to_numpy(float)
+        scores = _by_episode(own, len(prompts.episodes))
+        counts = tuple(int(n) for n in scores.columns)
+        best = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
+        gaps = best.to_numpy() - scores.to_numpy()
         shared = {str(name): value for name, value in known.iloc[0][_SHARED].dropna().items()}
         rows += mean_rows(shared | {"metric": "gap", "normaliser": 1.0}, prompts, counts, gaps)
     if not rows:
@@ -52,3 +50,9 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
         return
     with writing(results):
         tables.write("values", rows, path, {"oracle": oracle})
+
+
+def _by_episode(errors: pd.DataFrame, episodes: int) -> pd.DataFrame:
+    """Episodes x numbers of related datasets; NaN where not asked."""
+    wide = errors.pivot_table(values="value", index="episode", columns="n_related")
+    return wide.reindex(range(episodes)).astype(float)

@@ -135,6 +135,20 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
         assert own["kind"] == "backbone"
 
 
+def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(prompts, model, tmp_path: Path):
+    task = PromptSet(prompts.task.model_copy(update={"oracles": ["informed"]}), "smoke")
+    targets.evaluate_targets(tmp_path, contestant(model, "informed", "oracle"), task)
+    targets.evaluate_targets(tmp_path, contestant(model, "model"), task)
+    targets.evaluate_targets(tmp_path, contestant(Prior(), "prior"), task)
+    gaps.write_gaps(tmp_path, task)
+    values = tables.read_all("values", tmp_path).query("metric == 'gap'")
+    assert (values.loc[values["run"].eq("model"), "value"] == 0).all()
+    errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and n_related == 0")
+    means = errors.groupby("run")["value"].mean()
+    own = values[values["run"].eq("prior") & values["axis"].isna()]
+    assert own["value"].item() == pytest.approx(means["informed"] - means["prior"])
+
+
 def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": []})
     targets.evaluate_targets(tmp_path, contestant(model, "model"), PromptSet(task, "smoke"))
