@@ -81,6 +81,8 @@ def compute_cell(
         failed = shared | {"metric": "squared_error", "status": "failed", "reason": reason}
         with writing(results):
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})
+            for name in tables.SCHEMAS.keys() - {"values"}:  # of an earlier, other contestant of this name
+                cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
         return reason
     metadata = {"cell": cell_hash(contestant, prompts)} | {f"library.{k}": v for k, v in contestant.libraries.items()}
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}

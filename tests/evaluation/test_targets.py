@@ -185,7 +185,9 @@ def test_an_answer_that_is_no_number_fails_the_cell_whatever_the_episode(prompts
             mean[-3:] = answer
             return Gaussian(mean, torch.ones_like(mean))
 
+    assert targets.evaluate_targets(tmp_path, contestant(Prior(), "broken"), prompts) is None
     reason = targets.evaluate_targets(tmp_path, contestant(Broken(), "broken"), prompts)
+    assert [path.name for path in tmp_path.rglob("broken.*")] == ["broken.values.parquet"]
     assert reason is not None and "3 of 20 episodes, first in episode 17 with 0 related datasets" in reason
 
 
