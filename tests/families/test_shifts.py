@@ -7,7 +7,7 @@ import torch
 
 from iclbench.errors import UsageError
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
-from iclbench.families.shifts import KINDS, NUMBERED, Shift
+from iclbench.families.shifts import FUNCTION_KINDS, NUMBERED, Shift
 
 DIM = 6
 LINEAR = Linear(Linear.Parameters(dim=DIM))
@@ -23,7 +23,7 @@ def function(episodes, x):
     return torch.einsum("bnd,bd->bn", x, episodes.truth["weights"])
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS - {"none"}))
+@pytest.mark.parametrize("kind", sorted(FUNCTION_KINDS))
 @pytest.mark.parametrize("family", [LINEAR, SKEWED, NOISY], ids=["linear", "skewed", "noisy"])
 def test_a_shift_meets_the_same_functions(kind, family):
     shift = f"{kind}-2" if kind in NUMBERED else kind
