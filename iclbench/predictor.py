@@ -44,7 +44,8 @@ class Predictor:
     Attributes:
         order: "causal" when the answer may depend on the order of the points, "set" when it may not.
         heads: the kinds of prediction it can give.
-        uses_related: whether related datasets change its answers.
+        uses_related: whether related datasets change its answers; of a backbone's class, whether they do on tasks that
+            have them.
         removes_points: whether `remove` is written: states can forget points again.
         longest: points of the longest sequence it can take in, the query included; None where there is no limit.
     """

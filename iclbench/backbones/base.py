@@ -145,19 +145,25 @@ class Backbone(nn.Module, Predictor, abstract=True):
             raise DataError(f"{path} does not say which model's state it holds; write it with save_state")
         for part in own:
             if found.get(part) != own[part]:
-                whose = f"{found.get(part)}, this is {own[part]}" if part == "class" else f"it has other {part}"
+                named = part in ("class", "precision")
+                whose = f"{found.get(part)}, this is {own[part]}" if named else f"it has other {part}"
                 raise DataError(f"{path} is the state of another model ({whose}); load it into the one that saved it")
         return State.load(path, next(self.parameters()).device)
 
     def _fingerprint(self) -> dict[str, str]:
-        """Class, settings and weights; equal for two models whose states can be exchanged."""
+        """Class, precision, settings and weights; equal for two models whose states can be exchanged."""
         chosen = self.settings.model_dump(mode="json", exclude=set(self.computed_by))
         weights = hashlib.sha256()
         for name, t in sorted(self.state_dict().items()):
             weights.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
             weights.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         built = {"settings": chosen, "shape": asdict(self.shape)}
-        return {"class": type(self).__name__, "settings": content_hash(built), "weights": weights.hexdigest()}
+        return {
+            "class": type(self).__name__,
+            "precision": str(next(self.parameters()).dtype).removeprefix("torch."),
+            "settings": content_hash(built),
+            "weights": weights.hexdigest(),
+        }
 
     @property
     def parameter_count(self) -> int:

@@ -94,6 +94,8 @@ class CNP(SetBackbone):
 class ICICLCNP(CNP):
     """A CNP with the mean over related datasets, each the mean over its points, beside that of the context."""
 
+    uses_related = True
+
     def __init__(self, settings: SetSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape, summaries=2)
         self.uses_related = shape.related > 0

@@ -92,6 +92,7 @@ class ICICLTNP(TransformerNP):
     """
 
     Settings = ICICLTNPSettings
+    uses_related = True
 
     def __init__(self, settings: ICICLTNPSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)

@@ -66,6 +66,7 @@ class SequenceBackbone(Backbone, abstract=True):
     """
 
     order = "causal"
+    uses_related = True
     padding: ClassVar[Literal["left", "right"]]
 
     def __init__(self, settings: Any, shape: TaskShape, width: int) -> None:

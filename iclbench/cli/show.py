@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -66,6 +67,7 @@ def _glyphs(name: str, path: Path | None) -> str:
 
 def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]
     from iclbench.cards import content_hash, load_baseline, load_task, names
+    from iclbench.config import resolve_task
     from iclbench.errors import UnknownNameError
     from iclbench.grids import is_grid
     from iclbench.registry import BACKBONES, canonical
@@ -77,8 +79,12 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     if name.endswith(".toml") or short in names("tasks"):
         task, card = load_task(name)
         values = {"task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
-        if preset:
-            values["presets"] = {preset: card.preset(preset, task).model_dump(mode="json", exclude_none=True)}
+        values["presets"] = {
+            each: card.preset(each, task).model_dump(mode="json", exclude_none=True)
+            | {"parameters": resolve_task(name, each)[0].parameters}
+            for each in ([preset] if preset else card.presets)
+        }
+        del values["parameters"]  # those of the presets are complete
         return values
     if short in names("baselines"):
         baseline, card_ = load_baseline(name)
@@ -114,10 +120,24 @@ def _backbone(name: str) -> dict[str, Any]:
     entry = BACKBONES.entry(name)
     cls = entry.load()
     settings = {
-        key: {"type": str(field.annotation).replace("typing.", ""), "default": repr(field.default)}
+        key: {"type": _type_name(field.annotation), "default": repr(field.default)}
         for key, field in cls.Settings.model_fields.items()
     }
     return {
         "backbone": name, "class": entry.target, "summary": entry.summary, "order": cls.order, "heads": list(cls.heads),
         "uses_related": cls.uses_related, "removes_points": cls.removes_points, "settings": settings,
     }  # fmt: skip
+
+
+def _type_name(annotation: Any) -> str:
+    """`int`, `'a' or 'b'`, `int or none`: a setting's type in a reader's words."""
+    args = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _type_name(args[0])
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(repr, args))
+    if args and get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_type_name(arg) for arg in args)
+    if annotation is NoneType:
+        return "none"
+    return getattr(annotation, "__name__", str(annotation)) if not args else str(annotation)

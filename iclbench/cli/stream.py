@@ -81,12 +81,13 @@ def _run(
     columns = LineFormat.of(backbone.shape, torch.finfo(next(backbone.parameters()).dtype).max)
     sets = read_related(backbone, related, columns) if related else None
     start = backbone.load_state(state) if state else None
-    streamed = Stream(backbone, start, sets, at_once=path is None or not path.is_file())
+    where = str(path or "stdin")
+    streamed = Stream(backbone, start, sets, at_once=path is None or not path.is_file(), where=where)
     if header:
         typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
     started = time.monotonic()
     try:
-        for answer in streamed.run(columns.read(lines, str(path or "stdin"))):
+        for answer in streamed.run(columns.read(lines, where)):
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
@@ -131,8 +132,8 @@ def _check_writable(path: Path) -> None:
     """Find out before the work, not after it."""
     import os
 
-    if path.is_dir():
-        raise UsageError(f"--save {path} is a folder; name a file")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"--save {path} is a {'folder' if path.is_dir() else 'device or a pipe'}; name a file")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise UsageError(f"--save {path}: no permission to write in {folder}; name another file")

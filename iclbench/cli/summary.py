@@ -46,6 +46,8 @@ def print_tables(
         first = values.iloc[0]
         title = f"{first['task']}, {first['preset']}, {sizes_of(values)}shift {first['shift']} ({name})"
         table(title, columns, lines, range(1, len(columns)))
+        if (values["n_related"] > 0).any():
+            out.print("gap and squared error: with as many related datasets as a contestant uses")
         if any(line[0].endswith("*") for line in lines):
             out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
         for _, row in values[values["status"] == "failed"].iterrows():

@@ -23,7 +23,10 @@ def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat)
     """
     most = backbone.shape.related if backbone.uses_related else 0
     if not most:
-        raise UsageError("--related: this model does not use related datasets; icicl-tnp and icicl-cnp do")
+        raise UsageError(
+            "--related: this model does not use related datasets; icicl-tnp, icicl-cnp and causal backbones do where "
+            "they were trained on a task with related datasets, like gp-mixture"
+        )
     if len(files) > most:
         raise UsageError(f"--related: {len(files)} datasets, but this model was trained with {most} at most")
     sets = [_read(backbone, file, columns) for file in files]

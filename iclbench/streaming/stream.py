@@ -46,12 +46,19 @@ class Stream:
         state: to go on from; None: from nothing, or from related datasets.
         related: datasets of the same kind, `(1, J, N, .)`, for a model that uses them; not beside a state.
         at_once: every query is answered before the next line is read.
+        where: what messages call the stream.
     """
 
     def __init__(
-        self, backbone: Backbone, state: State | None = None, related: Points | None = None, at_once: bool = True
+        self,
+        backbone: Backbone,
+        state: State | None = None,
+        related: Points | None = None,
+        at_once: bool = True,
+        where: str = "stdin",
     ) -> None:
         self.backbone = backbone
+        self.where = where
         self.points = 0
         self.queries = 0
         self._known = state is not None or related is not None
@@ -72,7 +79,7 @@ class Stream:
                 if line.y is None:
                     self._learn()
                     if not self._known:
-                        raise DataError(f"line {line.number}: a query before any point; give points first, or --state")
+                        raise self._at(line, "a query before any point; give points first, or --state")
                     self._asked.append(line)
                     if len(self._asked) >= self._together:
                         yield from self._answer()
@@ -87,6 +94,9 @@ class Stream:
             raise
         self._learn()
         yield from self._answer()
+
+    def _at(self, line: Line, problem: str) -> DataError:
+        return DataError(f"{self.where}, line {line.number}: {problem}")
 
     def _learn(self) -> None:
         """Take in the points that wait, all or, if one of them cannot be, those before it."""
@@ -113,7 +123,7 @@ class Stream:
             try:
                 state = self._updated(state, [line])
             except DataError as error:
-                return state, learned, DataError(f"line {line.number}: {error}")
+                return state, learned, self._at(line, str(error))
         return state, len(lines), None
 
     @torch.no_grad()
@@ -137,7 +147,7 @@ class Stream:
         usable = _finite_rows(prediction)
         for i, line in enumerate(asked):
             if not usable[i]:
-                raise DataError(f"line {line.number}: the model has no finite answer; is x on the scale of its task?")
+                raise self._at(line, "the model has no finite answer; is x on the scale of its task?")
             self.queries += 1
             yield Answer(line.number, line.x, {group: rows[i] for group, rows in columns.items()})
 

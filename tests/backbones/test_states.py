@@ -47,6 +47,7 @@ def test_a_loaded_state_answers_and_goes_on_like_the_saved_one(name: str, tmp_pa
         (lambda: model("gpt2", heads=4), "it has other settings"),
         (lambda: model("gpt2", points=12), "it has other settings"),
         (lambda: model("gpt2", seed=1), "it has other weights"),
+        (lambda: model("gpt2").double(), "float32, this is float64"),
     ],
 )
 @torch.no_grad()

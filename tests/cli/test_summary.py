@@ -38,3 +38,13 @@ def test_the_gap_has_a_column_where_there_is_an_oracle() -> None:
     columns, lines = leaderboard(pd.DataFrame([*MODEL, *POINTS, *gaps]))
     assert columns[-2:] == ["gap to the oracle", "squared error"]
     assert [line[-2] for line in lines] == ["0.200 ±0.100", ""]
+
+
+def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:
+    from typing import Annotated, Literal
+
+    from iclbench.cli.show import _type_name
+
+    assert _type_name(Annotated[int, "positive"] | None) == "int or none"
+    assert _type_name(Literal["a", "b"]) == "'a' or 'b'"
+    assert _type_name(tuple[float, float]) == "tuple[float, float]"
