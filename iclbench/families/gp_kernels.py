@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -87,15 +89,16 @@ def cosine_series(kernel: int, lengthscale: Float[Tensor, " S"], span: float, te
     k = torch.arange(terms + 1, dtype=torch.float64, device=scale.device)
     once = torch.where(k == 0, 1.0, 2.0)
     if kernel == PERIODIC:
-        return CosineSeries(2 * math.pi / scale, (once * _bessel(k)).expand(len(scale), -1))
+        return CosineSeries(2 * math.pi / scale, (once * _bessel(terms, scale.device)).expand(len(scale), -1))
     period = span + REACH * scale  # the tails of the copies do not reach the interval
     frequency = 2 * math.pi / period
     spectrum = torch.exp(-0.5 * (frequency * scale).unsqueeze(1).square() * k.square())
     return CosineSeries(frequency, once * spectrum * (math.sqrt(2 * math.pi) * scale / period).unsqueeze(1))
 
 
-def _bessel(k: Float[Tensor, " terms"]) -> Float[Tensor, " terms"]:
-    """I_k(1/lambda) e^(-1/lambda)."""
+@cache
+def _bessel(terms: int, device: torch.device) -> Float[Tensor, " terms"]:
+    """I_k(1/lambda) e^(-1/lambda) for k = 0, ..., terms; kept, since every sample asks for them."""
     from scipy.special import ive
 
-    return torch.as_tensor(ive(k.cpu().numpy(), 1 / LAMBDA)).to(k.device)
+    return torch.as_tensor(ive(np.arange(terms + 1), 1 / LAMBDA), device=device)
