@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -37,15 +37,31 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
         EXAMPLES, measure.label, curves.extent(data["n_context"]), curves.domain(data, scale), log=scale.log,
         rule=bool(data["trained"].notna().any()),
     )  # fmt: skip
+    what = f"{title}: {measure.label} of {named(looks)} against the number of examples in context"
+    return paneled(
+        data, list(panels), axes, looks,
+        name=f"{task.id}-{name}", title=title, caption=caption + _reading(axes, looks, data, measure), alt=what,
+    )  # fmt: skip
+
+
+def named(looks: Mapping[str, Look]) -> str:
+    """Those who are not in the background, as a list in words."""
+    return ", ".join(name for name, look in looks.items() if look != BACKGROUND)
+
+
+def paneled(
+    data: pd.DataFrame, panels: Sequence[str], axes: curves.Axes, looks: dict[str, Look], *,
+    name: str, title: str, caption: str, alt: str,
+) -> Figure:  # fmt: skip
+    """The figure of rows that say in the column `panel` where they stand; one panel alone has no title."""
     alone = len(panels) == 1
     titled = [("" if alone else panel, data[data["panel"] == panel]) for panel in panels]
     static, live = curves.specifications(titled, axes, looks)
     return Figure(
-        name=f"{task.id}-{name}",
+        name=name,
         title=title,
-        caption=caption + _reading(axes, looks, data, measure),
-        alt=f"{title}: {measure.label} of {', '.join(n for n, k in looks.items() if k != BACKGROUND)} "
-        f"against the number of examples in context{'' if alone else '; panels: ' + ', '.join(panels)}.",
+        caption=caption,
+        alt=f"{alt}{'' if alone else '; panels: ' + ', '.join(panels)}.",
         data=data,
         static=static,
         live=live,
@@ -82,24 +98,40 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
         published["metric"].isin(rows["metric"].unique()) & published["shift"].isin(rows["shift"].unique())
     ]
     data = pd.concat([rows, published[published["n_context"].notna()]], ignore_index=True)
-    order = {name: i for i, name in enumerate(looks)}
-    data = data.assign(order=data["contestant"].map(order)).sort_values(
-        ["order", "run", "n_context"], ascending=[False, True, True], kind="stable"
-    )
-    runs = data.groupby(["contestant", "kind"])["run"].transform("nunique")
+    data = dressed(data, looks, "n_context")
     asked = data.groupby("run")["n_context"]
     of_backbone, of_paper = data["kind"] == "backbone", data["kind"] == "published"
     trained = data["run"].map(task.results.trained_lengths).where(of_backbone).astype("Int64")
     return data.assign(
-        label=data["contestant"]
-        .where(~of_backbone | (runs == 1), data["run"])
-        .where(~of_paper, data["contestant"] + " (published)"),
-        series=data["run"],
-        width=data["contestant"].map({name: look.width for name, look in looks.items()}).astype(float),
+        label=data["label"].where(~of_paper, data["contestant"] + " (published)"),
         sparse=(asked.transform("nunique") < asked.transform("max") - asked.transform("min") + 1) & ~of_paper,
-        band=of_backbone & (runs == 1),
         trained=trained.where(trained < data["n_context"].max()),
     )[[*curves.COLUMNS, "band", "trained", "n_context"]].reset_index(drop=True)
+
+
+def dressed(rows: pd.DataFrame, looks: Mapping[str, Look], field: str) -> pd.DataFrame:
+    """The rows in drawing order along `field`, backbones last, on top, with their label, series, width of the line and
+    whether they have a band: a backbone with several runs goes by their names and has none."""
+    order = {name: i for i, name in enumerate(looks)}
+    rows = rows.assign(order=rows["contestant"].map(order)).sort_values(
+        ["order", "run", field], ascending=[False, True, True], kind="stable"
+    )
+    alone = rows.groupby(["contestant", "kind"])["run"].transform("nunique") == 1
+    of_backbone = rows["kind"] == "backbone"
+    return rows.assign(
+        label=rows["contestant"].where(~of_backbone | alone, rows["run"]),
+        series=rows["run"],
+        width=rows["contestant"].map({name: look.width for name, look in looks.items()}).astype(float),
+        band=of_backbone & alone,
+    )
+
+
+def bands_reading(data: pd.DataFrame) -> str:
+    """What bands and lines of one colour mean, where there are any."""
+    of_backbones = data[data["kind"] == "backbone"]
+    bands = " Bands: 95 % intervals over episodes." if of_backbones["band"].any() else ""
+    several = " Several lines of one colour: the runs (seeds) of one backbone."
+    return bands + ("" if of_backbones["band"].all() else several)
 
 
 def legend(looks: dict[str, Look]) -> dict[str, Look]:
@@ -108,12 +140,7 @@ def legend(looks: dict[str, Look]) -> dict[str, Look]:
 
 
 def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame, measure: Metric) -> str:
-    of_backbones = data[data["kind"] == "backbone"]
-    parts = []
-    if of_backbones["band"].any():
-        parts.append(" Bands: 95 % intervals over episodes.")
-    if not of_backbones["band"].all():
-        parts.append(" Several lines of one colour: the runs (seeds) of one backbone.")
+    parts = [bands_reading(data)]
     if axes.rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
         parts.append(f" Dashed rule: the trained length, {lengths} examples.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from iclbench.report.blocks import Figure, Panel
+from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.metrics import Metric, metric
@@ -47,42 +47,19 @@ def figure(
         across.title, f"{measure.label} (nats per target)", curves.extent(data[across.field]), _domain(data, measure),
         field=across.field, unit=across.unit, log_x=across.log, ticks=across.ticks,
     )  # fmt: skip
-    alone = len(panels) == 1
-    split = [("" if alone else panel, data[data["panel"] == panel]) for panel in panels]
-    static, live = curves.specifications(split, axes, looks)
-    named = [who for who, look in looks.items() if look != BACKGROUND]
-    return Figure(
-        name=f"{task.id}-{name}",
-        title=title,
-        caption=caption + _reading(data, looks),
-        alt=f"{title}: {measure.label} of {', '.join(named)} against {across.title}"
-        f"{'' if alone else '; panels: ' + ', '.join(panels)}.",
-        data=data,
-        static=static,
-        live=live,
-        panels=tuple(Panel("" if alone else panel, {"panel": panel}) for panel in panels),
-        legend=learning.legend(looks),
-    )
+    what = f"{title}: {measure.label} of {learning.named(looks)} against {across.title}"
+    return learning.paneled(
+        data, list(panels), axes, looks,
+        name=f"{task.id}-{name}", title=title, caption=caption + _reading(data, looks), alt=what,
+    )  # fmt: skip
 
 
 def _drawn(rows: pd.DataFrame, looks: Mapping[str, Look], across: Across) -> pd.DataFrame:
     """The rows in drawing order, backbones on top, with what lines and tooltips need."""
-    order = {name: i for i, name in enumerate(looks)}
-    rows = rows[rows["contestant"].isin(list(looks))]
-    rows = rows.assign(order=rows["contestant"].map(order)).sort_values(
-        ["order", "run", across.field], ascending=[False, True, True], kind="stable"
-    )
-    runs = rows.groupby(["contestant", "kind"])["run"].transform("nunique")
-    of_backbone, of_paper = rows["kind"] == "backbone", rows["kind"] == "published"
-    label = rows["contestant"].where(~of_backbone | (runs == 1), rows["run"])
-    if "note" in rows:
-        label = label + rows["note"].fillna("")
+    rows = learning.dressed(rows[rows["contestant"].isin(list(looks))], looks, across.field)
     return rows.assign(
-        label=label,
-        series=rows["run"],
-        width=rows["contestant"].map({name: look.width for name, look in looks.items()}).astype(float),
-        sparse=~of_paper & ~rows.get("level", pd.Series(False, index=rows.index)),
-        band=of_backbone & (runs == 1),
+        label=rows["label"] + rows["note"].fillna("") if "note" in rows else rows["label"],
+        sparse=(rows["kind"] != "published") & ~rows.get("level", pd.Series(False, index=rows.index)),
     )[[*curves.COLUMNS, "band", across.field]]
 
 
@@ -93,12 +70,7 @@ def _domain(data: pd.DataFrame, measure: Metric) -> tuple[float, float]:
 
 
 def _reading(data: pd.DataFrame, looks: Mapping[str, Look]) -> str:
-    of_backbones = data[data["kind"] == "backbone"]
-    parts = []
-    if of_backbones["band"].any():
-        parts.append(" Bands: 95 % intervals over episodes.")
-    if not of_backbones["band"].all():
-        parts.append(" Several lines of one colour: the runs (seeds) of one backbone.")
+    parts = [learning.bands_reading(data)]
     if (data["kind"] == "published").any():
         parts.append(" Diamonds: published numbers, of the preset that the tooltip names.")
     if BACKGROUND in looks.values():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 
@@ -10,7 +12,7 @@ from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
 from iclbench.report.metrics import metric
-from iclbench.report.pairs import difference, ranks
+from iclbench.report.pairs import Difference, difference, ranks
 
 COSTS = {
     "parameters": ("model", "parameters"),
@@ -93,12 +95,31 @@ def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> 
         episodes[str(contestant)] = task.results.errors.curves(runs, prompt_set, name)
     order = frame["contestant"].tolist()
     found = ranks([c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"], episodes)
-    gaps = [None] + [
-        difference(a, b) if (a := episodes.get(lower)) is not None and (b := episodes.get(upper)) is not None else None
-        for upper, lower in pairwise(order)
-    ]
+    return placed(frame, order, found, episodes, difference)
+
+
+def placed(
+    frame: pd.DataFrame,
+    order: Sequence[str],
+    found: Mapping[str, int],
+    episodes: Mapping[str, Any],
+    behind: Callable[[Any, Any], Difference | None],
+) -> pd.DataFrame:
+    """Columns rank and behind, the latter with its interval, for rows that go by the names in `order`.
+
+    Args:
+        frame: the rows, best first.
+        order: their names.
+        found: ranks of those that have one.
+        episodes: what `behind` takes, or None.
+        behind: how far the first is behind the second.
+    """
+    gaps: list[Difference | None] = [None] * min(1, len(order))
+    for upper, lower in pairwise(order):
+        better, worse = episodes.get(upper), episodes.get(lower)
+        gaps.append(behind(worse, better) if better is not None and worse is not None else None)
     return frame.assign(
-        rank=pd.Series([found.get(c) for c in order], dtype="Int64"),
+        rank=pd.Series([found.get(name) for name in order], dtype="Int64"),
         behind=pd.Series([g.value if g else None for g in gaps], dtype="Float64"),
         behind_low=pd.Series([g.low if g else None for g in gaps], dtype="Float64"),
         behind_high=pd.Series([g.high if g else None for g in gaps], dtype="Float64"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.formats import count, fixed, integer, number, seconds, signed
-from iclbench.report.pairs import Difference, ranks, score_difference
-from iclbench.report.sections.leaderboard import with_costs
+from iclbench.report.pairs import ranks, score_difference
+from iclbench.report.sections.leaderboard import placed, with_costs
 from iclbench.report.target_scores import main_counts, overall
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
@@ -91,16 +89,7 @@ def _with_ranks(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     }
     ranked = [p for p, kind, has in zip(order, frame["kind"], scored, strict=True) if kind != "oracle" and has]
     found = ranks(ranked, episodes, score_difference)
-    gaps: list[Difference | None] = [None] * min(1, len(order))
-    for upper, lower in pairwise(order):
-        a, b = episodes.get(upper), episodes.get(lower)
-        gaps.append(score_difference(a, b) if a is not None and b is not None else None)
-    return frame.assign(
-        rank=pd.Series([found.get(place) for place in order], dtype="Int64"),
-        behind=pd.Series([g.value if g else None for g in gaps], dtype="Float64"),
-        behind_low=pd.Series([g.low if g else None for g in gaps], dtype="Float64"),
-        behind_high=pd.Series([g.high if g else None for g in gaps], dtype="Float64"),
-    )
+    return placed(frame, order, found, episodes, lambda worse, better: score_difference(better, worse))
 
 
 def _episodes(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
