@@ -119,9 +119,5 @@ class Episodes(TensorRecord):
     def __len__(self) -> int:
         return len(self.context)
 
-    def related_first(self, count: int) -> Points | None:
-        """The first `count` related datasets of every episode; None for none."""
-        return first_related(self.related, count)
-
     def without_truth(self) -> Episodes:
         return replace(self, truth={})

@@ -116,6 +116,11 @@ class Gaussian(Prediction):
         z = (y - self.mean) / self.std
         return (-0.5 * z.square() - self.std.log() - 0.5 * _LOG_2PI).sum(-1)
 
+    def interval_90(self) -> tuple[Tensor, Tensor]:
+        """Ends of the central 90 % interval, per output."""
+        half = _INTERVALS["covered_90"] * self.std
+        return self.mean - half, self.mean + half
+
     def loss(self, y: Tensor) -> Tensor:
         return -self.log_likelihood(y)
 
@@ -174,6 +179,11 @@ class Mixture(Prediction):
         about_mean = (self.means - self.mean.unsqueeze(-2)).square()
         return self._average(self.stds.square() + about_mean).sqrt()
 
+    @property
+    def moments(self) -> Gaussian:
+        """The Gaussian with the same mean and standard deviation."""
+        return Gaussian(self.mean, self.std)
+
     def _average(self, values: Tensor) -> Tensor:
         """Mean over components, `(*shape, k, dy)` to `(*shape, dy)`."""
         return (self.logits.softmax(-1).unsqueeze(-1) * values).sum(-2)
@@ -192,11 +202,10 @@ class Mixture(Prediction):
         return -self.log_likelihood(y)
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
-        moments = Gaussian(self.mean, self.std)
         tail = (self.cumulative(y) - 0.5).abs()
         return {
             "log_likelihood": self.log_likelihood(y),
-            "log_likelihood_gaussian": moments.log_likelihood(y),
+            "log_likelihood_gaussian": self.moments.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
             "covered_50": (tail <= 0.25).to(y.dtype).mean(-1),
             "covered_90": (tail <= 0.45).to(y.dtype).mean(-1),

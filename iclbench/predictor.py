@@ -109,6 +109,10 @@ class Predictor:
         for count in counts:
             yield self.predict_targets(context, x_target, first_related(related, count))
 
+    def informed(self, truth: dict[str, Tensor]) -> Predictor:
+        """The predictor for exactly the episodes whose latent truth this is: itself, but for an oracle."""
+        return self
+
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
         """Put `question` ("next" or "targets") about these episodes; nothing but the points is shown."""
         if question == "next":
@@ -152,7 +156,6 @@ class Oracle(Predictor, abstract=True):
     """A predictor that may read how the episodes were made."""
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
-        """The predictor for exactly the episodes whose latent truth this is."""
         raise NotImplementedError
 
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from iclbench.backbones.base import check_heads
 from iclbench.backbones.perceptron import perceptron
-from iclbench.errors import UsageError
 from iclbench.records import TensorRecord
 
 
@@ -40,8 +40,7 @@ class AttentionLayer(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        if width % heads:
-            raise UsageError(f"backbone.width={width} is not a multiple of backbone.heads={heads}")
+        check_heads(width, heads)
         self.heads = heads
         self.norm = nn.LayerNorm(width)
         self.q = nn.Linear(width, width, bias=False)

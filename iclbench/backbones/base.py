@@ -66,6 +66,12 @@ class TaskShape:
         return self.prediction.raw_dim(self.outputs, self.head_settings)
 
 
+def check_heads(width: int, heads: int) -> None:
+    """Raise `UsageError` unless the width divides into so many heads."""
+    if width % heads:
+        raise UsageError(f"backbone.width={width} is not a multiple of backbone.heads={heads}")
+
+
 class Backbone(nn.Module, Predictor, abstract=True):
     """A trainable predictor.
 

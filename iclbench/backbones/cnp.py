@@ -42,7 +42,7 @@ class CNP(SetBackbone):
 
     def __init__(self, settings: SetSettings, shape: TaskShape, summaries: int = 1) -> None:
         width = settings.width
-        super().__init__(settings, shape, summaries * width + shape.x_dim * (1 + 2 * settings.fourier))
+        super().__init__(settings, shape, summaries * width + settings.x_features_dim(shape.x_dim))
         inputs = self.x_features_dim + self.y_features_dim
         self.encoder = perceptron(inputs, *[width] * HIDDEN_LAYERS, width)
 

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.activations import gelu_tanh
-from iclbench.backbones.base import TaskShape
+from iclbench.backbones.base import TaskShape, check_heads
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.cards import PositiveFloat, PositiveInt, Strict
 from iclbench.episodes import Points
@@ -100,8 +100,7 @@ class GPT2(SequenceBackbone):
 
     def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
         sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}
-        if sizes["width"] % sizes["heads"]:
-            raise UsageError(f"backbone.width={sizes['width']} is not a multiple of backbone.heads={sizes['heads']}")
+        check_heads(sizes["width"], sizes["heads"])
         if shape.related and settings.positions == "learned":
             raise UsageError("related datasets have no learned positions; train with -o backbone.positions=none")
         super().__init__(settings, shape, sizes["width"])

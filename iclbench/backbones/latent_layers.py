@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from iclbench.backbones.base import check_heads
 from iclbench.backbones.set_backbone import SetSettings
 from iclbench.cards import PositiveInt
-from iclbench.errors import UsageError
 
 Residual = Literal["standard", "normed"]
 
@@ -54,8 +54,7 @@ class _Layer(nn.Module):
     def __init__(self, settings: LatentSettings) -> None:
         super().__init__()
         width = settings.width
-        if width % settings.heads:
-            raise UsageError(f"backbone.width={width} is not a multiple of backbone.heads={settings.heads}")
+        check_heads(width, settings.heads)
         self.heads = settings.heads
         self.normed = settings.residual == "normed"
         self.norm = nn.LayerNorm(width)

@@ -38,6 +38,10 @@ class SetSettings(Strict):
     width: PositiveInt = 128
     fourier: Annotated[int, Field(ge=0, le=16)] = 0
 
+    def x_features_dim(self, x_dim: int) -> int:
+        """Width of what is made of an input."""
+        return x_dim * (1 + 2 * self.fourier)
+
 
 class SetBackbone(Backbone, abstract=True):
     """Features of points, a decoder of two hidden layers and the training loss.
@@ -53,7 +57,7 @@ class SetBackbone(Backbone, abstract=True):
     def __init__(self, settings: Any, shape: TaskShape, decoded: int | None = None) -> None:
         super().__init__(settings, shape)
         width = settings.width
-        self.x_features_dim = shape.x_dim * (1 + 2 * settings.fourier)
+        self.x_features_dim = settings.x_features_dim(shape.x_dim)
         self.y_features_dim = shape.outputs
         self.decoder = perceptron(decoded or width, width, width, shape.raw_dim)
 

@@ -83,14 +83,7 @@ def the_order_of_related_datasets_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
     """A set model reads a set of sets."""
-    context, x = episodes.context, targets_of(episodes).x
-    flipped = replace(episodes, related=_related(episodes).map(lambda t: t.flip(1)))
-    assert_close(
-        ask_targets(predictor, flipped, context, x),
-        ask_targets(predictor, episodes, context, x),
-        tolerance,
-        "answers depend on the order of the related datasets",
-    )
+    _assert_order_is_nothing(predictor, episodes, tolerance, 1, "answers depend on the order of the related datasets")
 
 
 @contract(_is_set_of_sets)
@@ -98,14 +91,19 @@ def the_order_within_a_related_dataset_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
     """A set model reads every related dataset as a set."""
-    context, x = episodes.context, targets_of(episodes).x
-    flipped = replace(episodes, related=_related(episodes).map(lambda t: t.flip(2)))
-    assert_close(
-        ask_targets(predictor, flipped, context, x),
-        ask_targets(predictor, episodes, context, x),
-        tolerance,
-        "answers depend on the order of the points in a related dataset",
+    _assert_order_is_nothing(
+        predictor, episodes, tolerance, 2, "answers depend on the order of the points in a related dataset"
     )
+
+
+def _assert_order_is_nothing(
+    predictor: Predictor, episodes: Episodes, tolerance: Tolerance, axis: int, message: str
+) -> None:
+    """The related datasets, backwards along an axis, get the same answers."""
+    context, x = episodes.context, targets_of(episodes).x
+    flipped = replace(episodes, related=_related(episodes).map(lambda t: t.flip(axis)))
+    found, expected = (ask_targets(predictor, each, context, x) for each in (flipped, episodes))
+    assert_close(found, expected, tolerance, message)
 
 
 def _related(episodes: Episodes) -> Points:

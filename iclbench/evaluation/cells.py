@@ -59,7 +59,7 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
         with Measure(contestant.device) as cost:
             curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
         return {
-            "errors": _error_rows(contestant, prompts, curve),
+            "errors": error_rows(contestant, prompts, curve.scores, n_context=np.asarray(curve.prefixes)),
             "costs": cost_rows(contestant, prompts, cost),
             "values": _value_rows(contestant, prompts, curve),
         }
@@ -139,18 +139,21 @@ def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
     ]
 
 
-def _error_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> pd.DataFrame:
-    """One row per episode, context size and metric."""
+def error_rows(
+    contestant: Contestant, prompts: PromptSet, scores: dict[str, np.ndarray], **sizes: np.ndarray
+) -> pd.DataFrame:
+    """One row per metric and finite score of `(episodes, positions)`; `sizes` are further columns of the table by
+    position, `(positions,)`, or by episode and position."""
     frames = []
-    for metric, scores in curve.scores.items():
-        episode, position = np.nonzero(np.isfinite(scores))
+    for metric, values in scores.items():
+        at = np.nonzero(np.isfinite(values))
         columns = {
             "run": contestant.run,
             "prompt_set": prompts.id,
             "metric": metric,
-            "n_context": np.asarray(curve.prefixes)[position],
-            "episode": episode,
-            "value": scores[episode, position],
+            **{name: np.broadcast_to(size, values.shape)[at] for name, size in sizes.items()},
+            "episode": at[0],
+            "value": values[at],
         }
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)

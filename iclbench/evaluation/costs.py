@@ -29,7 +29,6 @@ from iclbench.errors import IclbenchError
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.measure import peak_of, seconds_of
 from iclbench.families.base import Family
-from iclbench.predictor import Oracle
 from iclbench.runs import writing
 from iclbench.seeds import generator
 from iclbench.training.loop import autocast, make_optimiser, training_batch
@@ -150,7 +149,7 @@ def answering_costs(contestant: Contestant, family: Family, n: int, episodes: in
     if predictor.longest is not None and n >= predictor.longest:
         raise IclbenchError(f"it takes in at most {predictor.longest - 1} points and a query")
     drawn = _points(family, episodes, n + 1).to(device)
-    predictor = predictor.informed(drawn.truth) if isinstance(predictor, Oracle) else predictor
+    predictor = predictor.informed(drawn.truth)
     context, new, related = drawn.context.span(0, n), drawn.context.span(n), drawn.related
     with torch.inference_mode():
         state = predictor.condition(context, related)
@@ -167,8 +166,7 @@ def answering_costs(contestant: Contestant, family: Family, n: int, episodes: in
 def _points(family: Family, episodes: int, n: int) -> Episodes:
     """Episodes of exactly n points, with all related datasets that the family ever gives."""
     shift = "none" if "next" in family.questions else f"points-{n}"
-    related = {"related": family.related_sets} if family.related_sets else {}
-    return family.sample(episodes, n, generator(0, "costs", n - 1), shift=shift, **related)
+    return family.sample_all_related(episodes, n, generator(0, "costs", n - 1), shift)
 
 
 def _repeated(

@@ -10,7 +10,7 @@ import torch
 
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Categorical
-from iclbench.predictor import Oracle, Predictor
+from iclbench.predictor import Predictor
 
 # Query positions per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone so that
 # results do not depend on the machine. A single episode may be longer; what that needs is the predictor's own business
@@ -62,7 +62,7 @@ def learning_curve(
     parts: dict[str, list[np.ndarray]] = {}
     for start in range(0, len(episodes), chunk):
         block = episodes[start : start + chunk].to(device)
-        informed = predictor.informed(block.truth) if isinstance(predictor, Oracle) else predictor
+        informed = predictor.informed(block.truth)
         with torch.inference_mode():
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]

@@ -15,12 +15,9 @@ from iclbench.episodes import Episodes, Points
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Gaussian, Mixture, Point, Prediction
-from iclbench.predictor import Oracle
 from iclbench.runs import writing
 
 EPISODES = 4
-# Half-width of the central 90 % interval of a standard normal.
-_WIDTH = 1.6448536269514722
 
 
 def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
@@ -30,7 +27,7 @@ def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
         return tables.frame("examples", [])
     episodes = prompts.episodes[:EPISODES].to(contestant.device)
     predictor = contestant.predictor
-    informed = predictor.informed(episodes.truth) if isinstance(predictor, Oracle) else predictor
+    informed = predictor.informed(episodes.truth)
     most = prompts.family.related_sets if predictor.uses_related else 0
     counts = sorted({0, min(1, most), most})
     x = inputs.to(contestant.device).expand(len(episodes), -1, -1)
@@ -44,8 +41,7 @@ def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
     with torch.inference_mode():
         answers = informed.predict_by_related(episodes.context, x, episodes.related, counts)
         for count, answer in zip(counts, answers, strict=True):
-            mean, half = _interval(answer)
-            band = {} if half is None else {"low": mean - half, "high": mean + half}
+            mean, band = _drawn(answer)
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
     return tables.frame("examples", pd.concat(frames, ignore_index=True))
 
@@ -85,13 +81,16 @@ def _shared(prompts: PromptSet) -> dict[str, object]:
     }
 
 
-def _interval(answer: Prediction) -> tuple[Tensor, Tensor | None]:
-    """Mean, and half the width of the central 90 % interval of the Gaussian with the same moments."""
+def _drawn(answer: Prediction) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean, and the ends of the central 90 % interval of the Gaussian with the same moments, where there is one."""
     match answer:
-        case Gaussian() | Mixture():
-            return answer.mean, _WIDTH * answer.std
+        case Mixture():
+            return _drawn(answer.moments)
+        case Gaussian():
+            low, high = answer.interval_90()
+            return answer.mean, {"low": low, "high": high}
         case Point():
-            return answer.mean, None
+            return answer.mean, {}
     raise TypeError(f"{type(answer).__name__} cannot be drawn over inputs")
 
 

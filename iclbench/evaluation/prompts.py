@@ -78,9 +78,8 @@ class PromptSet:
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Episodes of the named stream, block by block, with as many related datasets as the family ever gives."""
         sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
-        all_related = {"related": self.family.related_sets} if self.family.related_sets else {}
         blocks = [
-            self.family.sample(size, points, generator(self.seed, stream, block), shift=self.shift, **all_related)
+            self.family.sample_all_related(size, points, generator(self.seed, stream, block), self.shift)
             for block, size in enumerate(sizes)
         ]
         return cat(blocks)

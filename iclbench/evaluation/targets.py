@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 
 from iclbench.episodes import Episodes
@@ -20,7 +19,7 @@ from iclbench.evaluation import cells, examples
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.measure import Measure
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.predictor import Oracle, Predictor
+from iclbench.predictor import Predictor
 
 # Points of all kinds per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone.
 _POINTS = 16_384
@@ -63,7 +62,7 @@ def target_scores(
     parts: dict[str, list[np.ndarray]] = {}
     for block in blocks(asked):
         there = block.to(device)
-        informed = predictor.informed(there.truth) if isinstance(predictor, Oracle) else predictor
+        informed = predictor.informed(there.truth)
         with torch.inference_mode():
             answers = informed.predict_by_related(there.context, there.asked.x, there.related, counts)
             scores = [answer.scores(there.asked.y) for answer in answers]
@@ -104,9 +103,12 @@ def evaluate_targets(results: Path, contestant: Contestant, prompts: PromptSet) 
         prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
         with Measure(contestant.device) as cost:
             found = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
+        sizes = prompts.episodes.context.counts.numpy()[:, None]
         return {
             "examples": examples.predicted(contestant, prompts),
-            "errors": _error_rows(contestant, prompts, found),
+            "errors": cells.error_rows(
+                contestant, prompts, found.scores, n_context=sizes, n_related=np.asarray(found.n_related)
+            ),
             "costs": cells.cost_rows(contestant, prompts, cost),
             "values": _value_rows(contestant, prompts, found),
         }
@@ -120,9 +122,8 @@ def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
     episodes = prompts.episodes
     sizes = episodes.context.counts.numpy()
     found: list[tuple[dict[str, object], np.ndarray]] = [({}, np.ones(len(episodes), dtype=bool))]
-    for end in sorted({bin_end(int(n)) for n in sizes}):
-        within = np.array([bin_end(int(n)) == end for n in sizes])
-        found.append(({"axis": "n_context", "axis_value": float(end)}, within))
+    ends = np.array([bin_end(int(n)) for n in sizes])
+    found += [({"axis": "n_context", "axis_value": float(end)}, ends == end) for end in np.unique(ends)]
     for name, within in prompts.family.strata(episodes).items():
         found.append(({"axis": f"stratum:{name}"}, within.cpu().numpy()))
     return found
@@ -162,22 +163,3 @@ def mean_rows(
         for n, summary in zip(n_related, cells.summaries(scores[within], prompts.seed), strict=True)
         if summary["n_episodes"]
     ]
-
-
-def _error_rows(contestant: Contestant, prompts: PromptSet, found: TargetScores) -> pd.DataFrame:
-    """One row per episode, number of related datasets and metric."""
-    sizes = prompts.episodes.context.counts.numpy()
-    frames = []
-    for metric, scores in found.scores.items():
-        episode, column = np.nonzero(np.isfinite(scores))
-        columns = {
-            "run": contestant.run,
-            "prompt_set": prompts.id,
-            "metric": metric,
-            "n_context": sizes[episode],
-            "n_related": np.asarray(found.n_related)[column],
-            "episode": episode,
-            "value": scores[episode, column],
-        }
-        frames.append(pd.DataFrame(columns))
-    return pd.concat(frames, ignore_index=True)

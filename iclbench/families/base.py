@@ -125,6 +125,13 @@ class Family(ABC):
                 same generator, all else is the same whatever this says.
         """
 
+    def sample_all_related(
+        self, episodes: int, points: int, generator: torch.Generator, shift: str = "none"
+    ) -> Episodes:
+        """Episodes with as many related datasets as there ever are: what evaluation and costs are asked with."""
+        every = {"related": self.related_sets} if self.related_sets else {}
+        return self.sample(episodes, points, generator, shift=shift, **every)
+
 
 class FunctionParameters(Strict):
     """Parameters that all function classes share."""

@@ -25,7 +25,6 @@ from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Cell, refuse_too_long
 from iclbench.predictions import Gaussian, Mixture, Point
-from iclbench.predictor import Oracle
 from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
 from iclbench.probing.layers import decode_layers, probe_layers
 from iclbench.probing.probe_set import ProbeSet
@@ -129,8 +128,7 @@ def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
 
 def _level(reference: Contestant, prompts: ProbeSet) -> Tables:
     episodes, predictor = prompts.episodes, reference.predictor
-    informed = predictor.informed(episodes.truth) if isinstance(predictor, Oracle) else predictor
-    answer = informed.predict_targets(episodes.context, episodes.asked.x, episodes.related)
+    answer = predictor.informed(episodes.truth).predict_targets(episodes.context, episodes.asked.x, episodes.related)
     assert isinstance(answer, Point | Gaussian | Mixture)
     errors = (answer.mean - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser

@@ -9,9 +9,6 @@ from torch import Tensor
 from iclbench.backbones.base import TaskShape
 from iclbench.predictions import Categorical, Gaussian, Mixture, Prediction
 
-# Half-width of the central 90 % interval of a standard normal.
-_HALF_90 = 1.6448536269514722
-
 
 def answer_columns(prediction: Prediction) -> dict[str, Float[Tensor, "B Q columns"]]:
     """Groups of columns: the mean; where there is a spread, standard deviation and the central 90 % interval; of
@@ -24,8 +21,8 @@ def answer_columns(prediction: Prediction) -> dict[str, Float[Tensor, "B Q colum
         low, high = quantile(prediction, 0.05), quantile(prediction, 0.95)
         return {"mean": mean, "std": prediction.std, "low": low, "high": high}
     if isinstance(prediction, Gaussian):
-        half = _HALF_90 * prediction.std
-        return {"mean": mean, "std": prediction.std, "low": mean - half, "high": mean + half}
+        low, high = prediction.interval_90()
+        return {"mean": mean, "std": prediction.std, "low": low, "high": high}
     return {"mean": mean}
 
 

@@ -11,6 +11,7 @@ from iclbench import tables
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.icicl_tnp import ICICLTNP
 from iclbench.config import resolve_task
+from iclbench.episodes import first_related
 from iclbench.errors import UsageError
 from iclbench.evaluation import cells, examples, gaps, targets
 from iclbench.evaluation.contestants import Contestant
@@ -67,7 +68,7 @@ def test_scores_are_those_of_every_episode_asked_alone(prompts, model):
         one = prompts.episodes[b : b + 1]
         for n in found.n_related:
             with torch.no_grad():
-                answer = model.predict_targets(one.context, one.targets.x, one.related_first(n))
+                answer = model.predict_targets(one.context, one.targets.x, first_related(one.related, n))
             there = one.targets.mask[0].numpy()
             naive = {metric: score[0].numpy()[there].mean() for metric, score in answer.scores(one.targets.y).items()}
             for metric, expected in naive.items():

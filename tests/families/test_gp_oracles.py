@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
 from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
-from iclbench.episodes import Episodes, Points
+from iclbench.episodes import Episodes, Points, first_related
 from iclbench.errors import UsageError
 from iclbench.estimators.base import TaskFacts
 from iclbench.families.gp_evidence import Evidence, Nodes
@@ -183,7 +183,7 @@ def test_episodes_masks_and_empty_sets_do_not_disturb_each_other() -> None:
     whole = oracle.predict_targets(episodes.context, x, episodes.related).log_likelihood(y)
     alone = oracle.predict_targets(episodes[1:2].context, x[1:2], episodes[1:2].related).log_likelihood(y[1:2])
     assert torch.allclose(whole[1:2], alone, atol=1e-9)
-    one = oracle.predict_targets(episodes.context, x, episodes.related_first(1)).log_likelihood(y)
+    one = oracle.predict_targets(episodes.context, x, first_related(episodes.related, 1)).log_likelihood(y)
     masked = episodes.related.mask.clone()
     masked[:, 1] = False
     absent = Points(episodes.related.x, episodes.related.y, masked)
