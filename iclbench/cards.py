@@ -93,7 +93,10 @@ class Curriculum(Strict):
 
 
 class TrainSettings(Strict):
-    """Everything the training loop needs to know besides the task and the backbone."""
+    """Everything the training loop needs to know besides the task and the backbone.
+
+    Every `evaluate_every` steps, and after the last, the model is put to the evaluators of the card (0: never).
+    """
 
     steps: PositiveInt
     batch: PositiveInt = 64
@@ -107,6 +110,7 @@ class TrainSettings(Strict):
     curriculum: Curriculum = Curriculum()
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
+    evaluate_every: Annotated[int, Field(ge=0)] = 0
     checkpoint_every: PositiveInt = 1000
     log_every: PositiveInt = 100
 
@@ -128,6 +132,7 @@ class Published(Strict):
     contestant: str
     preset: PresetName = "paper"
     shift: str = "none"
+    evaluator: str | None = None
     metric: str = "squared_error"
     n_context: Annotated[int, Field(ge=0)] | None = None
     n_related: Annotated[int, Field(ge=0)] | None = None
@@ -153,6 +158,7 @@ class TaskCard(Strict):
     baselines: list[str] = []
     oracles: list[str] = []
     shifts: list[str] = []
+    evaluators: list[str] = []
     presets: dict[PresetName, Preset]
     published: list[Published] = []
 

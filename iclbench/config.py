@@ -80,6 +80,7 @@ class TaskConfig(Strict):
     baselines: list[str] = []
     oracles: list[str] = []
     shifts: list[str] = []
+    evaluators: list[str] = []
     published: list[Published] = []
 
     def drawn(self, examples: int) -> int:
@@ -212,6 +213,7 @@ def resolve_task(
         "baselines": card.baselines,
         "oracles": card.oracles,
         "shifts": card.shifts,
+        "evaluators": card.evaluators,
         "published": card.published,
         **sizes,
         **head,

@@ -110,7 +110,7 @@ def write_published(results: Path, task: TaskConfig) -> None:
     rows: list[dict[str, object]] = [
         {
             "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
-            "kind": "published", "preset": p.preset, "shift": p.shift, "evaluator": task.question,
+            "kind": "published", "preset": p.preset, "shift": p.shift, "evaluator": p.evaluator or task.question,
             "n_context": p.n_context, "n_related": p.n_related, "metric": p.metric, "value": p.value, "low": p.low,
             "high": p.high, "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card,
             "version": __version__,

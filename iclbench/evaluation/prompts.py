@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from iclbench.cards import content_hash
 from iclbench.config import TaskConfig
 from iclbench.episodes import Episodes
@@ -33,6 +35,7 @@ class PromptSet:
         task: the task at one preset.
         preset: its preset, part of the readable name only.
         shift: the named change of the distribution.
+        evaluator: the family's own test that the episodes are made for; empty: they are further draws of the task.
         seed: evaluation seed.
         data_dir: where the family finds its data sets.
     """
@@ -43,6 +46,7 @@ class PromptSet:
     seed: int = 0
     data_dir: Path | None = None
     given: Family | None = field(default=None, compare=False)
+    evaluator: str = ""
 
     @cached_property
     def family(self) -> Family:
@@ -57,7 +61,8 @@ class PromptSet:
     def id(self) -> str:
         """Readable name and content hash."""
         sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
-        return f"{self.task.name}-{self.preset}-{self.shift}-{content_hash(self._drawn_from() | sizes, 8)}"
+        digest = content_hash(self._drawn_from() | sizes, 8)
+        return f"{self.task.name}-{self.preset}-{self.evaluator or self.shift}-{digest}"
 
     @cached_property
     def episodes(self) -> Episodes:
@@ -73,13 +78,15 @@ class PromptSet:
             "shift": self.shift,
             "seed": self.seed,
             "version": VERSION,
+            **({"evaluator": self.evaluator} if self.evaluator else {}),
         }
 
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Episodes of the named stream, block by block, with as many related datasets as the family ever gives."""
         sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
-        blocks = [
-            self.family.sample_all_related(size, points, generator(self.seed, stream, block), self.shift)
-            for block, size in enumerate(sizes)
-        ]
-        return cat(blocks)
+        return cat([self._block(size, points, generator(self.seed, stream, n)) for n, size in enumerate(sizes)])
+
+    def _block(self, episodes: int, points: int, draw: torch.Generator) -> Episodes:
+        if self.evaluator:
+            return self.family.sample_test(self.evaluator, episodes, draw)
+        return self.family.sample_all_related(episodes, points, draw, self.shift)

@@ -7,6 +7,7 @@ evaluate it on random inputs; `FunctionFamily` asks them for just these two thin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,11 +18,24 @@ from torch import Tensor
 
 from iclbench.cards import Strict
 from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
+from iclbench.errors import UnknownNameError, UsageError
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import FUNCTION_KINDS, Shift, repeated
 
 Truth = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """A test that a family has of its own, on sequences made for it; accuracy is counted within `Episodes.choices`.
+
+    Attributes:
+        chance: the accuracy of guessing among the admitted labels.
+        together: so many neighbouring episodes count as one, right only where all of them are.
+    """
+
+    chance: float
+    together: int = 1
 
 
 class Family(ABC):
@@ -91,6 +105,18 @@ class Family(ABC):
     def held_out(self) -> Family:
         """The family to evaluate on: its data kept from training; itself where every episode is drawn afresh."""
         return self
+
+    def evaluators(self) -> dict[str, Evaluator]:
+        """The tests that this family has besides being asked about further episodes of its own, by name."""
+        return {}
+
+    def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
+        """Episodes of one of the `evaluators`.
+
+        Raises:
+            UnknownNameError: there is none of this name.
+        """
+        raise UnknownNameError("evaluator", evaluator, self.evaluators())
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Named parts of these episodes that are reported on their own too (read off the truth)."""
