@@ -127,6 +127,14 @@ class Family(ABC):
         values of the function there, where they are known, are `truth["display"]`, `(B, points, Dy)`."""
         return None
 
+    def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N features"] | None:
+        """The features in which every function of the family is linear, where it has such and they are known."""
+        return None
+
+    def feature_directions(self) -> Float[Tensor, "features Dx"] | None:
+        """Unit vectors u: feature j depends on u_j·x alone. Features are drawn along them."""
+        return None
+
     @abstractmethod
     def sample(
         self,

@@ -34,6 +34,12 @@ class Combination(FunctionFamily):
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         return torch.einsum("bnf,bf->bn", features(x), truth["weights"])
 
+    def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N 5"]:
+        return features(x)
+
+    def feature_directions(self) -> Float[Tensor, "5 Dx"]:
+        return torch.eye(5, self.x_dim)
+
 
 def features(x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape 5"]:
     """The five features that all tasks of the family share."""

@@ -32,6 +32,12 @@ class Linear(FunctionFamily):
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         return torch.einsum("bnd,bd->bn", x, truth["weights"])
 
+    def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N Dx"]:
+        return x
+
+    def feature_directions(self) -> Float[Tensor, "Dx Dx"]:
+        return torch.eye(self.x_dim)
+
 
 class SparseLinearParameters(FunctionParameters):
     sparsity: PositiveInt = 3

@@ -13,5 +13,10 @@ from iclbench.families.linear import Linear
 class Quadratic(Linear):
     """w ~ N(0, I); E[x⁴] = 3 makes the variance d. Not linear in x: least squares on x is no oracle here."""
 
+    linear_in_x = False
+
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         return torch.einsum("bnd,bd->bn", x.square(), truth["weights"]) / math.sqrt(3)
+
+    def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N Dx"]:
+        return x.square() / math.sqrt(3)

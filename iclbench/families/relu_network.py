@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -40,9 +41,8 @@ class ReluNetwork(FunctionFamily):
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         hidden, dim = self.parameters.hidden, self.x_dim
         if self.parameters.shared_hidden:
-            once = fixed_normal((1, hidden, dim), self.parameters.hidden_seed, generator.device)
             # A copy per episode, so that the truth can be indexed and saved like everything else.
-            inner = once.repeat(episodes, 1, 1)
+            inner = self._shared(generator.device).repeat(episodes, 1, 1)
         else:
             inner = normal((episodes, hidden, dim), generator)
         return {"hidden": inner, "output": normal((episodes, hidden), generator)}
@@ -50,3 +50,14 @@ class ReluNetwork(FunctionFamily):
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         active = torch.einsum("bnd,bhd->bnh", x, truth["hidden"]).relu()
         return math.sqrt(2 / self.parameters.hidden) * torch.einsum("bnh,bh->bn", active, truth["output"])
+
+    def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N h"] | None:
+        """The hidden units, where all tasks have the same."""
+        return (x @ self._shared(x.device)[0].to(x.dtype).T).relu() if self.parameters.shared_hidden else None
+
+    def feature_directions(self) -> Float[Tensor, "h Dx"] | None:
+        return F.normalize(self._shared()[0], dim=-1) if self.parameters.shared_hidden else None
+
+    def _shared(self, device: torch.device = torch.device("cpu")) -> Float[Tensor, "1 h Dx"]:
+        """The hidden weights of all tasks."""
+        return fixed_normal((1, self.parameters.hidden, self.x_dim), self.parameters.hidden_seed, device)
