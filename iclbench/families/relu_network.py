@@ -42,7 +42,7 @@ class ReluNetwork(FunctionFamily):
         hidden, dim = self.parameters.hidden, self.x_dim
         if self.parameters.shared_hidden:
             # A copy per episode, so that the truth can be indexed and saved like everything else.
-            inner = self._shared(generator.device).repeat(episodes, 1, 1)
+            inner = self._shared().repeat(episodes, 1, 1).to(generator.device)
         else:
             inner = normal((episodes, hidden, dim), generator)
         return {"hidden": inner, "output": normal((episodes, hidden), generator)}
@@ -53,11 +53,11 @@ class ReluNetwork(FunctionFamily):
 
     def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N h"] | None:
         """The hidden units, where all tasks have the same."""
-        return (x @ self._shared(x.device)[0].to(x.dtype).T).relu() if self.parameters.shared_hidden else None
+        return (x @ self._shared()[0].to(x).T).relu() if self.parameters.shared_hidden else None
 
     def feature_directions(self) -> Float[Tensor, "h Dx"] | None:
         return F.normalize(self._shared()[0], dim=-1) if self.parameters.shared_hidden else None
 
-    def _shared(self, device: torch.device = torch.device("cpu")) -> Float[Tensor, "1 h Dx"]:
+    def _shared(self) -> Float[Tensor, "1 h Dx"]:
         """The hidden weights of all tasks."""
-        return fixed_normal((1, self.parameters.hidden, self.x_dim), self.parameters.hidden_seed, device)
+        return fixed_normal((1, self.parameters.hidden, self.x_dim), self.parameters.hidden_seed, torch.device("cpu"))
