@@ -107,9 +107,11 @@ class BackboneConfig(Strict):
     def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
         """The backbone, its weights drawn from torch's global generator; with `anywhere`, the settings that only say
         how to compute have their defaults."""
+        from iclbench.backbones.image_backbone import for_task
+
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
-        return cls(validate(cls.Settings, settings, f"backbone '{self.name}'"), shape)
+        return for_task(cls, validate(cls.Settings, settings, f"backbone '{self.name}'"), shape)
 
 
 class RunConfig(Strict):

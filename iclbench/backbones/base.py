@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,18 @@ from iclbench.errors import DataError, UsageError
 from iclbench.predictions import HEADS, HeadSettings, Prediction
 from iclbench.predictor import Predictor, State
 from iclbench.records import read_about
+
+EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "contours-512"]
+
+
+class BackboneSettings(Strict):
+    """Of every backbone of ours.
+
+    `encoder` turns the images of a task into features (`image_encoder`); None is the backbone's `default_encoder` on
+    images, and nothing elsewhere.
+    """
+
+    encoder: EncoderName | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ class TaskShape:
         related: the largest number of related datasets.
         floor: least standard deviation of a Gaussian head.
         components: Gaussians of a mixture head.
+        encoded: whether x are features of images, from an encoder that stands before this backbone.
     """
 
     x_dim: int
@@ -47,6 +60,7 @@ class TaskShape:
     related: int = 0
     floor: float = 0.0
     components: int = 8
+    encoded: bool = False
 
     @property
     def outputs(self) -> int:
@@ -76,13 +90,17 @@ class Backbone(nn.Module, Predictor, abstract=True):
     """A trainable predictor.
 
     Attributes:
-        Settings: what a preset or `-o backbone.key=value` may set; the defaults are the paper's size.
+        Settings: what a preset or `-o backbone.key=value` may set; the defaults are the paper's size. With
+            `BackboneSettings` among its bases, `image_backbone.for_task` puts an encoder before it on tasks with
+            images; without, it reads pixels.
         computed_by: the settings that only say how to compute. They hold for training; finished weights are loaded with
             their defaults, so that they can be used on any machine.
+        default_encoder: of images, where the settings name none.
     """
 
     Settings: ClassVar[type[Strict]]
     computed_by: ClassVar[frozenset[str]] = frozenset()
+    default_encoder: ClassVar[EncoderName] = "resnet-64"
     heads = tuple(HEADS)
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:

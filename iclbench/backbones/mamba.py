@@ -16,17 +16,17 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
+from iclbench.backbones.base import BackboneSettings, TaskShape
 from iclbench.backbones.depthwise import causal_convolution
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
 from iclbench.backbones.scan import Backend, chosen, selective_peek, selective_scan
-from iclbench.cards import PositiveInt, Strict
+from iclbench.cards import PositiveInt
 
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4
 _EPS = 1e-5
 
 
-class MambaSettings(Strict):
+class MambaSettings(BackboneSettings):
     """Mamba's own names for the sizes: d_state, d_conv, expand, dt_rank (default: width / 16, rounded up).
 
     `scan` is the back end of the recurrence; `auto` takes the fastest that the device has.

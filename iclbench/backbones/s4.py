@@ -19,18 +19,18 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
+from iclbench.backbones.base import BackboneSettings, TaskShape
 from iclbench.backbones.channels_first import ChannelNorm
 from iclbench.backbones.convolution import causal_convolution
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
 from iclbench.backbones.s4_kernels import Spectrum
 from iclbench.backbones.s4_systems import Diagonal, LowRank, StateSpace
-from iclbench.cards import Decay, PositiveFloat, PositiveInt, Strict
+from iclbench.cards import Decay, PositiveFloat, PositiveInt
 from iclbench.episodes import Episodes, Points
 from iclbench.predictions import Prediction
 
 
-class S4Settings(Strict):
+class S4Settings(BackboneSettings):
     """`state` is N, real numbers per channel. Initial steps dt are log-uniform between `dt_min` and `dt_max`.
 
     `rate_factor` is the learning rate of A, B and dt relative to the others'; they have no weight decay.

@@ -17,9 +17,9 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
 from iclbench.backbones.perceptron import perceptron
-from iclbench.cards import PositiveInt, Strict
+from iclbench.cards import PositiveInt
 from iclbench.episodes import Episodes
 from iclbench.errors import UsageError
 from iclbench.predictions import Prediction
@@ -28,7 +28,7 @@ from iclbench.predictions import Prediction
 LONGEST_PERIOD = 8.0
 
 
-class SetSettings(Strict):
+class SetSettings(BackboneSettings):
     """Of every set model.
 
     `fourier` is an option that the papers do not have: so many pairs sin, cos of every input are appended to it, of

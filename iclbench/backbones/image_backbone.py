@@ -1,0 +1,132 @@
+"""A backbone behind an image encoder.
+
+The encoder works on every image alone and before everything else, so a backbone need not know of it: it is built for a
+task whose inputs are features, and every question is put to it with features in place of pixels. States hold features
+too. In a forward pass all images (context, related datasets, queries) are encoded together and once, so that in
+training BatchNorm takes its statistics over the whole batch; masked points would count among them, but training
+sequences of images have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
+from iclbench.backbones.image_encoder import ImageEncoder
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
+from iclbench.predictions import Prediction
+from iclbench.predictor import State
+
+
+def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
+    """The backbone of this class for the task, on images behind an encoder where its settings have one.
+
+    Raises:
+        UsageError: an encoder is chosen, but the task has no images; or what the class raises.
+    """
+    if not isinstance(settings, BackboneSettings):
+        return cls(settings, shape)
+    if shape.x_shape is not None:
+        return ImageBackbone(cls, settings, shape)
+    if settings.encoder is not None:
+        raise UsageError(
+            f"backbone.encoder={settings.encoder} is for tasks with images, and the inputs of this one are vectors of "
+            f"dimension {shape.x_dim}; leave backbone.encoder out"
+        )
+    return cls(settings, shape)
+
+
+class ImageBackbone(Backbone):
+    """Encoder and backbone as one.
+
+    Args:
+        cls: of the backbone.
+        settings: of the backbone, and `encoder`.
+        shape: the task with images.
+
+    Attributes:
+        images: the encoder.
+        backbone: what reads its features.
+    """
+
+    def __init__(self, cls: type[Backbone], settings: BackboneSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        assert shape.x_shape is not None
+        self.images = ImageEncoder(settings.encoder or cls.default_encoder, shape.x_shape)
+        features = self.images.features
+        self.backbone = cls(settings, replace(shape, x_dim=features, x_shape=None, encoded=True))
+        for trait in ("order", "heads", "uses_related", "removes_points", "longest", "computed_by"):
+            setattr(self, trait, getattr(self.backbone, trait))
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "batch points dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        points, related, x_query = self._encode(points, related, x_query)
+        return self.backbone.predict_next(points, related, x_query=x_query, prefixes=prefixes)
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> Prediction:
+        context, related, x_target = self._encode(context, related, x_target)
+        return self.backbone.predict_targets(context, x_target, related)
+
+    def predict_by_layer(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> list[Prediction]:
+        context, related, x_target = self._encode(context, related, x_target)
+        return self.backbone.predict_by_layer(context, x_target, related)
+
+    def condition(self, context: Points, related: Points | None = None) -> State:
+        return self.backbone.condition(*self._encode(context, related))
+
+    def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        return self.backbone.query(state, self.images(x))
+
+    def update(self, state: Any, points: Points) -> State:
+        return self.backbone.update(state, *self._encode(points))
+
+    def remove(self, state: Any, points: Points) -> State:
+        return self.backbone.remove(state, *self._encode(points))
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        context, targets, related = self._encode(episodes.context, episodes.targets, episodes.related)
+        encoded = replace(episodes, context=context, targets=targets, related=related)
+        return self.backbone.loss(encoded, progress, generator)
+
+    @property
+    def layered(self) -> bool:
+        return self.backbone.layered
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return [{"params": list(self.images.parameters())}, *self.backbone.parameter_groups()]
+
+    def notes(self, device: str) -> list[str]:
+        return self.backbone.notes(device)
+
+    def _encode(self, *parts: Any) -> list[Any]:
+        """The same points and inputs with features in place of pixels, encoded in one pass; None stays None."""
+        pixels = [part.x if isinstance(part, Points) else part for part in parts if part is not None]
+        joined = self.images(torch.cat([x.flatten(0, -2) for x in pixels]))
+        shares = iter(joined.split([x.shape[:-1].numel() for x in pixels]))
+        encoded = []
+        for part in parts:
+            if isinstance(part, Points):
+                part = replace(part, x=next(shares).unflatten(0, part.x.shape[:-1]))
+            elif part is not None:
+                part = next(shares).unflatten(0, part.shape[:-1])
+            encoded.append(part)
+        return encoded
