@@ -125,6 +125,7 @@ FAMILIES = Registry(
         "image-completion": Entry(
             "iclbench.families.image_completion:ImageCompletion", "images from some of their pixels"
         ),
+        "bursty": Entry("iclbench.families.bursty:Bursty", "labels from the context against labels from the weights"),
     },
 )
 

@@ -20,7 +20,7 @@ from iclbench import png
 from iclbench.errors import DataError
 
 CLASSES = {"images_background": 964, "images_evaluation": 659}
-DRAWINGS, SIZE = 20, 105
+DRAWINGS, SIZE, ALL_CLASSES = 20, 105, 1623
 
 _ADVICE = (
     "put images_background.zip and images_evaluation.zip there, as the Omniglot page of Brenden Lake offers them "
@@ -90,3 +90,9 @@ def reduced(images: UInt8[np.ndarray, "*glyphs height width"], size: int) -> UIn
     covered = np.minimum(edges[1:, None], np.arange(1, old + 1)) - np.maximum(edges[:-1, None], np.arange(old))
     weights = (np.clip(covered, 0, None) * (size / old)).astype(np.float32)
     return np.round(weights @ images.astype(np.float32) @ weights.T).astype(np.uint8)
+
+
+def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size size"]:
+    """All drawings at `size` x `size` pixels."""
+    images = read_omniglot(folder)
+    return images if size == SIZE else np.stack([reduced(of_class, size) for of_class in images])

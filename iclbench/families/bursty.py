@@ -1,0 +1,297 @@
+"""Bursty few-shot classification: is the label read from the context (ICL) or remembered in the weights (IWL)?
+
+Sequences of eight characters with labels and a query (Chan et al. 2022, arXiv 2205.05055; CoQE, section 5.2). With
+probability `p_bursty` a training sequence is bursty: `SHOTS` images each of two classes, the query another image of one
+of them, the remaining context pairs of any class, shuffled; otherwise all classes are independent. Classes are drawn
+from Zipf weights over the training classes, p ~ 1/rank^alpha; their labels are fixed (see
+`iclbench.families.bursty_draws` for the split). Contexts of fewer than six pairs hold as many shots as fit.
+
+Tests, all with eight pairs in context:
+
+- `icl`: two held-out classes, four images of each, with two labels assigned at random; which labels is `icl_labels`:
+  labels 0 and 1 (`first`), those of the two rarest or two most common classes, two random training labels in every
+  sequence, or a list of two;
+- `icl_paired`: neighbouring episodes are the same `icl` sequence with the labels exchanged; a pair counts once, and
+  only when both are right, so that likeness to the trained classes of these labels does not help;
+- `flip`: as `icl`, with two trained classes from the Zipf weights and each other's trained label; the label of the
+  context is right, that of the weights wrong;
+- `iwl`: no context image is of the query's class; the query is from the Zipf weights, the context from the same weights
+  without the query's class; `iwl_macro`, `iwl_common`, `iwl_rare`: the query's class is uniform over all training
+  classes, the common or the rare ones; `iwl_new_drawings`: the query is a drawing beyond the `train_drawings` of each
+  class that are trained on.
+
+`anchor_compat` samples as the code of the two papers does: the two classes of a sequence are drawn with replacement (of
+ten held-out classes every tenth `icl` sequence then holds one class under two labels, a ceiling of 0.95; at alpha = 2,
+40 % of the bursty sequences hold six images of one class), and so are drawings (a query may stand in its own context).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from pydantic import BeforeValidator, Field, model_validator
+from torch import Tensor
+
+from iclbench.cards import NonNegativeFloat, SeedInt, Strict
+from iclbench.episodes import Episodes, Points, take
+from iclbench.errors import UsageError
+from iclbench.families.base import Evaluator, Family
+from iclbench.families.bursty_draws import ClassSplit, distinct_drawings
+from iclbench.families.character_sets import CharacterSet, omniglot_characters, procedural_characters
+from iclbench.families.omniglot import ALL_CLASSES, DRAWINGS, SIZE
+
+SHOTS = 3
+# Pairs in the context of every test: four images each of two classes.
+TESTED = 8
+_NAMED_LABELS = ("first", "rarest", "common", "random")
+
+
+def _labels(value: object) -> object:
+    pair = isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)
+    if value not in _NAMED_LABELS and not (pair and value[0] != value[1]):  # type: ignore[index]
+        raise ValueError(f"expected {', '.join(_NAMED_LABELS)} or two different labels like [0, 1], got {value!r}")
+    return value
+
+
+class BurstyParameters(Strict):
+    """`classes` counts all, with `holdout` and `common`; `jitter` is for procedural glyphs; `split_seed` decides which
+    classes are rare, common and held out, and their labels."""
+
+    glyphs: Literal["procedural", "omniglot"] = "procedural"
+    image_size: Annotated[int, Field(ge=8, le=SIZE)] = 28
+    classes: Annotated[int, Field(ge=2, le=10_000)] = ALL_CLASSES
+    holdout: Annotated[int, Field(ge=2)] = 100
+    common: Annotated[int, Field(ge=1)] = 10
+    alpha: NonNegativeFloat = 0.0
+    p_bursty: Annotated[float, Field(ge=0, le=1)] = 0.9
+    train_drawings: Annotated[int, Field(ge=TESTED // 2 + 1, le=DRAWINGS)] = DRAWINGS
+    jitter: NonNegativeFloat = 1.0
+    split_seed: SeedInt = 0
+    icl_labels: Annotated[Literal["first", "rarest", "common", "random"] | list[int], BeforeValidator(_labels)] = (
+        "first"
+    )
+    anchor_compat: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> BurstyParameters:
+        rare = self.classes - self.holdout - self.common
+        if rare < 2:
+            raise ValueError(f"classes: of {self.classes}, {self.holdout} held-out and {self.common} common ones leave "
+                             f"{max(rare, 0)} rare, expected at least 2; raise classes or lower holdout")  # fmt: skip
+        if self.glyphs == "omniglot" and self.classes > ALL_CLASSES:
+            raise ValueError(f"classes: Omniglot has {ALL_CLASSES}, got {self.classes}")
+        for label in self.icl_labels if isinstance(self.icl_labels, list) else ():
+            if not 0 <= label < self.classes:
+                raise ValueError(f"icl_labels: the head has labels 0 to {self.classes - 1}, got {label}")
+        return self
+
+
+class Sequences(NamedTuple):
+    """Sequences before their images are looked up, the query last.
+
+    Attributes:
+        classes: number of each image's class in the split, which is its label in training.
+        labels: what it is labelled.
+        drawings: which drawing of the class it is.
+        choices: the labels admitted.
+    """
+
+    classes: Int[Tensor, "B T"]
+    labels: Int[Tensor, "B T"]
+    drawings: Int[Tensor, "B T"]
+    choices: Bool[Tensor, "B classes"]
+
+
+class Bursty(Family):
+    """See the module; `truth` holds for every image, the query last, the class of the data and the drawing.
+
+    Args:
+        parameters: see `BurstyParameters`.
+        data_dir: the folder that holds `omniglot/`; procedural glyphs need none.
+
+    Raises:
+        DataError: on first use, when the archives are not there, incomplete or damaged.
+    """
+
+    Parameters = BurstyParameters
+    questions = frozenset({"targets"})
+    shift_kinds = frozenset({"points"})
+    parameters: BurstyParameters
+
+    def __init__(self, parameters: BurstyParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        p = parameters
+        self.classes, self.x_shape = p.classes, (p.image_size, p.image_size)
+        available = ALL_CLASSES if p.glyphs == "omniglot" else p.classes
+        split = ClassSplit.make(available, p.classes, p.holdout, p.common, p.alpha, p.split_seed)
+        self._splits = {torch.device("cpu"): split}
+
+    @property
+    def x_dim(self) -> int:
+        return int(self.parameters.image_size**2)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.characters.fingerprint
+
+    @property
+    def characters(self) -> CharacterSet:
+        """All drawings of all classes of the data."""
+        p = self.parameters
+        if p.glyphs == "omniglot":
+            return omniglot_characters(self.data_dir, p.image_size)
+        return procedural_characters(p.classes, p.image_size, p.jitter)
+
+    def split(self, device: torch.device | str = "cpu") -> ClassSplit:
+        """Which classes are rare, common and held out, and how often each is drawn."""
+        device = torch.device(device)
+        if device not in self._splits:
+            self._splits[device] = self._splits[torch.device("cpu")].to(device)
+        return self._splits[device]
+
+    def evaluators(self) -> dict[str, Evaluator]:
+        two, all_labels = Evaluator(0.5), Evaluator(1 / self.split().training)
+        iwl = ("iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings")
+        return {"icl": two, "icl_paired": Evaluator(0.25, together=2), "flip": two, **dict.fromkeys(iwl, all_labels)}
+
+    def sample(
+        self,
+        episodes: int,
+        points: int,
+        generator: torch.Generator,
+        *,
+        active_dims: int | None = None,
+        shift: str = "none",
+        related: int | None = None,
+    ) -> Episodes:
+        self.parse_shift(shift)
+        split, shots = self.split(generator.device), min(SHOTS, points // 2)
+        pair = self._pair(episodes, generator)
+        free = split.zipf((episodes, points - 2 * shots), generator)
+        context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), free], 1), generator)
+        bursty = torch.cat([context, pair.gather(1, _coins(episodes, 1, generator))], 1)
+        chosen = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
+        independent = split.zipf((episodes, points + 1), generator)
+        drawn = self._trained(split.ranked[torch.where(chosen, bursty, independent)], generator)
+        return self._episodes(drawn, active_dims)
+
+    def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
+        match evaluator:
+            case "icl":
+                drawn = self._icl(episodes, generator)
+            case "icl_paired":
+                if episodes % 2:
+                    raise UsageError(f"icl_paired asks for pairs of episodes, got {episodes}; make task.episodes even")
+                drawn = self._exchanged(self._icl(episodes // 2, generator))
+            case "flip":
+                pair = self.split(generator.device).ranked[self._pair(episodes, generator)]
+                drawn = self._of_two(pair, pair.flip(1), self.parameters.train_drawings, generator)
+            case "iwl" | "iwl_macro" | "iwl_common" | "iwl_rare" | "iwl_new_drawings":
+                drawn = self._iwl(evaluator, episodes, generator)
+            case _:
+                return super().sample_test(evaluator, episodes, generator)
+        return self._episodes(drawn)
+
+    def _pair(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
+        """Two ranks of training classes for every sequence."""
+        split = self.split(generator.device)
+        first = split.zipf((episodes, 1), generator)
+        if self.parameters.anchor_compat:
+            return torch.cat([first, split.zipf((episodes, 1), generator)], 1)
+        return torch.cat([first, split.zipf_beside(first, generator)], 1)
+
+    def _icl(self, episodes: int, generator: torch.Generator) -> Sequences:
+        split, device = self.split(generator.device), generator.device
+        first = torch.randint(split.holdout, (episodes, 1), generator=generator, device=device)
+        low = 0 if self.parameters.anchor_compat else 1
+        away = torch.randint(low, split.holdout, (episodes, 1), generator=generator, device=device)
+        pair = split.training + torch.cat([first, (first + away) % split.holdout], 1)
+        labels = self._icl_labels(episodes, generator)
+        labels = take(labels, torch.cat([swap := _coins(episodes, 1, generator), 1 - swap], 1))
+        return self._of_two(pair, labels, DRAWINGS, generator)
+
+    def _icl_labels(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
+        split, wanted = self.split(generator.device), self.parameters.icl_labels
+        if wanted == "random":
+            first = torch.randint(split.training, (episodes, 1), generator=generator, device=generator.device)
+            away = torch.randint(1, split.training, (episodes, 1), generator=generator, device=generator.device)
+            return torch.cat([first, (first + away) % split.training], 1)
+        named = {"first": torch.arange(2), "rarest": split.ranked[-2:], "common": split.ranked[:2]}
+        pair = named[wanted] if isinstance(wanted, str) else torch.tensor(wanted)
+        return pair.to(generator.device).expand(episodes, 2)
+
+    def _of_two(
+        self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
+    ) -> Sequences:
+        """Equally many images of both classes under these labels, shuffled; the query is one more of either."""
+        places = (torch.arange(TESTED, device=pair.device) % 2).expand(len(pair), TESTED)
+        places = torch.cat([_shuffled(places, generator), _coins(len(pair), 1, generator)], 1)
+        classes = pair.gather(1, places)
+        choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
+        which = self._drawings(classes, drawings, generator)
+        return Sequences(classes, labels.gather(1, places), which, choices.scatter(1, labels, True))
+
+    @staticmethod
+    def _exchanged(drawn: Sequences) -> Sequences:
+        """Every sequence a second time, right behind itself, each of its two labels in the place of the other."""
+        twice = Sequences(*(t.repeat_interleave(2, 0) for t in drawn))
+        both = twice.choices.nonzero()[:, 1].reshape(-1, 2).sum(1, keepdim=True)
+        second = (torch.arange(len(both), device=both.device) % 2 == 1).unsqueeze(1)
+        return twice._replace(labels=torch.where(second, both - twice.labels, twice.labels))
+
+    def _iwl(self, evaluator: str, episodes: int, generator: torch.Generator) -> Sequences:
+        split, known = self.split(generator.device), self.parameters.train_drawings
+        ranks = {"iwl_macro": (0, split.training), "iwl_common": (0, split.common),
+                 "iwl_rare": (split.common, split.training)}  # fmt: skip
+        if evaluator in ranks:
+            query = torch.randint(*ranks[evaluator], (episodes, 1), generator=generator, device=generator.device)
+        else:
+            query = split.zipf((episodes, 1), generator)
+        context = split.zipf_beside(query.expand(episodes, TESTED), generator)
+        drawn = self._trained(split.ranked[torch.cat([context, query], 1)], generator)
+        if evaluator == "iwl_new_drawings":
+            if known == DRAWINGS:
+                raise UsageError(f"iwl_new_drawings needs drawings that are not trained on: of {DRAWINGS}, "
+                                 f"{known} are; lower task.train_drawings")  # fmt: skip
+            new = torch.randint(known, DRAWINGS, (episodes, 1), generator=generator, device=generator.device)
+            drawn = drawn._replace(drawings=torch.cat([drawn.drawings[:, :-1], new], 1))
+        return drawn
+
+    def _trained(self, classes: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
+        """Images of training classes under their own labels."""
+        choices = torch.arange(self.parameters.classes, device=classes.device) < self.split().training
+        which = self._drawings(classes, self.parameters.train_drawings, generator)
+        return Sequences(classes, classes, which, choices.repeat(len(classes), 1))
+
+    def _drawings(self, classes: Int[Tensor, "B T"], of: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
+        if self.parameters.anchor_compat:
+            return torch.randint(of, classes.shape, generator=generator, device=classes.device)
+        return distinct_drawings(classes, of, generator)
+
+    def _episodes(self, drawn: Sequences, active_dims: int | None = None) -> Episodes:
+        of_data = self.split(drawn.classes.device).glyph[drawn.classes]
+        x = self.characters.read(of_data, drawn.drawings).float() / 255
+        if active_dims is not None:
+            x = x * (torch.arange(x.shape[-1], device=x.device) < active_dims)
+        every = Points.full(x, drawn.labels)
+        targets = every.span(-1)
+        return Episodes(
+            context=every.span(0, -1),
+            targets=targets,
+            scored=targets.mask,
+            classes=self.classes,
+            choices=drawn.choices,
+            truth={"class": of_data, "drawing": drawn.drawings},
+        )
+
+
+def _coins(episodes: int, count: int, generator: torch.Generator) -> Int[Tensor, "B count"]:
+    return torch.randint(2, (episodes, count), generator=generator, device=generator.device)
+
+
+def _shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
+    """Every row in an order of its own."""
+    return take(t, torch.rand(t.shape, generator=generator, device=generator.device).argsort(1))
