@@ -1,10 +1,13 @@
 """GPT-2: sizes of the papers, agreement with transformers, and the phases behind its answers."""
 
+import numpy as np
 import pytest
 import torch
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.gpt2 import GPT2, GPT2Settings, transformers_gpt2
+from iclbench.backbones.causal_transformer import transformers_gpt2
+from iclbench.backbones.gpt2 import GPT2, GPT2Settings
+from iclbench.backbones.positions import SinusoidalPositions
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
 
@@ -25,13 +28,14 @@ def test_the_papers_model_has_the_papers_parameters() -> None:
     assert GPT2(GPT2Settings(), TaskShape(x_dim=20, points=41)).parameter_count == 9_483_265
 
 
-@pytest.mark.parametrize("positions", ["none", "learned"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
 def test_lean_path_agrees_with_transformers_for_the_same_weights(positions: str) -> None:
     ours, batch = model(positions), points()
     theirs = transformers_gpt2(layers=3, width=64, heads=2, positions=24, init_std=0.2).eval()
     theirs.h.load_state_dict(ours.blocks.state_dict())
     theirs.ln_f.load_state_dict(ours.norm.state_dict())
-    theirs.wpe.weight.data = ours.positions.weight if positions == "learned" else torch.zeros_like(theirs.wpe.weight)
+    table = torch.zeros(24, 64) if positions == "none" else ours.positions(torch.arange(24))
+    theirs.wpe.weight.data = table
     with torch.no_grad():
         hidden = theirs(inputs_embeds=ours.read_in(batch)).last_hidden_state
         expected = ours.read_out(hidden[:, ::2])
@@ -59,7 +63,7 @@ def test_y_enters_through_the_first_column_of_the_read_in() -> None:
     assert torch.equal(tokens[:, ::2], ours.read_in.linear(batch.x))
 
 
-@pytest.mark.parametrize("positions", ["none", "learned"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
 def test_state_grown_point_by_point_answers_like_one_pass(positions: str) -> None:
     ours, batch = model(positions), points()
     with torch.no_grad():
@@ -71,7 +75,7 @@ def test_state_grown_point_by_point_answers_like_one_pass(positions: str) -> Non
             state = ours.update(state, batch.span(n, n + 1))
 
 
-@pytest.mark.parametrize("positions", ["none", "learned"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
 def test_forked_queries_equal_one_pass_per_query(positions: str) -> None:
     ours, batch = model(positions), points()
     queries = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(2))
@@ -87,6 +91,34 @@ def test_forked_queries_equal_one_pass_per_query(positions: str) -> None:
 def test_learned_positions_refuse_to_go_beyond_their_table() -> None:
     with pytest.raises(UsageError, match=r"end at 12 points.*positions=none"):
         model("learned").predict_next(points(count=13))
+
+
+def test_sinusoidal_positions_are_waves_of_geometric_lengths() -> None:
+    place, width = np.arange(30, dtype=float)[:, None], 8
+    angles = place / 30 ** (np.arange(0, width, 2) / width)
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], 1)
+    positions = SinusoidalPositions(width)
+    np.testing.assert_allclose(positions(torch.arange(30)).numpy(), expected, atol=1e-5)
+    np.testing.assert_array_equal(positions.between(3, 20, 2), positions(torch.arange(3, 20, 2)))
+    with pytest.raises(UsageError, match="even"):
+        SinusoidalPositions(7)
+
+
+def test_mlp_read_in_is_linear_relu_norm_linear_over_padded_outputs() -> None:
+    torch.manual_seed(0)
+    ours = GPT2(GPT2Settings(size="tiny", read_in="mlp"), TaskShape(x_dim=5, points=12))
+    batch, weights = points(), {name: t.detach().numpy() for name, t in ours.read_in.state_dict().items()}
+
+    def naive(values: torch.Tensor) -> np.ndarray:
+        hidden = np.maximum(values.numpy() @ weights["linear.weight"].T + weights["linear.bias"], 0)
+        centred = hidden - hidden.mean(-1, keepdims=True)
+        normed = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-5)
+        normed = normed * weights["rest.1.weight"] + weights["rest.1.bias"]
+        return normed @ weights["rest.2.weight"].T + weights["rest.2.bias"]
+
+    tokens = ours.read_in(batch).detach().numpy()
+    np.testing.assert_allclose(tokens[:, ::2], naive(batch.x), atol=1e-5)
+    np.testing.assert_allclose(tokens[:, 1::2], naive(torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)), atol=1e-5)
 
 
 def test_width_must_be_a_multiple_of_heads() -> None:

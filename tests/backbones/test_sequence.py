@@ -17,6 +17,7 @@ from iclbench.registry import BACKBONES
 SIZES = {
     "gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2},
     "gpt2-learned": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2, "positions": "learned"},
+    "gpt2-sinusoidal": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2, "positions": "sinusoidal"},
     "mamba": {"layers": 2, "width": 8, "state": 4},
     "s4": {"layers": 2, "width": 8, "state": 8},
     "s4d": {"layers": 2, "width": 8, "state": 8},
@@ -26,7 +27,7 @@ N = 23
 
 def model(name: str, points: int = N) -> SequenceBackbone:
     torch.manual_seed(0)
-    cls = BACKBONES.get(name.removesuffix("-learned"))
+    cls = BACKBONES.get(name.removesuffix("-learned").removesuffix("-sinusoidal"))
     return cls(cls.Settings(**SIZES[name]), TaskShape(x_dim=3, points=points)).eval()
 
 

@@ -13,6 +13,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "gpt2": [
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "max_points": 40},
+        {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "read_in": "mlp"},
     ],
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
