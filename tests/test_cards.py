@@ -81,9 +81,12 @@ def test_a_shipped_card_is_complete_and_its_family_accepts_it(name):
                 assert ramp.at(preset.train.steps - 1, end) == end, "the curriculum ends before training does"
     assert len(set(card.shifts)) == len(card.shifts)
     assert card.presets["smoke"].episodes == 64
-    assert card.presets["small"].episodes == 256
+    # The accuracy of a single answer varies more than an error does.
+    assert card.presets["small"].episodes == (256 if family.classes is None else 512)
     assert card.presets["paper"].episodes >= 1280
-    assert {"zero", "mean", "knn-3"} <= set(card.baselines)
+    assert set(card.evaluators) <= family.evaluators().keys()
+    if family.classes is None:
+        assert {"zero", "mean", "knn-3"} <= set(card.baselines)
     if card.question == "next":
         assert {"least-squares", "xgboost", "gd", "gd-plus-plus"} <= set(card.baselines)
         assert any(b.startswith("lasso") for b in card.baselines)
