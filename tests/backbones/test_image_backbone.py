@@ -1,0 +1,113 @@
+"""Backbones behind an image encoder: what they answer, what BatchNorm sees while training, and where encoders belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from iclbench.backbones.base import Backbone, BackboneSettings, EncoderName, TaskShape
+from iclbench.backbones.image_backbone import ImageBackbone, for_task
+from iclbench.backbones.image_encoder import ImageEncoder
+from iclbench.cards import Strict
+from iclbench.config import BackboneConfig
+from iclbench.contracts import example_episodes
+from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
+from iclbench.predictions import Categorical, Prediction
+from iclbench.registry import BACKBONES
+
+SIDE = 12
+SHAPE = TaskShape(
+    x_dim=SIDE * SIDE, points=6, classes=5, head="categorical", question="targets", x_shape=(SIDE, SIDE)
+)
+VECTORS = TaskShape(x_dim=3, points=6)
+SMALL = {"layers": 2, "width": 16, "heads": 2}
+
+
+def image_episodes(related: int = 0) -> Episodes:
+    return example_episodes(dim=SIDE * SIDE, points=6, targets=2, classes=5, related=related)
+
+
+def ours(name: str, shape: TaskShape = SHAPE, encoder: EncoderName | None = "resnet-64") -> Backbone:
+    torch.manual_seed(0)
+    known = BACKBONES.get(name).Settings.model_fields
+    settings = {key: value for key, value in SMALL.items() if key in known}
+    return BackboneConfig(name=name, settings=settings | ({"encoder": encoder} if encoder else {})).build(shape)
+
+
+@pytest.mark.parametrize("name", get_args(EncoderName))
+def test_every_encoder_has_the_width_in_its_name_and_takes_images_one_by_one(name: EncoderName) -> None:
+    encoder = ImageEncoder(name, (16, 13)).eval()
+    x = torch.rand(2, 3, 16 * 13)
+    features = encoder(x)
+    assert features.shape == (2, 3, encoder.features) and str(encoder.features) == name.partition("-")[2]
+    torch.testing.assert_close(encoder(x[1, 2]), features[1, 2], atol=1e-5, rtol=1e-5)
+
+
+def test_an_image_unfolds_row_by_row() -> None:
+    encoder, image = ImageEncoder("contours-64", (12, 15)), torch.rand(12, 15)
+    torch.testing.assert_close(encoder(image.flatten()), encoder.net(image[None])[0])
+
+
+@pytest.mark.parametrize("name", sorted(BACKBONES.entries))
+def test_of_a_batch_batchnorm_sees_every_image_once(name: str) -> None:
+    """Its running mean after one loss is that of all images together, queries included."""
+    model, episodes = ours(name, replace(SHAPE, related=2)).train(), image_episodes(related=2)
+    assert isinstance(model, ImageBackbone) and episodes.targets is not None and episodes.related is not None
+    model.loss(episodes, 0.0, torch.Generator().manual_seed(0))
+    stem = model.images.net.stem
+    images = [points.x.reshape(-1, SIDE, SIDE) for points in (episodes.context, episodes.targets, episodes.related)]
+    expected = stem[0](torch.cat(images)[:, None]).mean((0, 2, 3))
+    torch.testing.assert_close(stem[1].running_mean, 0.1 * expected)
+
+
+def test_the_loss_reaches_encoder_and_backbone() -> None:
+    model = ours("cmanp").train()
+    model.loss(image_episodes(), 0.0, torch.Generator().manual_seed(0))[0].backward()
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    assert grads["images.net.stem.0.weight"] is not None and grads["images.net.stem.0.weight"].abs().max() > 0
+    assert sum(len(group["params"]) for group in model.parameter_groups()) == len(grads)
+
+
+def test_a_state_holds_features_and_not_pixels() -> None:
+    model = ours("lbanp", encoder="contours-64").eval()
+    assert model.condition(image_episodes().context).context.x.shape[-1] == 64
+
+
+def test_an_encoder_on_vectors_is_an_error_that_says_so() -> None:
+    with pytest.raises(UsageError, match=r"backbone\.encoder=contours-64 is for tasks with images.*dimension 3"):
+        ours("mamba", VECTORS, "contours-64")
+    assert not isinstance(ours("mamba", VECTORS, None), ImageBackbone)
+
+
+def test_colour_images_and_other_sizes_are_refused() -> None:
+    with pytest.raises(UsageError, match="grey images"):
+        ImageEncoder("resnet-64", (3, 12, 12))
+    with pytest.raises(UsageError, match="100 pixels for a model of images of 12 x 12"):
+        ImageEncoder("resnet-64", (12, 12))(torch.rand(2, 100))
+
+
+class ReadsPixels(Backbone):
+    """A third party's, whose settings know nothing of encoders."""
+
+    Settings = Strict
+
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Prediction:
+        assert x_target.shape[-1] == self.shape.x_dim
+        return Categorical(x_target[..., :5])
+
+
+def test_a_backbone_without_the_setting_reads_pixels() -> None:
+    model = for_task(ReadsPixels, Strict(), SHAPE)
+    episodes = image_episodes()
+    assert isinstance(model, ReadsPixels) and episodes.targets is not None
+    model.predict_targets(episodes.context, episodes.targets.x)
+
+
+@pytest.mark.parametrize("name", sorted(BACKBONES.entries))
+def test_every_backbone_of_ours_has_the_setting(name: str) -> None:
+    assert issubclass(BACKBONES.get(name).Settings, BackboneSettings)
