@@ -1,8 +1,4 @@
-"""The frames behind a report: what was read, what is comparable, and one slice per task, preset and trained length.
-
-Numbers are comparable when they were scored on the same frozen prompts, whatever else has changed in the card. Where a
-folder holds several versions, the one with the most runs is shown and the others are named under "missing or failed".
-"""
+"""The frames behind a report: what was read, and one slice per task, preset and trained length."""
 
 from __future__ import annotations
 
@@ -15,19 +11,17 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.errors import UsageError
+from iclbench.report.comparable import comparable, name_variants, trained_with
 from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.formats import plural, slug
+from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
+from iclbench.report.formats import slug
 from iclbench.report.style import Look, looks
 
-# `points-N`, or another shift evaluated up to N examples.
-EXTRAPOLATION = r"(?:.+\+)?points-\d+"
 KINDS = ("oracle", "backbone", "baseline", "published")
 # What names a curve.
 _CURVE = ["evaluator", "metric", "shift", "kind", "contestant"]
 # What names a score of the question `targets`.
 _TARGETS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "axis_value"]
-# Evaluators whose rows are about the inside of a model or the tuning of a method, not answers to a question.
-PROBES = ("probe", "gamma_search")
 
 
 @dataclass(frozen=True)
@@ -131,14 +125,14 @@ class Slice:
         """Rows of learning curves."""
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].notna() & (v["status"] == "ok") & (v["kind"] != "published")]
-        return rows[~rows["evaluator"].isin(PROBES)]
+        return rows[~rows["evaluator"].isin(INSIDE)]
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
         """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves."""
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
-        rows = rows[~rows["evaluator"].isin(PROBES) & rows["n_related"].isna()]
+        rows = rows[~rows["evaluator"].isin(INSIDE) & rows["n_related"].isna()]
         return average(rows, _CURVE)
 
     @cached_property
@@ -169,10 +163,39 @@ class Slice:
         return None if found.empty else str(found.iloc[0])
 
     @cached_property
+    def test_lines(self) -> pd.DataFrame:
+        """Accuracy among the admitted labels run by run: on every test that a family has of its own and on fresh
+        sequences (evaluator `targets`), when trained and, with the step in `axis_value`, in training.
+
+        Columns evaluator, kind, contestant, run, axis, axis_value, value, low, high, runs, n_episodes.
+        """
+        v = self.rows
+        rows = v[(v["metric"] == HEADLINE) & ~v["evaluator"].isin(["next", *INSIDE]) & (v["shift"] == "none")]
+        rows = rows[(rows["axis"].isna() | rows["axis"].eq("train_step")) & (rows["status"] == "ok")]
+        keys = ["evaluator", "kind", "contestant", "run", "axis", "axis_value"]
+        return average(rows[rows["kind"] != "published"], keys)
+
+    @cached_property
+    def inside(self) -> pd.DataFrame:
+        """Rows of ranks and of learned representations, run by run."""
+        v = self.rows
+        return v[v["evaluator"].isin(["rank", "representation"]) & (v["status"] == "ok")]
+
+    @cached_property
     def examples(self) -> pd.DataFrame:
         """Points and predictions of the first few episodes of this slice's prompt sets."""
-        rows = _of(self.results.examples, self.task, self.preset)
-        return rows[rows["prompt_set"].isin(self.rows["prompt_set"].dropna())]
+        v = self.rows
+        return self._drawn(v[~v["evaluator"].isin(INSIDE)])
+
+    @cached_property
+    def features(self) -> pd.DataFrame:
+        """True features of inputs (role `function`) and those read off a learned representation (`predicted`)."""
+        v = self.rows
+        return self._drawn(v[v["evaluator"] == "representation"])
+
+    def _drawn(self, rows: pd.DataFrame) -> pd.DataFrame:
+        drawn = _of(self.results.examples, self.task, self.preset)
+        return drawn[drawn["prompt_set"].isin(rows["prompt_set"].dropna())]
 
     @cached_property
     def probes(self) -> pd.DataFrame:
@@ -213,72 +236,14 @@ def load(results: Path) -> Results:
     values, set_aside = comparable(name_variants(values))
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
     errors = EpisodeScores(_errors(results, problems), paired)
-    # Variants of one backbone go by their runs' names there too.
+    # Variants of one backbone have names of their own there too.
     names = values.drop_duplicates("run").set_index("run")["contestant"]
     examples = tables.read_all("examples", results, problems)
-    examples["contestant"] = examples["run"].map(names).fillna(examples["contestant"])
+    for table in (costs, examples):
+        table["contestant"] = table["run"].map(names).fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     return Results(values, costs, errors, examples, skipped_lines, set_aside)
-
-
-def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The rows on the most used prompt set of each task, preset and shift, and one line per group left out.
-
-    A prompt set is named after everything that the episodes depend on. The card's hash is no such name: it changes with
-    a note or with the size of a backbone that is added.
-    """
-    own = values["kind"] != "published"
-    # A probe has prompts of its own for each number of examples.
-    probed = values["evaluator"].isin(PROBES)
-    test = ("probe of n = " + values["n_context"].astype("string")).where(probed, "prompts")
-    # So have runs trained with different numbers of examples, unless they are all evaluated up to the same one.
-    alone = ~probed & ~values["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)
-    values = values.assign(test=test, length=trained_with(values).where(alone).fillna(0))
-    columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
-    rows = values[own & values["prompt_set"].notna()]
-    users = rows.groupby(columns)["run"].nunique().reset_index()
-    users = users.sort_values(["run", "prompt_set"], ascending=[False, True])
-    others = users[users.duplicated(columns[:-1])].sort_values(columns)
-    keep = pd.Series(True, index=values.index)
-    lines: list[str] = []
-    for other in others.to_dict("records"):
-        again = "evaluate" if other["test"] == "prompts" else "probe"
-        where = [other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts"]
-        left_out = f"{plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) left out"
-        lines.append(f"{' · '.join(where)}: {left_out}; {again} again")
-        dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
-        keep &= ~dropped.fillna(False).astype(bool)
-    return values[keep].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
-
-
-def name_variants(values: pd.DataFrame) -> pd.DataFrame:
-    """Runs of one backbone, trained with one number of examples, that share a seed are no repetitions of one another:
-    such a backbone's runs go by their own names, and nothing is averaged over them."""
-    backbone = values["kind"] == "backbone"
-    keys = ["task", "preset", "contestant"]
-    length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
-    runs = values.assign(length=length)[backbone & values["seed"].notna()]
-    runs = runs[[*keys, "length", "seed", "run"]].drop_duplicates()
-    varied = runs[runs.duplicated([*keys, "length", "seed"], keep=False)][keys].drop_duplicates()
-    named = values[keys].merge(varied.assign(varied=True), "left", keys)["varied"].notna().to_numpy()
-    return values.assign(contestant=values["contestant"].where(~(named & backbone), values["run"]))
-
-
-def trained_with(values: pd.DataFrame) -> pd.Series:
-    """For every row how many examples its run was trained with: where the run's in-distribution curve ends.
-
-    Baselines are not trained: they go with the backbones on the same prompts, if those agree. Missing where it is not
-    known or where all lengths share the row.
-    """
-    backbone = values["kind"] == "backbone"
-    curve = backbone & (values["shift"] == "none") & values["axis"].isna() & ~values["evaluator"].isin(PROBES)
-    keys = ["task", "preset", "run"]
-    of_run = values[curve].groupby(keys)["n_context"].max().rename("trained").reset_index()
-    found = values[[*keys, "prompt_set"]].merge(of_run, "left", keys).set_axis(values.index)
-    of_prompts = found[backbone].groupby("prompt_set")["trained"].agg(["min", "max"])
-    agreed = of_prompts["min"].where(of_prompts["min"] == of_prompts["max"])
-    return found["trained"].where(backbone, found["prompt_set"].map(agreed)).astype("Int64")
 
 
 def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

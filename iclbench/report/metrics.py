@@ -21,6 +21,10 @@ METRICS = {
     "covered_50": Metric("share of targets within the 50 % interval", lower_is_better=False),
     "covered_90": Metric("share of targets within the 90 % interval", lower_is_better=False),
     "accuracy": Metric("accuracy", lower_is_better=False),
+    "accuracy_within_choices": Metric("accuracy", lower_is_better=False),
+    "effective_rank": Metric("effective rank", lower_is_better=False, log=True),
+    "rank": Metric("numerical rank", lower_is_better=False, log=True),
+    "r_squared": Metric("R²", lower_is_better=False),
     "auc": Metric("area under the learning curve"),
     "score": Metric("score", lower_is_better=False),
 }

@@ -8,7 +8,8 @@ import pytest
 
 from iclbench import tables
 from iclbench.report.blocks import Figure, Table
-from iclbench.report.data import Results, load, trained_with
+from iclbench.report.comparable import trained_with
+from iclbench.report.data import Results, load
 from iclbench.report.sections import leaderboard, report
 
 FAR = 40

@@ -13,7 +13,7 @@ import pytest
 from iclbench import tables
 from iclbench.errors import IclbenchError, UsageError
 from iclbench.report import build
-from iclbench.report.data import name_variants
+from iclbench.report.comparable import name_variants
 from iclbench.report.page import background, columns, embedded
 from tests.report import synthetic
 

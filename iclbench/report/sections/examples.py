@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from iclbench.report.blocks import Block, Section
-from iclbench.report.data import EXTRAPOLATION, Slice
+from iclbench.report.comparable import EXTRAPOLATION
+from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import everyone, one_run, pixels, side_by_side
 from iclbench.report.figures import bands, images
 from iclbench.report.formats import slug

@@ -7,7 +7,9 @@ import re
 import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.data import EXTRAPOLATION, PROBES, Results, Slice
+from iclbench.report.comparable import EXTRAPOLATION
+from iclbench.report.data import Results, Slice
+from iclbench.report.evaluators import INSIDE
 
 _UNREADABLE = "Files that were skipped because they could not be read as tables (they are left as they are):"
 
@@ -53,7 +55,8 @@ def _failed(results: Results) -> Table | None:
 
 def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     """Backbones and baselines of this task without rows where others have some; failed cells are not gaps."""
-    evaluated = task.rows[~task.rows["evaluator"].isin(["train", *PROBES]) & (task.rows["kind"] != "published")]
+    in_training = task.rows["axis"].eq("train_step").fillna(False).astype(bool)
+    evaluated = task.rows[~in_training & ~task.rows["evaluator"].isin(INSIDE) & (task.rows["kind"] != "published")]
     tried = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
     shifts = sorted({str(shift) for _, shift in tried})
     # A baseline that only stands beside a probe (GD++ with a gamma of its own) is not meant to be evaluated.

@@ -8,7 +8,8 @@ from functools import partial
 import pandas as pd
 
 from iclbench.report.blocks import Column, Section, Table, Text
-from iclbench.report.data import PROBES, Results
+from iclbench.report.data import Results
+from iclbench.report.evaluators import HEADLINE, INSIDE
 from iclbench.report.formats import Number, fixed
 from iclbench.report.target_scores import overall
 
@@ -21,6 +22,13 @@ _SCORE = (
     "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, without "
     "one, the best baseline. 0 is as good as always predicting zero, 1 as good as that best."
 )
+_ACCURACY = (
+    "Accuracy: the share of sequences whose query gets the right label among the admitted ones, which are the two of "
+    "the sequence for the tests of ICL and all training labels for those of IWL; higher is better. Guessing gets 1/2 "
+    "of the former."
+)
+# Metrics of classification.
+_OF_CLASSES = (HEADLINE, "accuracy", "cross_entropy")
 
 
 def section(results: Results) -> Section:
@@ -31,27 +39,33 @@ def section(results: Results) -> Section:
 def reading(results: Results) -> Text:
     """How to read the numbers, with the normaliser and the interval spelt out."""
     v = results.rows
-    own = v[(v["shift"] == "none") & ~v["evaluator"].isin(PROBES) & v["axis"].isna()]
+    own = v[(v["shift"] == "none") & ~v["evaluator"].isin(INSIDE) & v["axis"].isna()]
     episodes = sorted(int(n) for n in own["n_episodes"].dropna().unique())
     counted = (
         f"{episodes[0]:,}" if len(episodes) == 1 else f"{episodes[0]:,} to {episodes[-1]:,}" if episodes else "all"
     )
     asked = own[own["kind"] != "published"]
-    of_targets = asked["evaluator"].eq("targets") & asked["n_related"].notna()
-    of_next = asked.empty or not of_targets.all()
-    question = {
-        (True, False): "predicts each output from the examples before it",
-        (False, True): "predicts a set of targets from one context",
-        (True, True): "predicts each output from the examples before it, or a set of targets from one context",
-    }[of_next, bool(of_targets.any())]
-    items = [
-        "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
-        f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better.",
+    of_classes = asked["evaluator"].ne("next") & asked["metric"].isin(_OF_CLASSES)
+    of_targets = asked["evaluator"].eq("targets") & asked["n_related"].notna() & ~of_classes
+    of_next = asked.empty or not (of_targets | of_classes).all()
+    questions = (
+        ("each output from the examples before it", of_next),
+        ("a set of targets from one context", of_targets.any()),
+        ("the class of a query from labelled examples", of_classes.any()),
+    )
+    question = "predicts " + ", or ".join(words for words, is_asked in questions if is_asked)
+    items = [_LIKELIHOOD] if of_targets.any() else []
+    if of_classes.any():
+        items.append(_ACCURACY)
+    if of_next or of_targets.any():
+        items.append(
+            "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
+            f"training distribution ({normalisers(results)}). Always predicting zero scores about 1; lower is better."
+        )
+    items.append(
         f"Value and interval: the mean over {counted} episodes and its 95 % bootstrap interval over episodes. With "
-        "several seeds of a backbone: the mean over seeds, and an interval from the lowest to the highest end.",
-    ]
-    if of_targets.any():
-        items.insert(0, _LIKELIHOOD)
+        "several seeds of a backbone: the mean over seeds, and an interval from the lowest to the highest end."
+    )
     if of_next:
         items.append(_SCORE)
     return Text(f"How to read this. Every contestant meets the same frozen prompts and {question}.", tuple(items))

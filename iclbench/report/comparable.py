@@ -1,0 +1,134 @@
+"""Which rows may stand beside each other, and which runs are repetitions of one another.
+
+Numbers are comparable when they were scored on the same frozen prompts, whatever else has changed in the card. Runs
+are repetitions (seeds) of one contestant when what was trained differs in nothing but the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import pandas as pd
+
+from iclbench.report.evaluators import INSIDE, PROBES, is_test
+from iclbench.report.formats import plural
+
+# `points-N`, or another shift evaluated up to N examples.
+EXTRAPOLATION = r"(?:.+\+)?points-\d+"
+
+
+def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The rows on the most used prompt set of each task, preset, shift and test, and one line per group left out.
+
+    A prompt set is named after everything that the episodes depend on. The card's hash is no such name: it changes with
+    a note or with the size of a backbone that is added.
+    """
+    own = values["kind"] != "published"
+    probed = values["evaluator"].isin(INSIDE)
+    # Runs trained with different numbers of examples differ in their prompts too, unless they are all evaluated up to
+    # the same one.
+    alone = ~probed & ~values["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)
+    values = values.assign(test=_tests(values), length=trained_with(values).where(alone).fillna(0))
+    columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
+    rows = values[own & values["prompt_set"].notna()]
+    users = rows.groupby(columns)["run"].nunique().reset_index()
+    users = users.sort_values(["run", "prompt_set"], ascending=[False, True])
+    others = users[users.duplicated(columns[:-1])].sort_values(columns)
+    keep = pd.Series(True, index=values.index)
+    lines: list[str] = []
+    for other in others.to_dict("records"):
+        where = [other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts"]
+        left_out = f"{plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) left out"
+        dropped = own & (values[columns] == pd.Series(other)[columns]).all(axis=1)
+        again = _again(values[dropped.fillna(False).astype(bool)])
+        lines.append(f"{' · '.join(where)}: {left_out}; {again} again")
+        keep &= ~dropped.fillna(False).astype(bool)
+    return values[keep].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
+
+
+def _tests(values: pd.DataFrame) -> pd.Series:
+    """What has prompts of its own at one shift: a probe, for each number of examples; each test of a family; and both
+    once more where they are asked in training."""
+    names = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
+    probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
+    names = names.where(~values["evaluator"].isin(INSIDE), probes + " of n = " + values["n_context"].astype("string"))
+    names = names.fillna(values["evaluator"])
+    return names.where(values["axis"].ne("train_step").fillna(True).astype(bool), names + " in training")
+
+
+def _again(rows: pd.DataFrame) -> str:
+    """What repeats these rows: to evaluate, to probe or to train."""
+    if rows["evaluator"].isin(INSIDE).any():
+        return "probe"
+    return "train" if rows["axis"].eq("train_step").any() else "evaluate"
+
+
+def name_variants(values: pd.DataFrame) -> pd.DataFrame:
+    """A contestant is what was trained, whatever the seed: where the runs of a backbone, trained with one number of
+    examples, differ in anything else (column `variant`), each variant gets a name of its own.
+
+    Runs that share variant and seed, or of which only the seed is known (tables without `variant`) and shared, are no
+    repetitions of one another: they go by their own names, and nothing is averaged over them.
+    """
+    if "variant" not in values:
+        values = values.assign(variant=pd.Series(pd.NA, index=values.index, dtype="string"))
+    keys = ["task", "preset", "contestant"]
+    known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
+    length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
+    runs = values.assign(length=length, variant=known)[values["kind"].eq("backbone") & values["seed"].notna()]
+    runs = runs[[*keys, "length", "variant", "seed", "run"]].drop_duplicates()
+    several = runs.groupby([*keys, "length"])["variant"].transform("nunique").gt(1)
+    varied = runs[several][keys].drop_duplicates()
+    twice = runs[runs.duplicated([*keys, "length", "variant", "seed"], keep=False)]
+    names: dict[tuple[str, str, str], str] = {}
+    for (task, preset, _), own in runs.merge(varied, on=keys).groupby(keys):
+        labels = _labels(str(task), str(preset), own)
+        names |= {(str(task), str(preset), run): name for run, name in labels.items()}
+    same = runs.merge(twice[[*keys, "variant"]].drop_duplicates(), on=[*keys, "variant"])
+    names |= {(row["task"], row["preset"], row["run"]): row["run"] for row in same.to_dict("records")}
+    if not names:
+        return values
+    named = pd.Series(zip(values["task"], values["preset"], values["run"], strict=True), index=values.index).map(names)
+    return values.assign(contestant=named.astype("string").fillna(values["contestant"]))
+
+
+def _labels(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
+    """For every run of a varied backbone the name of its variant; two that would share one carry their hashes."""
+    labels = {
+        str(variant): label(own["run"].tolist(), own["seed"].tolist(), task, preset)
+        for variant, own in runs.groupby("variant")
+    }
+    shared = {name for name in labels.values() if list(labels.values()).count(name) > 1}
+    labels = {v: f"{name} ({v[:4] or 'unknown'})" if name in shared else name for v, name in labels.items()}
+    return {str(run): labels[str(v)] for run, v in zip(runs["run"], runs["variant"], strict=True)}
+
+
+def label(runs: Sequence[str], seeds: Sequence[int], task: str, preset: str) -> str:
+    """The name of a variant: what its runs' names share, without task, preset and seed, which stand elsewhere.
+
+    >>> label(["bursty-coqe-noise-5-small-s0", "bursty-coqe-noise-5-small-s12"], [0, 12], "bursty", "small")
+    'coqe-noise-5'
+    >>> label(["mine-s1"], [1], "bursty", "small"), label(["left", "right"], [0, 1], "bursty", "small")
+    ('mine', 'left')
+    """
+    seedless = [run.removesuffix(f"-s{seed}") for run, seed in zip(runs, seeds, strict=True)]
+    parts = zip(*(name.split("-") for name in seedless), strict=False)
+    common = "-".join(part[0] for part in takewhile(lambda part: len(set(part)) == 1, parts))
+    return common.removeprefix(f"{task}-").removesuffix(f"-{preset}") or min(runs)
+
+
+def trained_with(values: pd.DataFrame) -> pd.Series:
+    """For every row how many examples its run was trained with: where the run's in-distribution curve ends.
+
+    Baselines are not trained: they go with the backbones on the same prompts, if those agree. Missing where it is not
+    known or where all lengths share the row.
+    """
+    backbone = values["kind"] == "backbone"
+    curve = backbone & (values["shift"] == "none") & values["axis"].isna() & ~values["evaluator"].isin(INSIDE)
+    keys = ["task", "preset", "run"]
+    of_run = values[curve].groupby(keys)["n_context"].max().rename("trained").reset_index()
+    found = values[[*keys, "prompt_set"]].merge(of_run, "left", keys).set_axis(values.index)
+    of_prompts = found[backbone].groupby("prompt_set")["trained"].agg(["min", "max"])
+    agreed = of_prompts["min"].where(of_prompts["min"] == of_prompts["max"])
+    return found["trained"].where(backbone, found["prompt_set"].map(agreed)).astype("Int64")
