@@ -133,6 +133,9 @@ BACKBONES = Registry(
     "backbone",
     {
         "gpt2": Entry("iclbench.backbones.gpt2:GPT2", "causal Transformer (Radford et al. 2019; Garg et al. 2022)"),
+        "transformer": Entry(
+            "iclbench.backbones.transformer:Transformer", "causal, sinusoidal positions (Chan et al. 2022)"
+        ),
         "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
         "s4": Entry("iclbench.backbones.s4:S4", "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)"),
         "s4d": Entry("iclbench.backbones.s4:S4D", "diagonal state spaces (Gu et al. 2022)"),
@@ -160,6 +163,9 @@ ESTIMATORS = Registry(
         ),
         "lasso": Entry("iclbench.estimators.lasso:Lasso", "exact Lasso by homotopy"),
         "knn": Entry("iclbench.estimators.knn:NearestNeighbours", "mean of the k nearest"),
+        "pixel-1nn": Entry("iclbench.estimators.classifiers:PixelNearestNeighbour", "label of the nearest image"),
+        "nearest-class-mean": Entry("iclbench.estimators.classifiers:NearestClassMean", "label of the nearest mean"),
+        "majority": Entry("iclbench.estimators.classifiers:Majority", "most frequent label"),
         "averaging": Entry("iclbench.estimators.averaging:Averaging", "w = mean of x·y"),
         "mlp": Entry("iclbench.estimators.mlp:TwoLayerNetwork", "two-layer network trained by Adam"),
         "decision-tree": Entry("iclbench.estimators.trees:GreedyTree", "greedy regression tree"),

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.feature_read_in import FeatureReadIn
 from iclbench.backbones.prompt import Marks, Prompt
 from iclbench.episodes import Points, take
 from iclbench.predictions import Prediction
@@ -71,7 +72,7 @@ class SequenceBackbone(Backbone, abstract=True):
 
     def __init__(self, settings: Any, shape: TaskShape, width: int) -> None:
         super().__init__(settings, shape)
-        self.read_in = PairReadIn(shape, width)
+        self.read_in: PairReadIn | FeatureReadIn = PairReadIn(shape, width)
         self.read_out = nn.Linear(width, shape.raw_dim)
         self.uses_related = shape.related > 0
         self.marks = Marks(width) if self.uses_related else None

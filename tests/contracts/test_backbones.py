@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.image_backbone import for_task
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
 from iclbench.errors import UsageError
 from iclbench.registry import BACKBONES
@@ -15,6 +16,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "max_points": 40},
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "read_in": "mlp"},
     ],
+    "transformer": [{"layers": 2, "width": 16, "heads": 2}],
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
     "s4d": [{"layers": 2, "width": 8, "state": 8}],
@@ -32,6 +34,19 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "coupling": "direct"},
     ],
 }
+
+
+# Height and width of the smallest images.
+SIDE = 12
+
+
+def build_on_images(name: str, encoder: str) -> Backbone:
+    cls = BACKBONES.get(name)
+    torch.manual_seed(0)
+    shape = TaskShape(
+        x_dim=SIDE * SIDE, points=12, classes=5, x_shape=(SIDE, SIDE), head="categorical", question="targets"
+    )
+    return for_task(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape).eval()
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
@@ -69,3 +84,20 @@ def test_contract(name: str, settings: dict[str, object], head: str, related: in
     classes = 5 if head == "categorical" else None
     episodes = example_episodes(points=7, outputs=2, classes=classes, related=related)
     contract.check(backbone, episodes, Tolerance(2e-5, 1e-4))
+
+
+# Every backbone behind the cheap encoder, a causal one and a set model behind a residual network too.
+IMAGE_CASES = [
+    *((name, "contours-64") for name in BACKBONES.names() if "categorical" in BACKBONES.get(name).heads),
+    ("transformer", "resnet-64"),
+    ("cmanp", "resnet-64"),
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
+@pytest.mark.parametrize(("name", "encoder"), IMAGE_CASES)
+def test_contract_on_images(name: str, encoder: str, contract: Contract) -> None:
+    backbone = build_on_images(name, encoder)
+    if not contract.applies(backbone):
+        pytest.skip("not about this kind of predictor")
+    contract.check(backbone, example_episodes(dim=SIDE * SIDE, points=7, classes=5), Tolerance(2e-5, 1e-4))

@@ -1,0 +1,46 @@
+"""The Transformer of Chan et al. 2022 ("Data distributional properties drive emergent in-context learning"): a residual
+network on images, embedded labels, sinusoidal positions, twelve causal pre-norm layers with eight heads at width 64 and
+GELU at four times the width, a linear head to all classes. It is the baseline of CoQE's classification, too.
+
+Layers are those of `gpt2`, whose projections back to the residual stream start smaller than Chan et al.'s by
+1/sqrt(2 L). Between tokens and layers stands a linear read-in, as in CoQE's implementation, and positions are added
+after it. On tasks with vectors it is a GPT-2 with these sizes and positions.
+"""
+
+from __future__ import annotations
+
+from iclbench.backbones.base import BackboneSettings, TaskShape
+from iclbench.backbones.causal_transformer import CausalTransformer
+from iclbench.backbones.feature_read_in import FeatureReadIn
+from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.cards import PositiveFloat, PositiveInt
+
+
+class TransformerSettings(BackboneSettings):
+    """Sizes of Chan et al.; `init_std`, the standard deviation of the layers' initial weights, is 1/sqrt(width) by
+    default, as theirs."""
+
+    layers: PositiveInt = 12
+    width: PositiveInt = 64
+    heads: PositiveInt = 8
+    init_std: PositiveFloat | None = None
+
+
+class Transformer(CausalTransformer, SequenceBackbone):
+    """Causal Transformer with sinusoidal positions."""
+
+    Settings = TransformerSettings
+
+    def __init__(self, settings: TransformerSettings, shape: TaskShape) -> None:
+        width = settings.width
+        super().__init__(settings, shape, width)
+        if shape.encoded and shape.classes is not None:
+            self.read_in = FeatureReadIn(shape.x_dim, shape.classes, width)
+        self.build(
+            layers=settings.layers,
+            width=width,
+            heads=settings.heads,
+            points=shape.points,
+            positions="sinusoidal",
+            init_std=settings.init_std or width**-0.5,
+        )
