@@ -95,7 +95,8 @@ class Curriculum(Strict):
 class TrainSettings(Strict):
     """Everything the training loop needs to know besides the task and the backbone.
 
-    Every `evaluate_every` steps, and after the last, the model is put to the evaluators of the card (0: never).
+    Every `evaluate_every` steps, and after the last, the model is put to `evaluators` (0: never); none named: to all
+    those of the card.
     """
 
     steps: PositiveInt
@@ -111,6 +112,7 @@ class TrainSettings(Strict):
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     evaluate_every: Annotated[int, Field(ge=0)] = 0
+    evaluators: list[str] = []
     checkpoint_every: PositiveInt = 1000
     log_every: PositiveInt = 100
 

@@ -41,6 +41,8 @@ _PRESET_KEYS = ("points", "episodes")
 _CARD_KEYS = ("head", "floor", "components")
 # What of a task matters for training; the rest says how it is evaluated.
 _TRAINED_TASK_KEYS = ("name", "family", "parameters", "question", "points", *_CARD_KEYS)
+# What of training only says how often it is looked at.
+_OBSERVING_TRAIN_KEYS = ("evaluate_every", "evaluators", "checkpoint_every", "log_every")
 
 
 def family_class(name: str) -> type[Family]:
@@ -95,7 +97,23 @@ class TaskConfig(Strict):
         if (family.classes is None) == (self.head == "categorical"):
             kind = "regression" if family.classes is None else "classification"
             raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
+        self.tests(family, self.evaluators)
         return family
+
+    def tests(self, family: Family, asked: Sequence[str]) -> list[str]:
+        """The evaluators of these names, in either spelling, as the family spells them.
+
+        Raises:
+            UnknownNameError: the family has none of this name.
+            UsageError: they ask for targets, and this task does not.
+        """
+        known = {canonical(name): name for name in family.evaluators()}
+        for name in asked:
+            if canonical(name) not in known:
+                raise UnknownNameError("evaluator", name, known.values(), hint=f"(of task '{self.name}')")
+        if asked and self.question != "targets":
+            raise UsageError(f"task '{self.name}': evaluators ask for targets; write question = \"targets\"")
+        return list(dict.fromkeys(known[canonical(name)] for name in asked))
 
 
 class BackboneConfig(Strict):
@@ -127,6 +145,13 @@ class RunConfig(Strict):
     def trained(self) -> dict[str, Any]:
         """What the weights depend on."""
         return trained_part(self.dump())
+
+    @property
+    def variant(self) -> str:
+        """Hash of what was trained but for the seed: the same for runs that differ in nothing else."""
+        part = {key: value for key, value in self.trained.items() if key != "seed"}
+        part["train"] = {key: value for key, value in part["train"].items() if key not in _OBSERVING_TRAIN_KEYS}
+        return content_hash(part, 8)
 
     def dump(self) -> dict[str, Any]:
         """Plain values for TOML, which has no null."""
@@ -245,6 +270,8 @@ def resolve_run(
     settings = validate(settings_class, given, "-o backbone")
     train = _merge(chosen.train.model_dump(mode="json", exclude_none=True), chosen.train_for.get(name, {}))
     validate(TrainSettings, train, f"task '{frozen.name}': train_for.{name}")
+    training = validate(TrainSettings, _merge(train, tables.get("train", {})), "-o train")
+    _check_monitored(frozen, training)
     return validate(
         RunConfig,
         {
@@ -252,10 +279,20 @@ def resolve_run(
             "seed": seed,
             "task": frozen,
             "backbone": {"name": name, "settings": settings.model_dump(mode="json", exclude_none=True)},
-            "train": validate(TrainSettings, _merge(train, tables.get("train", {})), "-o train"),
+            "train": training,
         },
         "run",
     )
+
+
+def _check_monitored(task: TaskConfig, train: TrainSettings) -> None:
+    """Raise `UsageError` unless what training is to be evaluated on is on the card."""
+    for name in train.evaluators:
+        if name not in task.evaluators:
+            where = f"(in train.evaluators; those of the card of task '{task.name}')"
+            raise UnknownNameError("evaluator", name, task.evaluators, hint=where)
+    if train.evaluate_every and not task.evaluators:
+        raise UsageError(f"train.evaluate_every: the card of task '{task.name}' names no evaluators; leave it at 0")
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -34,6 +34,11 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "kind": ("string", False, "backbone, baseline, oracle or published"),
     "preset": ("string", False, "smoke, small or paper"),
     "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
+    "variant": (
+        "string",
+        True,
+        "hash of what was trained but for the seed: the same for runs that differ in nothing else; backbones only",
+    ),
     "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
     "evaluator": ("string", False, "question or test: next, targets, icl, iwl, probe, gamma_search, train, ..."),
     "axis": (
@@ -45,7 +50,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "axis_value": ("Float64", True, "that coordinate"),
     "n_context": ("Int64", True, "context points the prediction was conditioned on"),
     "n_related": ("Int64", True, "related datasets"),
-    "metric": ("string", False, "squared_error, log_likelihood, covered_50, gap, accuracy, loss, auc, score, ..."),
+    "metric": ("string", False, "squared_error, log_likelihood, accuracy_within_choices, loss, auc, score, ..."),
     "value": ("Float64", True, "mean over episodes, divided by the normaliser; missing when the cell failed"),
     "low": ("Float64", True, "lower end of the interval"),
     "high": ("Float64", True, "upper end of the interval"),

@@ -37,6 +37,10 @@ def evaluate(
             help="Also evaluate under this shift, as SHIFT+points-N up to N examples; 'all': every one of the card.",
         ),
     ] = None,
+    evaluator: Annotated[
+        list[str] | None,
+        typer.Option("--evaluator", help="Only these tests of the family (icl, iwl, ...) instead of the card's."),
+    ] = None,
     baseline: Annotated[
         list[str] | None, typer.Option("--baseline", help="Only these baselines instead of the card's.")
     ] = None,
@@ -59,8 +63,8 @@ def evaluate(
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN go together")
-    if csv is not None and (shift or extrapolate is not None):
-        raise UsageError("--csv evaluates on your table as it is; drop --shift and --extrapolate")
+    if csv is not None and (shift or evaluator or extrapolate is not None):
+        raise UsageError("--csv evaluates on your table as it is; drop --shift, --evaluator and --extrapolate")
     runs = chosen_runs(results, run)
     for name in baseline or []:
         load_baseline(name)  # a mistyped name fails before anything is computed
@@ -73,7 +77,17 @@ def evaluate(
         try:
             own_table = _own_table(each, csv, target) if csv is not None and target is not None else None
             failed += evaluate_run(
-                results, each, shift or [], extrapolate, chosen, seed, data_dir, own_table, baseline, evaluated
+                results,
+                each,
+                shift or [],
+                extrapolate,
+                chosen,
+                seed,
+                data_dir,
+                own_table,
+                baseline,
+                evaluated,
+                evaluator,
             )
         except UsageError as error:
             if run and len(runs) == 1:
@@ -89,22 +103,25 @@ def evaluate(
 def evaluate_run(  # type: ignore[no-untyped-def]
     results: Path, run: Run, shift: list[str], extrapolate: int | str | None, device: str, seed: int = 0,
     data_dir: Path | None = None, own_table=None, baseline: list[str] | None = None, evaluated: list[str] | None = None,
+    evaluator: list[str] | None = None,
 ) -> int:  # fmt: skip
     """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets."""
     from iclbench.cli.terminal import say, step_bar
     from iclbench.evaluation.evaluate import evaluate as run_evaluation
-    from iclbench.evaluation.evaluate import shifts_of
+    from iclbench.evaluation.evaluate import evaluators_of, shifts_of
 
     beyond = None if extrapolate is None else _examples(str(extrapolate), run.config.task.points)
     shifts = shifts_of(run, shift, beyond)
     task, family = own_table or (run.config.task, None)
+    tests = [] if own_table else evaluators_of(run, evaluator or [])
     size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
     failed = done = 0
-    with step_bar(f"evaluate {run.name}", len(shifts) * (1 + size)) as update:
+    with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (1 + size)) as update:
         for cell in run_evaluation(
             results,
             run,
             shifts,
+            tests,
             seed=seed,
             device=device,
             data_dir=data_dir,
@@ -113,7 +130,7 @@ def evaluate_run(  # type: ignore[no-untyped-def]
             baseline_names=baseline,
         ):
             done += 1
-            update(done, f"{cell.prompts.shift}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
+            update(done, f"{cell.prompts.put}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
             if evaluated is not None and cell.prompts.id not in evaluated:
                 evaluated.append(cell.prompts.id)
             if cell.reason:
@@ -159,6 +176,7 @@ def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
         "baselines": list(_TABLE_BASELINES),
         "oracles": [],
         "shifts": [],
+        "evaluators": [],
         "published": [],
     }
     return trained.model_copy(update=frozen), family

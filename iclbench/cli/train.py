@@ -47,10 +47,16 @@ def train(
 
 
 def train_run(run, device: str, threads: int, data_dir: Path | None, label: str | None = None) -> None:  # type: ignore[no-untyped-def]
-    """Train a run with a progress bar."""
+    """Train a run with a progress bar, which also shows the accuracies of the last evaluation."""
     from iclbench.cli.terminal import step_bar
     from iclbench.training.loop import Device as Place
     from iclbench.training.loop import train as run_training
 
     with step_bar(label or run.name, run.config.train.steps) as update:
-        run_training(run, Place(device, threads), lambda step, loss: update(step, f"loss {loss:.4f}"), data_dir)
+        last: dict[str, float] = {}
+
+        def report(step: int, loss: float) -> None:
+            found = [f"{name} {accuracy:.2f}" for name, accuracy in last.items()]
+            update(step, " ".join([f"loss {loss:.4f}", *found]))
+
+        run_training(run, Place(device, threads), report, data_dir, last.update)

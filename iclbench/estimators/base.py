@@ -19,7 +19,7 @@ from torch import Tensor
 from iclbench.cards import Strict
 from iclbench.episodes import Points
 from iclbench.errors import UsageError
-from iclbench.predictions import Point
+from iclbench.predictions import Point, Prediction
 from iclbench.predictor import Predictor
 
 
@@ -32,27 +32,29 @@ class TaskFacts:
         hidden_width: width of the task's own networks.
         family: the family itself; only its oracles may ask it.
         shift: the change of the distribution that is evaluated.
+        classes: number of classes, None for regression.
     """
 
     noise_to_signal: float = 0.0
     hidden_width: int = 100
     family: Any = None
     shift: str = "none"
+    classes: int | None = None
 
 
 class NoSettings(Strict):
     """An estimator that has nothing to set."""
 
 
-class Estimator(Predictor, abstract=True):
-    """A classical method. The answer from an empty context is 0.
+class FittedPredictor(Predictor, abstract=True):
+    """A classical method, of numbers or of class labels.
 
     Attributes:
         Settings: what a baseline card may set.
         costly: whether it is fitted prefix by prefix, so that small presets ask it on a geometric grid of prefixes
             only.
         dtype: what it computes in; None: whatever the points are in.
-        episodes_at_once: episodes per call of `answer`, which bounds memory and keeps the arrays in the cache.
+        episodes_at_once: episodes fitted together, which bounds memory and keeps the arrays in the cache.
     """
 
     Settings: ClassVar[type[Strict]] = NoSettings
@@ -64,6 +66,42 @@ class Estimator(Predictor, abstract=True):
         self.settings: Any = self.Settings() if settings is None else settings
         self.facts = facts or TaskFacts()
         self.seed = seed
+
+    @abstractmethod
+    def _ask(
+        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+    ) -> Prediction:
+        """Answers `(B, P, Q)` of P fits per episode, on its first `lengths[:, p]` valid points; `full` says that none
+        is masked, and then all episodes share one row of lengths."""
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "B N Dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        queries = points.x if x_query is None else x_query
+        full = bool(points.mask.all())
+        lengths = torch.arange(points.count, device=points.x.device).unsqueeze(0)
+        if not full:
+            lengths = points.mask.cumsum(1) - points.mask.long()
+        if prefixes is not None:
+            asked = torch.as_tensor(prefixes, dtype=torch.long, device=points.x.device)
+            queries, lengths = queries[:, asked], lengths[:, asked]
+        return self._ask(points, full, lengths, queries.unsqueeze(2)).map(lambda t: t.squeeze(2))
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> Prediction:
+        full = bool(context.mask.all())
+        lengths = context.counts[:1] if full else context.counts
+        return self._ask(context, full, lengths.unsqueeze(1), x_target.unsqueeze(1)).map(lambda t: t.squeeze(1))
+
+
+class Estimator(FittedPredictor, abstract=True):
+    """A method that predicts numbers. The answer from an empty context is 0."""
 
     @abstractmethod
     def answer(
@@ -79,50 +117,22 @@ class Estimator(Predictor, abstract=True):
         does not matter.
         """
 
-    def predict_next(
-        self,
-        points: Points,
-        related: Points | None = None,
-        *,
-        x_query: Float[Tensor, "B N Dx"] | None = None,
-        prefixes: Sequence[int] | None = None,
-    ) -> Point:
-        queries = points.x if x_query is None else x_query
-        full = bool(points.mask.all())
-        lengths = torch.arange(points.count, device=points.x.device).unsqueeze(0)
-        if not full:
-            lengths = points.mask.cumsum(1) - points.mask.long()
-        if prefixes is not None:
-            asked = torch.as_tensor(prefixes, dtype=torch.long, device=points.x.device)
-            queries, lengths = queries[:, asked], lengths[:, asked]
-        return Point(self._ask(points, full, lengths, queries.unsqueeze(2)).squeeze(2))
-
-    def predict_targets(
-        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
-    ) -> Point:
-        full = bool(context.mask.all())
-        lengths = context.counts[:1] if full else context.counts
-        return Point(self._ask(context, full, lengths.unsqueeze(1), x_target.unsqueeze(1)).squeeze(1))
-
     def _ask(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
-    ) -> Float[Tensor, "B P Q Dy"]:
+    ) -> Point:
         if not points.y.is_floating_point():
             raise UsageError(f"{type(self).__name__} predicts numbers; this task asks for class labels")
         mean = points.y.new_zeros(*queries.shape[:3], points.y.shape[-1])
         if points.count == 0 or mean.numel() == 0:
-            return mean
-        if not full:
-            points, _ = points.compact()
-            absent = ~points.mask.unsqueeze(-1)
-            points = Points(points.x.masked_fill(absent, 0), points.y.masked_fill(absent, 0), points.mask)
+            return Point(mean)
+        points = points if full else leading(points)
         dtype = self.dtype or points.y.dtype
         x, y, queries = points.x.to(dtype), points.y.to(dtype), queries.to(dtype)
-        for part in _slices(len(points), self.episodes_at_once):
+        for part in slices(len(points), self.episodes_at_once):
             asked = lengths if full else lengths[part]
             for output in range(y.shape[-1]):
                 mean[part, ..., output] = self.answer(x[part], y[part, :, output], asked, queries[part])
-        return mean.masked_fill_((lengths == 0)[..., None, None], 0)
+        return Point(mean.masked_fill_((lengths == 0)[..., None, None], 0))
 
 
 class LinearEstimator(Estimator, abstract=True):
@@ -151,5 +161,13 @@ def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) ->
     return fitted[torch.arange(len(fitted), device=fitted.device).unsqueeze(1), index]
 
 
-def _slices(total: int, size: int) -> Iterator[slice]:
+def leading(points: Points) -> Points:
+    """The valid points of every episode first, zeros in the place of the others."""
+    points, _ = points.compact()
+    there = points.mask
+    absent = ~there.reshape(*there.shape, *[1] * (points.y.dim() - 2))
+    return Points(points.x.masked_fill(~there.unsqueeze(-1), 0), points.y.masked_fill(absent, 0), there)
+
+
+def slices(total: int, size: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, total, size))

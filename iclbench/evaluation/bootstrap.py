@@ -25,14 +25,37 @@ def bootstrap_interval(
         Lower and upper ends, `(positions,)` each; NaN where nothing was scored.
     """
     episodes = errors.shape[0]
-    picks = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
-    picks += episodes * np.arange(resamples)[:, None]
-    counts = np.bincount(picks.ravel(), minlength=resamples * episodes).reshape(resamples, episodes).astype(np.float64)
+    counts = resampled_counts(episodes, seed, resamples)
     there = np.isfinite(errors)
     sums = counts @ np.where(there, errors, 0.0)
     weights = np.full_like(sums, episodes) if there.all() else counts @ there
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(weights > 0, sums / weights, np.nan)
+    return percentiles(means, level)
+
+
+def resampled_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
+    """How often each episode is drawn, `(resamples, episodes)`."""
+    picks = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
+    picks += episodes * np.arange(resamples)[:, None]
+    counts = np.bincount(picks.ravel(), minlength=resamples * episodes)
+    return counts.reshape(resamples, episodes).astype(np.float64)
+
+
+def percentiles(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the central interval over resamples, `(resamples, positions)`, of every position."""
     tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
     return low, high
+
+
+def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
+    """Columns `value`, `low`, `high` and `n_episodes` of a table: mean and interval of every column of
+    `(episodes, columns)`."""
+    low, high = bootstrap_interval(scores, seed)
+    counts = np.isfinite(scores).sum(0)
+    means = np.nansum(scores, 0) / np.maximum(counts, 1)
+    return [
+        {"value": float(m), "low": float(a), "high": float(b), "n_episodes": int(c)}
+        for m, a, b, c in zip(means, low, high, counts, strict=True)
+    ]

@@ -17,7 +17,7 @@ import torch
 
 from iclbench import __version__, devices, tables
 from iclbench.cards import content_hash
-from iclbench.evaluation.bootstrap import bootstrap_interval
+from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.measure import Measure
@@ -78,7 +78,8 @@ def compute_cell(
         found = work()
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        failed = shared | {"metric": "squared_error", "status": "failed", "reason": reason}
+        headline = "accuracy" if prompts.task.head == "categorical" else "squared_error"
+        failed = shared | {"metric": headline, "status": "failed", "reason": reason}
         with writing(results):
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})
             for name in tables.SCHEMAS.keys() - {"values"}:  # of an earlier, other contestant of this name
@@ -103,6 +104,7 @@ def row(contestant: Contestant, prompts: PromptSet, evaluator: str) -> dict[str,
         "kind": contestant.kind,
         "preset": prompts.preset,
         "seed": contestant.seed,
+        "variant": contestant.variant,
         "shift": prompts.shift,
         "evaluator": evaluator,
         "prompt_set": prompts.id,
@@ -128,17 +130,6 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Row
     return rows
 
 
-def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
-    """Mean and interval of every column of `(episodes, columns)`."""
-    low, high = bootstrap_interval(scores, seed)
-    counts = np.isfinite(scores).sum(0)
-    means = np.nansum(scores, 0) / np.maximum(counts, 1)
-    return [
-        {"value": float(m), "low": float(a), "high": float(b), "n_episodes": int(c)}
-        for m, a, b, c in zip(means, low, high, counts, strict=True)
-    ]
-
-
 def error_rows(
     contestant: Contestant, prompts: PromptSet, scores: dict[str, np.ndarray], **sizes: np.ndarray
 ) -> pd.DataFrame:
@@ -160,8 +151,9 @@ def error_rows(
 
 
 def cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows:
-    """Seconds and peak memory; only where the distribution is the task's own, since a shift costs the same."""
-    if prompts.shift != "none" and not prompts.shift.startswith("points-"):
+    """Seconds and peak memory; only where the distribution is the task's own, since a shift or a test costs the
+    same."""
+    if prompts.evaluator or (prompts.shift != "none" and not prompts.shift.startswith("points-")):
         return []
     shared: dict[str, object] = {
         "run": contestant.run,

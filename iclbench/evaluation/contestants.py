@@ -13,6 +13,7 @@ import xgboost
 
 from iclbench.cards import content_hash, load_baseline, validate
 from iclbench.config import TaskConfig
+from iclbench.errors import UsageError
 from iclbench.estimators.base import TaskFacts
 from iclbench.evaluation.curves import prefix_grid
 from iclbench.evaluation.prompts import PromptSet
@@ -35,6 +36,7 @@ class Contestant:
         predictor: the thing itself.
         identity: hash of everything its answers depend on besides the prompt set.
         seed: seed of the run, None where nothing was trained.
+        variant: what was trained, the same for all seeds; None where nothing was.
         prefixes: context sizes to be asked, None for all.
         episodes: how many episodes of a prompt set are asked, from the first; None for all.
         device: where it computes.
@@ -47,6 +49,7 @@ class Contestant:
     predictor: Predictor
     identity: str
     seed: int | None = None
+    variant: str | None = None
     prefixes: list[int] | None = None
     episodes: int | None = None
     device: str = "cpu"
@@ -59,8 +62,9 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Con
     model = run.load(device, data_dir)
     identity = content_hash({"config": run.hash, "weights": weights})
     return Contestant(
-        run.config.backbone.name, run.name, "backbone", model, identity, run.config.seed, device=device,
-        libraries={"torch": torch.__version__},
+        run.config.backbone.name, run.name, "backbone", model, identity, run.config.seed, run.config.variant,
+        device=device,
+libraries={"torch": torch.__version__},
     )  # fmt: skip
 
 
@@ -69,13 +73,19 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Co
     task = prompts.task
     wanted = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     family, shift = prompts.family, prompts.shift
-    facts = TaskFacts(family.noise_to_signal(shift), family.hidden_width, family, shift)
+    facts = TaskFacts(family.noise_to_signal(shift), family.hidden_width, family, shift, family.classes)
     return [_baseline(name, task, prompts, facts) for name in wanted]
 
 
 def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> Contestant:
     name, card = load_baseline(name)
     cls = ESTIMATORS.get(card.estimator)
+    if (task.head == "categorical") != ("categorical" in cls.heads):
+        kinds = ("class labels", "numbers") if "categorical" in cls.heads else ("numbers", "class labels")
+        others = ", ".join(each for each in task.baselines if each != name) or "none"
+        raise UsageError(
+            f"baseline '{name}' predicts {kinds[0]}, task '{task.name}' asks for {kinds[1]}; its baselines: {others}"
+        )
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     predictor = cls(settings, facts, seed=prompts.seed)
     prefixes = None

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.predictions import Categorical
+from iclbench.evaluation.scoring import scores_of
 from iclbench.predictor import Predictor
 
 # Query positions per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone so that
@@ -66,10 +66,7 @@ def learning_curve(
         with torch.inference_mode():
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]
-        scores = prediction.scores(y)
-        if block.choices is not None and isinstance(prediction, Categorical):
-            scores["accuracy_within_choices"] = prediction.within(block.choices).scores(y)["accuracy"]
-        for metric, values in scores.items():
+        for metric, values in scores_of(prediction, y, block.choices).items():
             values = values.double().masked_fill(~scored, torch.nan)
             scale = normaliser if metric == "squared_error" else 1.0
             parts.setdefault(metric, []).append((values / scale).cpu().numpy())

@@ -48,10 +48,17 @@ def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[s
     return list(dict.fromkeys(names))
 
 
+def evaluators_of(run: Run, asked: Sequence[str]) -> list[str]:
+    """The family's own tests to evaluate: `asked`, in either spelling, or those of the card where none are."""
+    task = run.config.task
+    return task.tests(task.build(), asked) if asked else task.evaluators
+
+
 def evaluate(
     results: Path,
     run: Run,
     shifts: Sequence[str] = ("none",),
+    evaluators: Sequence[str] | None = None,
     *,
     seed: int = 0,
     device: str = "cpu",
@@ -60,12 +67,13 @@ def evaluate(
     family: Family | None = None,
     baseline_names: Sequence[str] | None = None,
 ) -> Iterator[Cell]:
-    """Evaluate a run and its baselines under each shift, yielding every cell when it is done.
+    """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
 
     Args:
         results: results folder.
         run: a finished run.
         shifts: from `shifts_of`.
+        evaluators: from `evaluators_of`; None: those of the task.
         seed: evaluation seed; prompt sets of different seeds are independent.
         device: where the backbone computes; baselines stay on the CPU.
         data_dir: where families find their data sets.
@@ -79,16 +87,22 @@ def evaluate(
     model = contestants.backbone(run, device, data_dir)
     task = task or run.config.task
     write_published(results, task)
+    family = family or task.build(data_dir).held_out()  # one for all prompt sets: it holds the data
+    tests = task.evaluators if evaluators is None else evaluators
     asked = [PromptSet(task, run.config.preset, shift, seed, data_dir, family) for shift in shifts]
+    asked += [PromptSet(task, run.config.preset, "none", seed, data_dir, family, evaluator=name) for name in tests]
     refuse_too_long(model, max(prompts.context_points for prompts in asked))
     score = targets.evaluate_targets if task.question == "targets" else cells.evaluate_cell
-    for prompts in asked:
+    while asked:
+        prompts = asked.pop(0)  # and its episodes go when it is done
         field = [model, *contestants.baselines(prompts, baseline_names)]
         for contestant in field:
             cached = cells.is_done(results, contestant, prompts)
             reason = None if cached else score(results, contestant, prompts)
             yield Cell(contestant, prompts, cached, reason)
-        if task.question == "targets":
+        if prompts.evaluator:
+            targets.write_chance(results, prompts)
+        elif task.question == "targets":
             gaps.write_gaps(results, prompts)
             examples.write_prompts(results, prompts)
         else:

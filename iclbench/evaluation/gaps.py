@@ -16,8 +16,8 @@ from iclbench.evaluation.targets import mean_rows
 from iclbench.runs import writing
 
 _SHARED = [
-    "run", "task", "family", "contestant", "kind", "preset", "seed", "shift", "evaluator", "prompt_set", "card",
-    "status", "version",
+    "run", "task", "family", "contestant", "kind", "preset", "seed", "variant", "shift", "evaluator", "prompt_set",
+    "card", "status", "version",
 ]  # fmt: skip
 
 

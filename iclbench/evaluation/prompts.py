@@ -53,6 +53,16 @@ class PromptSet:
         return self.given or self.task.build(self.data_dir).held_out()
 
     @property
+    def together(self) -> int:
+        """So many neighbouring episodes count as one."""
+        return self.family.evaluators()[self.evaluator].together if self.evaluator else 1
+
+    @property
+    def put(self) -> str:
+        """What is put to the contestants, in a word: the evaluator, or the shift."""
+        return self.evaluator or self.shift
+
+    @property
     def context_points(self) -> int:
         """The largest number of context points."""
         return Shift.parse(self.shift).examples or self.task.points
@@ -62,12 +72,13 @@ class PromptSet:
         """Readable name and content hash."""
         sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
         digest = content_hash(self._drawn_from() | sizes, 8)
-        return f"{self.task.name}-{self.preset}-{self.evaluator or self.shift}-{digest}"
+        return f"{self.task.name}-{self.preset}-{self.put}-{digest}"
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The frozen episodes, on the CPU."""
-        return self.draw("prompts", self.task.episodes, self.task.drawn(self.context_points))
+        """The frozen episodes, on the CPU: whole groups, where several count together."""
+        groups = max(1, self.task.episodes // self.together)
+        return self.draw("prompts", groups * self.together, self.task.drawn(self.context_points))
 
     def _drawn_from(self) -> dict[str, Any]:
         """What the episodes depend on besides their number and sizes."""

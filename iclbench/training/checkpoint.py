@@ -1,13 +1,16 @@
 """Checkpoints: one safetensors file with everything a run needs to continue exactly, written atomically.
 
-Weights, optimiser state and the loss log. Random streams are counters of the step (`iclbench.seeds`) and the schedule
-and curriculum are functions of it, so the step is all that remains to be kept. Loading never executes code.
+Weights, optimiser state, the loss log, and what evaluations have found. Random streams are counters of the step
+(`iclbench.seeds`) and the schedule and curriculum are functions of it, so the step is all that remains to be kept.
+Loading never executes code.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,6 +34,7 @@ class Progress:
         pending: sum of the losses since the last logged step.
         steps: the logged steps.
         losses: mean loss of the interval that ends at each of them.
+        scored: rows of the evaluations so far, see `iclbench.training.monitor`.
     """
 
     step: int = 0
@@ -38,6 +42,7 @@ class Progress:
     pending: Tensor = field(default_factory=lambda: torch.zeros(()))
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    scored: list[dict[str, Any]] = field(default_factory=list)
 
 
 def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
@@ -49,6 +54,7 @@ def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress:
     tensors["log.steps"] = torch.tensor(progress.steps, dtype=torch.long)
     tensors["log.losses"] = torch.tensor(progress.losses, dtype=torch.float64)
     metadata = {"config": run.hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
+    metadata["scored"] = json.dumps(progress.scored)
     save_tensors(run.path / "checkpoints" / f"step-{progress.step:09d}.safetensors", tensors, metadata)
     for old in run.checkpoints[:-KEEP]:
         old.unlink()
@@ -72,6 +78,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Pro
                 tensors.pop("log.pending"),
                 tensors.pop("log.steps").tolist(),
                 tensors.pop("log.losses").tolist(),
+                json.loads(metadata.get("scored", "[]")),
             )
             _load(model, optimiser, tensors)
         except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:

@@ -23,14 +23,17 @@ from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
 from iclbench.errors import IclbenchError
+from iclbench.evaluation.scoring import NonFiniteError
 from iclbench.families.base import Family
 from iclbench.files import save_tensors
 from iclbench.runs import Run, writing
 from iclbench.seeds import generator
 from iclbench.training import checkpoint
+from iclbench.training.monitor import Monitor, accuracies
 from iclbench.training.schedule import learning_rate
 
 Report = Callable[[int, float], None]
+Watch = Callable[[dict[str, float]], None]
 
 
 class DivergedError(IclbenchError):
@@ -51,7 +54,13 @@ class Device:
     threads: int = 1
 
 
-def train(run: Run, device: Device | None = None, report: Report | None = None, data_dir: Path | None = None) -> None:
+def train(
+    run: Run,
+    device: Device | None = None,
+    report: Report | None = None,
+    data_dir: Path | None = None,
+    watch: Watch | None = None,
+) -> None:
     """Train a run to its last step, continuing from its newest checkpoint; does nothing when it is finished.
 
     Args:
@@ -59,6 +68,7 @@ def train(run: Run, device: Device | None = None, report: Report | None = None, 
         device: where to train.
         report: called with the number of steps done and the mean loss since the last call.
         data_dir: where families find their data sets.
+        watch: called with the accuracy by test whenever the model was evaluated.
 
     Raises:
         DivergedError: the loss is NaN or infinite; the last good checkpoint stays.
@@ -68,10 +78,10 @@ def train(run: Run, device: Device | None = None, report: Report | None = None, 
     device = device or Device()
     with run.lock():
         if not run.finished:
-            _train(run, device, report or (lambda step, loss: None), data_dir)
+            _train(run, device, report or (lambda step, loss: None), data_dir, watch or (lambda found: None))
 
 
-def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> None:
+def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watch: Watch) -> None:
     config, settings = run.config, run.config.train
     family, longest = config.task.build(data_dir), config.task.drawn(config.task.points)
     backbone = run.build(data_dir).to(device.name).train()
@@ -80,23 +90,39 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
     progress = checkpoint.restore(run, backbone, optimiser)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
     progress.pending = progress.pending.to(device.name)
+    monitor = Monitor(run, family, device.name, data_dir)
     started, before = time.perf_counter(), progress.seconds
 
     def mean_loss() -> float:
         """The mean loss since the last logged step; the only place where the device is waited for."""
         mean = float(progress.pending) / max(1, progress.step - (progress.steps[-1] if progress.steps else 0))
         if not math.isfinite(mean):
-            raise DivergedError(
-                f"run '{run.name}': the loss is {mean} at step {progress.step}; the last good checkpoint is kept. "
-                "Try another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
-            )
+            raise diverged(f"the loss is {mean}")
         return mean
+
+    def diverged(what: str) -> DivergedError:
+        return DivergedError(
+            f"run '{run.name}': {what} at step {progress.step}; the last good checkpoint is kept. "
+            "Try another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
+        )
 
     def log() -> None:
         progress.losses.append(mean_loss())
         progress.steps.append(progress.step)
         progress.pending.zero_()
         report(progress.step, progress.losses[-1])
+
+    def evaluate() -> None:
+        nonlocal started
+        mean_loss()
+        paused = time.perf_counter()
+        try:
+            rows = monitor.score(backbone, progress.step)
+        except NonFiniteError as error:
+            raise diverged(str(error)) from error
+        progress.scored += rows
+        watch(accuracies(rows))
+        started += time.perf_counter() - paused  # what training costs is measured without it
 
     def keep() -> None:
         mean_loss()
@@ -123,6 +149,8 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None) -> N
             last = progress.step == settings.steps
             if last or progress.step % settings.log_every == 0:
                 log()
+            if monitor.due(progress.step):
+                evaluate()
             if last or stop or progress.step % settings.checkpoint_every == 0:
                 keep()
             if stop and not last:
@@ -150,18 +178,22 @@ def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.O
 
 
 def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progress: checkpoint.Progress) -> None:
-    """Write the training curve and the costs, and last the weights, whose presence says that the run is finished."""
+    """Write the training curves and the costs, and last the weights, whose presence says that the run is finished."""
     config = run.config
     normaliser = family.normaliser if config.task.head == "point" else 1.0
     common = {"run": run.name, "task": config.task.name, "contestant": config.backbone.name, "preset": config.preset}
+    shared = common | {
+        "family": config.task.family, "kind": "backbone", "seed": config.seed, "variant": config.variant,
+        "shift": "none", "status": "ok", "card": config.task.card, "version": __version__,
+    }  # fmt: skip
     curve = [
-        common
-        | {"family": config.task.family, "kind": "backbone", "seed": config.seed, "shift": "none", "evaluator": "train",
-           "axis": "train_step", "axis_value": float(step), "metric": "loss", "value": loss / normaliser,
-           "normaliser": normaliser, "status": "ok", "card": config.task.card, "version": __version__}
+        shared
+        | {"evaluator": "train", "axis": "train_step", "axis_value": float(step), "metric": "loss",
+           "value": loss / normaliser, "normaliser": normaliser}
         for step, loss in zip(progress.steps, progress.losses, strict=True)
     ]  # fmt: skip
-    tables.write("values", curve, run.path / "values.parquet", {"config": run.hash})
+    scored = [shared | {"normaliser": 1.0} | row for row in progress.scored]
+    tables.write("values", curve + scored, run.path / "values.parquet", {"config": run.hash})
     measured = common | {"device": devices.label(device.name), "threads": device.threads, "version": __version__}
     costs = [
         measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},

@@ -13,7 +13,7 @@ from iclbench.backbones.icicl_tnp import ICICLTNP
 from iclbench.config import resolve_task
 from iclbench.episodes import first_related
 from iclbench.errors import UsageError
-from iclbench.evaluation import cells, examples, gaps, targets
+from iclbench.evaluation import cells, examples, gaps, scoring, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Gaussian
@@ -62,7 +62,7 @@ def test_every_related_dataset_is_there_in_a_prompt_set(prompts):
 
 
 def test_scores_are_those_of_every_episode_asked_alone(prompts, model):
-    found = targets.target_scores(model, prompts)
+    found = scoring.target_scores(model, prompts)
     assert found.n_related == (0, 1, 2)
     for b in (0, 7, 19):
         one = prompts.episodes[b : b + 1]
@@ -77,14 +77,14 @@ def test_scores_are_those_of_every_episode_asked_alone(prompts, model):
 
 
 def test_the_portions_in_which_episodes_are_computed_change_nothing(prompts, model, monkeypatch):
-    whole = targets.target_scores(model, prompts)
-    monkeypatch.setattr(targets, "_POINTS", 100)
-    for metric, scores in targets.target_scores(model, prompts).scores.items():
+    whole = scoring.target_scores(model, prompts)
+    monkeypatch.setattr(scoring, "_POINTS", 100)
+    for metric, scores in scoring.target_scores(model, prompts).scores.items():
         np.testing.assert_allclose(scores, whole.scores[metric], atol=1e-5)
 
 
 def test_who_does_not_use_related_datasets_is_asked_once(prompts):
-    assert targets.target_scores(Prior(), prompts).n_related == (0,)
+    assert scoring.target_scores(Prior(), prompts).n_related == (0,)
 
 
 def test_the_means_of_the_parts_make_up_the_whole(prompts, model, tmp_path: Path):

@@ -1,0 +1,115 @@
+"""Classifiers without weights: what a sequence of labelled images gives away to whoever only compares its pixels.
+
+Each answers with the label of one context point, the nearest by its own measure; ties go to the point met first. A
+label that wins has the logit log 0.99 and the others share what is left, so that the cross-entropy is finite wherever
+the answer is wrong. From an empty context every class is as likely as any other.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.episodes import Points
+from iclbench.errors import UsageError
+from iclbench.estimators.base import FittedPredictor, leading, slices
+from iclbench.predictions import Categorical
+
+# Probability of the label that is answered.
+_SURE = 0.99
+
+
+class Classifier(FittedPredictor, abstract=True):
+    """A method whose answer is the label of the nearest context point."""
+
+    heads = ("categorical",)
+
+    @abstractmethod
+    def distance(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Int[Tensor, "B N"],
+        there: Bool[Tensor, "B P N"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P #Q N"]:
+        """How far every query is from (the class of) every context point, seeing only the points that are `there`;
+        what is returned for the others does not matter."""
+
+    def _ask(
+        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+    ) -> Categorical:
+        classes = self.facts.classes
+        if classes is None or points.y.is_floating_point():
+            raise UsageError(f"{type(self).__name__} predicts class labels; this task asks for numbers")
+        logits = points.x.new_zeros(*queries.shape[:3], classes)
+        if points.count == 0 or logits.numel() == 0:
+            return Categorical(logits)
+        points = points if full else leading(points)
+        dtype = self.dtype or points.x.dtype
+        x, asked = points.x.to(dtype), queries.to(dtype)
+        there = torch.arange(points.count, device=x.device) < lengths.unsqueeze(-1)
+        there = there.expand(len(points), -1, -1)
+        others = math.log((1 - _SURE) / max(1, classes - 1))
+        for part in slices(len(points), self.episodes_at_once):
+            far = self.distance(x[part], points.y[part], there[part], asked[part])
+            nearest = far.masked_fill(~there[part].unsqueeze(2), math.inf).argmin(-1).expand(asked[part].shape[:3])
+            answer = points.y[part].gather(1, nearest.flatten(1)).view(nearest.shape)
+            logits[part].fill_(others).scatter_(-1, answer.unsqueeze(-1), math.log(_SURE))
+        return Categorical(logits.masked_fill_((lengths == 0)[..., None, None], 0))
+
+
+class PixelNearestNeighbour(Classifier):
+    """The label of the context image at the least Euclidean distance over pixels."""
+
+    def distance(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Int[Tensor, "B N"],
+        there: Bool[Tensor, "B P N"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q N"]:
+        return _distances(queries.flatten(1, 2), x).unflatten(1, queries.shape[1:3])
+
+
+class NearestClassMean(Classifier):
+    """The label whose context images have the nearest mean (Rocchio; with learned features: prototypical networks)."""
+
+    def distance(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Int[Tensor, "B N"],
+        there: Bool[Tensor, "B P N"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q N"]:
+        members = _same_class(y, there).to(x.dtype)
+        means = members @ x.unsqueeze(1) / members.sum(-1, keepdim=True).clamp_min(1)
+        return _distances(queries, means)
+
+
+class Majority(Classifier):
+    """The most frequent label of the context, whatever the query."""
+
+    order = "causal"  # of equally frequent labels the one met first
+
+    def distance(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Int[Tensor, "B N"],
+        there: Bool[Tensor, "B P N"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P 1 N"]:
+        return -_same_class(y, there).sum(-1).to(x.dtype).unsqueeze(2)
+
+
+def _same_class(y: Int[Tensor, "B N"], there: Bool[Tensor, "B P N"]) -> Bool[Tensor, "B P N N"]:
+    """Which of the points that are there have the label of each point."""
+    return (y.unsqueeze(2) == y.unsqueeze(1)).unsqueeze(1) & there.unsqueeze(2)
+
+
+def _distances(a: Float[Tensor, "*batch Q Dx"], b: Float[Tensor, "*batch N Dx"]) -> Float[Tensor, "*batch Q N"]:
+    """Euclidean distances by their definition: equal images are at distances that are equal to the last bit."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,0 +1,162 @@
+"""Tests that a family has of its own: asked of every contestant, pairs counted together, chosen and refused by name."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+
+from iclbench import tables
+from iclbench.config import resolve_run, resolve_task
+from iclbench.errors import UnknownNameError, UsageError
+from iclbench.evaluation import contestants
+from iclbench.evaluation.evaluate import evaluate, evaluators_of
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.scoring import target_scores, together
+from iclbench.predictions import Categorical
+from iclbench.predictor import Predictor
+from iclbench.runs import Run, create
+from iclbench.training.loop import train
+from tests.conftest import small_card
+from tests.prototypes import CLASSES, prototype_card
+
+HEADLINE = "accuracy_within_choices"
+
+
+def card_in(folder: Path, **changes: object) -> str:
+    path = folder / "tiny-classes.toml"
+    path.write_text(tomli_w.dumps(prototype_card(**changes)))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    folder = tmp_path_factory.mktemp("evaluated")
+    run = create(folder, resolve_run(card_in(folder), "gpt2", "smoke", 0))
+    train(run)
+    assert not [cell.reason for cell in evaluate(folder, run) if cell.reason]
+    return folder, run
+
+
+def test_every_contestant_is_put_to_every_test_and_to_further_draws(evaluated: tuple[Path, Run]) -> None:
+    rows = tables.read_all("values", evaluated[0] / "tables")
+    rows = rows[rows["metric"].eq(HEADLINE) & rows["axis"].isna()]
+    four = {"gpt2", "pixel-1nn", "nearest-class-mean", "majority"}
+    found = {name: set(part["contestant"]) for name, part in rows.groupby("evaluator")}
+    assert found == {"targets": four, "icl": four | {"chance"}, "icl_paired": four | {"chance"}}
+    assert rows["shift"].eq("none").all()
+    counts = rows[rows["contestant"].ne("chance")].groupby("evaluator")["n_episodes"].unique()
+    assert {name: found.tolist() for name, found in counts.items()} == {
+        "icl": [70],
+        "icl_paired": [35],
+        "targets": [70],
+    }
+    chance = rows[rows["contestant"].eq("chance")].set_index("evaluator")["value"]
+    assert chance.to_dict() == {"icl": 0.5, "icl_paired": 0.25}
+
+
+def test_a_pair_counts_only_where_both_are_right(evaluated: tuple[Path, Run]) -> None:
+    folder, run = evaluated
+    prompts = PromptSet(run.config.task, "smoke", evaluator="icl_paired")
+    model, episodes = run.load(), prompts.episodes
+    assert torch.equal(episodes.context.x[::2], episodes.context.x[1::2])
+    assert (episodes.targets.y[::2] != episodes.targets.y[1::2]).all()
+    right, surprise = [], []
+    with torch.no_grad():
+        for k in range(0, 70, 2):
+            both = [
+                model.predict_targets(episodes[j : j + 1].context, episodes[j : j + 1].targets.x) for j in (k, k + 1)
+            ]
+            labels = [int(episodes.targets.y[j]) for j in (k, k + 1)]
+            right.append(all(int(a.logits[0, 0, :2].argmax()) == y for a, y in zip(both, labels, strict=True)))
+            surprise.append(
+                -np.mean([float(a.logits[0, 0].log_softmax(-1)[y]) for a, y in zip(both, labels, strict=True)])
+            )
+    rows = tables.read_all("values", folder / "tables").query("evaluator == 'icl_paired' and kind == 'backbone'")
+    values = rows.set_index("metric")["value"]
+    assert values[HEADLINE] == pytest.approx(np.mean(right))
+    assert values["cross_entropy"] == pytest.approx(np.mean(surprise), rel=1e-5)
+    errors = tables.read_all("errors", folder / "tables").query("run == @run.name and prompt_set == @prompts.id")
+    np.testing.assert_array_equal(errors[errors["metric"].eq(HEADLINE)]["value"], np.array(right, float))
+
+
+def test_groups_take_the_least_accuracy_and_the_mean_of_all_else() -> None:
+    scores = {
+        "accuracy": np.array([[1.0], [0.0], [1.0], [1.0]]),
+        "cross_entropy": np.array([[1.0], [3.0], [0.0], [1.0]]),
+    }
+    found = together(scores, 2)
+    assert found["accuracy"].tolist() == [[0.0], [1.0]]
+    assert found["cross_entropy"].tolist() == [[2.0], [0.5]]
+
+
+class Zero(Predictor):
+    """The label 0, whatever it is shown: what an answer from the weights is on new classes."""
+
+    heads = ("categorical",)
+
+    def predict_targets(self, context, x_target, related=None):
+        return Categorical(torch.eye(CLASSES)[0].expand(*x_target.shape[:2], -1))
+
+
+def test_whoever_does_not_look_at_the_context_fails_one_of_every_pair(evaluated: tuple[Path, Run]) -> None:
+    task = evaluated[1].config.task
+    alone, paired = (target_scores(Zero(), PromptSet(task, "smoke", evaluator=name)) for name in ("icl", "icl_paired"))
+    assert 0.3 < alone.scores[HEADLINE].mean() < 0.7
+    assert not paired.scores[HEADLINE].any()
+
+
+def test_a_test_is_a_prompt_set_of_its_own_that_begins_with_the_smaller(evaluated: tuple[Path, Run]) -> None:
+    task = evaluated[1].config.task
+    sets = [PromptSet(task, "smoke"), *[PromptSet(task, "smoke", evaluator=name) for name in ("icl", "icl_paired")]]
+    assert len({each.id for each in sets}) == 3
+    assert [each.id.split("-")[3] for each in sets] == ["none", "icl", "icl_paired"]
+    for name in ("icl", "icl_paired"):
+        few = PromptSet(task.model_copy(update={"episodes": 64}), "smoke", evaluator=name).episodes
+        many = PromptSet(task.model_copy(update={"episodes": 131}), "smoke", evaluator=name).episodes
+        assert len(many) == (131 if name == "icl" else 130)
+        assert torch.equal(few.context.x, many.context.x[:64])
+
+
+def test_some_tests_are_chosen_in_either_spelling(evaluated: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = evaluated
+    assert evaluators_of(run, []) == ["icl", "icl_paired"]
+    assert evaluators_of(run, ["icl-paired"]) == ["icl_paired"]
+    with pytest.raises(UnknownNameError, match=r"unknown evaluator 'icl_pared'; did you mean 'icl_paired'"):
+        evaluators_of(run, ["icl_pared"])
+    cells = list(evaluate(tmp_path, run, evaluators=["icl_paired"], baseline_names=["majority"]))
+    assert [cell.prompts.put for cell in cells] == ["none"] * 2 + ["icl_paired"] * 2
+    assert all(cell.cached for cell in evaluate(tmp_path, run, evaluators=["icl_paired"], baseline_names=["majority"]))
+
+
+def test_cards_are_checked_against_the_family(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown evaluator 'iclx'; did you mean 'icl'.*task 'tiny-classes'"):
+        create(
+            tmp_path,
+            resolve_run(card_in(tmp_path, evaluators=["iclx"]), "gpt2", "smoke", 0, ["train.evaluate_every=0"]),
+        )
+    path = tmp_path / "tiny-linear.toml"
+    path.write_text(tomli_w.dumps(small_card(evaluators=["icl"])))
+    with pytest.raises(UsageError, match="unknown evaluator 'icl'; none are known"):
+        resolve_task(str(path), "smoke")[0].build()
+
+
+def test_baselines_of_the_other_kind_are_one_clear_line(evaluated: tuple[Path, Run], card_path: Path) -> None:
+    labels, numbers = evaluated[1].config.task, resolve_task(str(card_path), "smoke")[0]
+    with pytest.raises(UsageError, match=r"'knn-3' predicts numbers, task 'tiny-classes' asks for class labels"):
+        contestants.baselines(PromptSet(labels, "smoke"), ["knn-3"])
+    with pytest.raises(UsageError, match=r"'majority' predicts class labels, task 'tiny-linear' asks for numbers"):
+        contestants.baselines(PromptSet(numbers, "smoke"), ["majority"])
+
+
+def test_seeds_share_a_variant_and_other_settings_have_another(evaluated: tuple[Path, Run]) -> None:
+    folder, run = evaluated
+    card = card_in(folder)
+    same = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
+    other = [resolve_run(card, "gpt2", "smoke", 0, [o]) for o in ("train.lr=0.5", "backbone.width=32", "task.points=5")]
+    assert {config.variant for config in same} == {run.config.variant}
+    assert len({run.config.variant, *[config.variant for config in other]}) == 4
+    rows = tables.read_all("values", folder)
+    assert set(rows.loc[rows["kind"].eq("backbone"), "variant"]) == {run.config.variant}
+    assert rows.loc[rows["kind"].ne("backbone"), "variant"].isna().all()

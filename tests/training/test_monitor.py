@@ -1,0 +1,98 @@
+"""Evaluation while training: what is scored when, and that training neither notices nor forgets it."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tomli_w
+
+from iclbench import tables
+from iclbench.config import resolve_run
+from iclbench.errors import UnknownNameError, UsageError
+from iclbench.evaluation.evaluate import evaluate
+from iclbench.runs import Run, create
+from iclbench.training import loop
+from tests.prototypes import prototype_card
+from tests.training.test_loop import same, stop_at, weights
+
+
+def new_run(results: Path, *overrides: str) -> Run:
+    results.mkdir(exist_ok=True)
+    card = results / "tiny-classes.toml"
+    card.write_text(tomli_w.dumps(prototype_card()))
+    return create(results, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, overrides), "net")
+
+
+def scored(run: Run) -> pd.DataFrame:
+    rows = tables.read("values", run.path / "values.parquet")
+    return rows[rows["evaluator"].ne("train")]
+
+
+def test_training_does_not_notice(tmp_path: Path) -> None:
+    watched = new_run(tmp_path / "a")
+    loop.train(watched)
+    alone = new_run(tmp_path / "b", "train.evaluate_every=0")
+    loop.train(alone)
+    assert weights(watched)["features.1.num_batches_tracked"] == 12
+    assert same(watched, alone)
+    assert len(scored(watched))
+    assert not len(scored(alone))
+
+
+def test_the_last_step_scores_what_eval_scores(tmp_path: Path) -> None:
+    """Which takes buffers that are saved and loaded, and eval mode in both."""
+    run = new_run(tmp_path)
+    loop.train(run)
+    assert not run.load().training
+    list(evaluate(tmp_path, run, baseline_names=["majority"]))
+    after = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone' and evaluator != 'targets'")
+    columns = ["prompt_set", "evaluator", "metric"]
+    last = scored(run).query("axis_value == 12").set_index(columns).sort_index()
+    after = after.set_index(columns).sort_index()
+    pd.testing.assert_frame_equal(last.drop(columns=["axis", "axis_value"]), after.drop(columns=["axis", "axis_value"]))
+
+
+def test_it_is_scored_every_so_many_steps_and_after_the_last(tmp_path: Path) -> None:
+    run, seen = new_run(tmp_path), []
+    loop.train(run, watch=seen.append)
+    rows = scored(run)
+    assert sorted(set(rows["axis_value"])) == [5, 10, 12]
+    assert set(rows["evaluator"]) == {"icl", "icl_paired"}
+    assert set(rows["metric"]) == {"accuracy", "accuracy_within_choices", "cross_entropy"}
+    assert set(rows["variant"]) == {run.config.variant}
+    assert [set(each) for each in seen] == [{"icl", "icl_paired"}] * 3
+    headline = rows[rows["metric"].eq("accuracy_within_choices") & rows["evaluator"].eq("icl")]
+    assert headline["value"].tolist() == [each["icl"] for each in seen]
+    assert set(headline["n_episodes"]) == {70}
+
+
+def test_only_the_first_episodes_are_asked_and_only_the_tests_that_are_named(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "task.episodes=300", 'train.evaluators=["icl"]', "train.evaluate_every=12")
+    loop.train(run)
+    rows = scored(run)
+    assert set(rows["n_episodes"]) == {256}
+    assert set(rows["evaluator"]) == {"icl"}
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_a_stopped_and_continued_run_has_the_same_rows(tmp_path: Path, step: int) -> None:
+    straight, broken = new_run(tmp_path / "a"), new_run(tmp_path / "b")
+    loop.train(straight)
+    with pytest.raises(loop.Interrupted):
+        loop.train(broken, report=stop_at(step))
+    loop.train(broken)
+    assert same(straight, broken)
+    assert (straight.path / "values.parquet").read_bytes() == (broken.path / "values.parquet").read_bytes()
+
+
+def test_a_diverged_model_is_said_to_have_diverged(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "train.evaluate_every=1", "train.lr=1e30", "train.schedule=constant")
+    with pytest.raises(loop.DivergedError, match=r"train\.lr"):
+        loop.train(run)
+
+
+def test_tests_that_the_card_does_not_have_are_refused(tmp_path: Path, card_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"'iwl'.*train\.evaluators"):
+        new_run(tmp_path, 'train.evaluators=["iwl"]')
+    with pytest.raises(UsageError, match=r"evaluate_every.*'tiny-linear' names no evaluators"):
+        resolve_run(str(card_path), "gpt2", "smoke", 0, ["train.evaluate_every=2"])
