@@ -1,4 +1,4 @@
-"""Backbones behind an image encoder: what they answer, what BatchNorm sees while training, and where encoders belong."""
+"""Backbones behind an image encoder: what BatchNorm sees while training, and where encoders belong."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from iclbench.predictions import Categorical, Prediction
 from iclbench.registry import BACKBONES
 
 SIDE = 12
-SHAPE = TaskShape(
-    x_dim=SIDE * SIDE, points=6, classes=5, head="categorical", question="targets", x_shape=(SIDE, SIDE)
-)
+SHAPE = TaskShape(x_dim=SIDE * SIDE, points=6, classes=5, head="categorical", question="targets", x_shape=(SIDE, SIDE))
 VECTORS = TaskShape(x_dim=3, points=6)
 SMALL = {"layers": 2, "width": 16, "heads": 2}
 

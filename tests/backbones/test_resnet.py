@@ -35,10 +35,9 @@ def test_a_block_is_what_the_loops_compute(
         found = block(x).numpy()
 
     shortcut = out = x.numpy()
-    steps = [(1, True), (stride, True), (1, False)]
-    for (convolution, norm), (by, active) in zip(zip(parameters[0:6:2], parameters[1:6:2], strict=True), steps):
-        out = _batch_norm(_convolve(out, convolution["weight"], by), norm, training)
-        out = np.maximum(out, 0) if active else out
+    for i, by in enumerate((1, stride, 1)):
+        out = _batch_norm(_convolve(out, parameters[2 * i]["weight"], by), parameters[2 * i + 1], training)
+        out = out if i == 2 else np.maximum(out, 0)
     if project:
         shortcut = _batch_norm(_convolve(shortcut, parameters[6]["weight"], stride), parameters[7], training)
     np.testing.assert_allclose(found, np.maximum(out + shortcut, 0), atol=1e-10)
