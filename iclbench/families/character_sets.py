@@ -24,17 +24,17 @@ class CharacterSet:
     """
 
     def __init__(self, images: UInt8[np.ndarray, "classes drawings size size"]) -> None:
-        flat = np.ascontiguousarray(images).reshape(*images.shape[:2], -1)
-        self._images = {torch.device("cpu"): torch.from_numpy(flat)}
+        self.drawings = images.shape[1]
+        rows = np.ascontiguousarray(images).reshape(images.shape[0] * images.shape[1], -1)
+        self._images = {torch.device("cpu"): torch.from_numpy(rows)}
 
     def read(self, classes: Int[Tensor, "*n"], drawings: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels"]:
         """These drawings of these classes, row by row, on the device of `classes`."""
         if classes.device not in self._images:
             self._images[classes.device] = self._images[torch.device("cpu")].to(classes.device)
-        return self._images[classes.device][classes, drawings]
-
-    def __len__(self) -> int:
-        return len(self._images[torch.device("cpu")])
+        # Picking whole rows by one index is several times faster than indexing by classes and drawings.
+        rows = (classes * self.drawings + drawings).flatten()
+        return self._images[classes.device].index_select(0, rows).unflatten(0, classes.shape)
 
     @cached_property
     def fingerprint(self) -> str:
