@@ -85,8 +85,8 @@ def test_a_shipped_card_is_complete_and_its_family_accepts_it(name):
     assert card.presets["small"].episodes == (256 if family.classes is None else 512)
     assert card.presets["paper"].episodes >= 1280
     assert set(card.evaluators) <= family.evaluators().keys()
-    if family.classes is None:
-        assert {"zero", "mean", "knn-3"} <= set(card.baselines)
+    floor = {"zero", "mean", "knn-3"} if family.classes is None else {"pixel-1nn", "nearest-class-mean", "majority"}
+    assert floor <= set(card.baselines)
     if card.question == "next":
         assert {"least-squares", "xgboost", "gd", "gd-plus-plus"} <= set(card.baselines)
         assert any(b.startswith("lasso") for b in card.baselines)
