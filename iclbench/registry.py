@@ -136,6 +136,7 @@ BACKBONES = Registry(
         "transformer": Entry(
             "iclbench.backbones.transformer:Transformer", "causal, sinusoidal positions (Chan et al. 2022)"
         ),
+        "coqe": Entry("iclbench.backbones.coqe:CoQE", "context and query encoded apart (CoQE)"),
         "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
         "s4": Entry("iclbench.backbones.s4:S4", "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)"),
         "s4d": Entry("iclbench.backbones.s4:S4D", "diagonal state spaces (Gu et al. 2022)"),

@@ -133,12 +133,19 @@ class CausalTransformer(nn.Module):
         return self.follow(state, tokens, mask)[1]
 
     def follow(
-        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"], read: slice | None = None
+        self,
+        state: KeyValueCache,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        read: slice | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
-        """`resume` that also gives the hidden vectors at the further tokens that are read (None: at none)."""
-        if bool(mask.all() & state.mask.all()):
-            held = state.mask.shape[1]
-            visible = causal(tokens.shape[1], held, tokens.device) if held else None
+        """`resume` that also gives the hidden vectors at the further tokens that are read (None: at none). Without a
+        mask all of them are there, and a device is not waited for to find out."""
+        held, new = state.mask.shape[1], tokens.shape[1]
+        masks = [m for m in (state.mask if held else None, mask) if m is not None]
+        mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
+        if all(bool(m.all()) for m in masks):
+            visible = causal(new, held, tokens.device) if held else None
             return self._extend(state, self._placed(tokens, first=held), mask, visible, read)
         if self.positions is not None:
             tokens = tokens + self.positions(state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long())

@@ -17,6 +17,11 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "read_in": "mlp"},
     ],
     "transformer": [{"layers": 2, "width": 16, "heads": 2}],
+    "coqe": [
+        {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
+        {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "sample_dim": 5, "readout": "mlp"},
+        {"layers": 1, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "variant": "paper"},
+    ],
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
     "s4d": [{"layers": 2, "width": 8, "state": 8}],

@@ -1,0 +1,184 @@
+"""CoQE: context and query are encoded apart ("Reconciling in-context and in-weight learning: a dual-space modeling
+perspective", section 4).
+
+A sample encoder turns every x and y, each on its own, into a representation; a causal Transformer, the task encoder,
+reads those of the context and never a query. What it puts out at the labels becomes vectors of the task, and an answer
+is their inner product with the representation of the query: `task_vectors` for regression, `class_vectors` for
+classification. So the representation of a query does not move with the context, nor the task vectors with the query.
+
+Sizes are those of the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
+sinusoidal positions for classification, where a residual network of 512 features reads images. GPT-2's blocks start
+with projections to the residual stream that are smaller by 1 / sqrt(2 L) than Chan et al.'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.causal_transformer import OUTPUTS
+from iclbench.backbones.class_vectors import ClassVectors, class_counts
+from iclbench.backbones.coqe_settings import CoQESettings
+from iclbench.backbones.key_value_cache import KeyValueCache, causal
+from iclbench.backbones.prompt import Prompt
+from iclbench.backbones.sample_encoder import FeatureEncoder, SampleEncoder
+from iclbench.backbones.sequence import SEGMENT, PairReadIn
+from iclbench.backbones.task_encoder import TaskEncoder
+from iclbench.backbones.task_space import TaskSpace
+from iclbench.backbones.task_vectors import TaskVectors, TaskVectorState
+from iclbench.episodes import Episodes, Points, take
+from iclbench.predictions import Categorical, Prediction
+from iclbench.predictor import State
+
+
+@dataclass(frozen=True)
+class CoQEState(State):
+    """What the task encoder goes on from, and what answers are made of."""
+
+    cache: KeyValueCache
+    memory: State
+
+
+class CoQE(Backbone):
+    """Sample encoder, task encoder, and the space that their outputs meet in.
+
+    Attributes:
+        encoder: the sample encoder, of inputs and of outputs.
+        widen: from sample representations to the width of the task encoder, where they differ.
+        task_encoder: what reads the context.
+        space: what is kept of it and how it is composed with a query.
+
+    Raises:
+        UsageError: the width does not divide by the heads, or, with learned positions, a sequence is longer than the
+            trained ones.
+    """
+
+    Settings = CoQESettings
+    order = "causal"
+    default_encoder = "resnet-512"
+
+    def __init__(self, settings: CoQESettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        width, space = settings.width, settings.sample_dim or settings.width
+        labelled = shape.classes is not None
+        self.encoder: PairReadIn
+        self.space: TaskSpace
+        if shape.classes is not None:
+            space = width
+            self.encoder = FeatureEncoder(shape, width) if shape.encoded else SampleEncoder(shape, width)
+            self.space = ClassVectors(width, shape.classes, settings.variant)
+        else:
+            self.encoder = SampleEncoder(shape, width, space)
+            self.space = TaskVectors(width, space, shape.raw_dim, settings.readout)
+        self.widen: nn.Module = nn.Identity() if space == width else nn.Linear(space, width)
+        positions = settings.positions or ("sinusoidal" if labelled else "none")
+        self.task_encoder = TaskEncoder(
+            layers=settings.layers or (4 if labelled else 3),
+            width=width,
+            heads=settings.heads or (8 if labelled else 2),
+            points=shape.points,
+            positions=positions,
+            init_std=settings.init_std or (width**-0.5 if labelled else 0.02),
+        )
+        self.longest = shape.points if positions == "learned" else None
+
+    def represent(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N S"]:
+        """Sample representations phi(x), each of its own x alone."""
+        return self.encoder.inputs(x)
+
+    def task_vector(self, context: Points) -> Float[Tensor, "B raw S"]:
+        """Of a regression task: the vectors whose inner products with phi(x) are the raw outputs at x."""
+        memory = self.condition(context).memory
+        assert isinstance(memory, TaskVectorState)
+        return memory.vectors
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "batch points dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        if x_query is not None:
+            points = points.span(0, x_query.shape[1])
+        points, order = points.compact()
+        features = self.represent(points.x if x_query is None else take(x_query, order))
+        state, parts = self._start(len(points)), []
+        for part, asked in zip(Prompt.of(points).segments(SEGMENT), features.split(SEGMENT, 1), strict=True):
+            # Without a mask: what is missing comes behind all that is there, and nobody reads what follows from it.
+            hidden, cache = self._read(state, part.points, None)
+            parts.append(self.space.along(state.memory, hidden, part.points, asked))
+            state = CoQEState(cache, self.space.after(state.memory, hidden, part.points))
+        raw = take(torch.cat(parts, 1), torch.argsort(order, dim=1))
+        return self.read(raw if prefixes is None else raw[:, list(prefixes)])
+
+    def condition(self, context: Points, related: Points | None = None) -> CoQEState:
+        return self.update(self._start(len(context)), context)
+
+    def update(self, state: CoQEState, points: Points) -> CoQEState:
+        for part in Prompt.of(points).segments(SEGMENT):
+            hidden, cache = self._read(state, part.points, part.points.mask)
+            state = CoQEState(cache, self.space.after(state.memory, hidden, part.points))
+        return state
+
+    def query(self, state: CoQEState, x: Float[Tensor, "batch targets dx"]) -> Prediction:
+        return self.read(self.space.answer(state.memory, self.represent(x)))
+
+    def predict_by_layer(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> list[Prediction]:
+        """Task representations read after every layer of the task encoder, for the same features of the targets."""
+        context, start, features = context.compact()[0], self.space.start(len(context)), self.represent(x_target)
+        layers = self.task_encoder.by_layer(self._tokens(context))
+        memories = (self.space.after(start, hidden, context) for hidden in layers)
+        return [self.read(self.space.answer(memory, features)) for memory in memories]
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        """On class labels the sum of two cross-entropies: of the composed logits, with noise, and of the static ones
+        alone, which would learn slowly otherwise (section 4.2)."""
+        if not isinstance(self.space, ClassVectors):
+            return super().loss(episodes, progress, generator)
+        asked, noise = episodes.asked, self.settings.logit_noise
+        static = self.space.static(self.represent(asked.x))
+        modified = self.ask(episodes, self.shape.question)
+        assert isinstance(modified, Categorical)
+        logits = modified.logits
+        if noise is not None:
+            logits = logits + noise.draw(static, self._present(episodes), progress, generator)
+        parts = {
+            name: (Categorical(values).loss(asked.y) * episodes.scored).sum() / episodes.scored.sum()
+            for name, values in (("modified", logits), ("original", static))
+        }
+        loss = parts["modified"] + parts["original"]
+        return loss, {name: part.detach() for name, part in {"loss": loss, **parts}.items()}
+
+    def _present(self, episodes: Episodes) -> Bool[Tensor, "B #Q classes"]:
+        """The classes in the context of every asked position."""
+        context, visible = episodes.context, episodes.context.mask.unsqueeze(1)
+        if self.shape.question == "next":
+            before = causal(context.count, 0, visible.device).tril(-1)
+            visible = (visible & before)[:, : episodes.asked.count]
+        return class_counts(context.y, visible, self.shape.outputs) > 0
+
+    def _start(self, batch: int) -> CoQEState:
+        return CoQEState(self.task_encoder.start(batch), self.space.start(batch))
+
+    def _tokens(self, points: Points) -> Float[Tensor, "B T D"]:
+        return self.widen(self.encoder(points))
+
+    def _read(
+        self, state: CoQEState, points: Points, mask: Bool[Tensor, "B N"] | None
+    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
+        """The task encoder's outputs at the labels of further points, and its cache after them."""
+        pairs = None if mask is None else mask.repeat_interleave(2, 1)
+        hidden, cache = self.task_encoder.follow(state.cache, self._tokens(points), pairs, OUTPUTS)
+        assert hidden is not None
+        return hidden, cache
