@@ -54,7 +54,7 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
     from iclbench.backbones.base import Backbone
     from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
     from iclbench.errors import UsageError
-    from iclbench.estimators.base import Estimator
+    from iclbench.estimators.base import FittedPredictor, TaskFacts
     from iclbench.families.base import Family
     from iclbench.family_contracts import FAMILY_CONTRACTS
     from iclbench.predictor import Predictor
@@ -66,8 +66,9 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
             yield contract.__name__, _problem(contract, family)
         return
     predictors: dict[str, Predictor]
-    if issubclass(kind, Estimator):
-        predictors = {"": kind()}
+    if issubclass(kind, FittedPredictor):
+        labels = "categorical" in kind.heads
+        predictors = {" (categorical head)" if labels else "": kind(facts=TaskFacts(classes=5 if labels else None))}
     elif issubclass(kind, Backbone):
         predictors = {f" ({head} head)": _build(kind, head) for head in kind.heads}
     else:

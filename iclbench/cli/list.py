@@ -50,9 +50,10 @@ def _tasks() -> list[dict[str, str]]:
 
     cards = [load_task(name) for name in names("tasks")]
     return [
-        {"task": name, "family": card.family, "presets": " ".join(card.presets), "summary": card.summary}
+        {"task": name, "family": card.family, "presets": " ".join(card.presets),
+         "evaluators": " ".join(card.evaluators), "summary": card.summary}
         for name, card in cards
-    ]
+    ]  # fmt: skip
 
 
 def _baselines() -> list[dict[str, str]]:
