@@ -109,28 +109,37 @@ def _drawings(
 ) -> UInt8[np.ndarray, "classes 20 105 105"]:
     """The images of one part by class and drawer, checked to be complete and no larger than they should be."""
     characters: dict[str, dict[int, str]] = defaultdict(dict)
+    numbers: set[int] = set()
     for name, size in sizes.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise DataError(f"{where}: '{name}' leads out of the folder; this is not the official archive")
         if size > _LARGEST:
             raise DataError(f"{where}: '{name}' has {size:,} bytes unpacked, more than any drawing; this is not the "
                             "official archive")  # fmt: skip
-        found = re.fullmatch(rf"{part}/([^/]+/[^/]+)/\d+_(\d\d)\.png", name)
+        found = re.fullmatch(rf"{part}/([^/]+/[^/]+)/(\d+)_(\d\d)\.png", name)
         if found:
-            characters[found[1]][int(found[2])] = name
+            characters[found[1]][int(found[3])] = name
+            numbers.add(int(found[2]))
     if sum(sizes.values()) > _LARGEST_PART:
         raise DataError(f"{where} has {sum(sizes.values()):,} bytes unpacked, expected {_LARGEST_PART:,} at most; this "
                         "is not the official archive")  # fmt: skip
     if len(characters) != CLASSES[part]:
-        raise DataError(f"{where} holds {len(characters)} characters, expected {CLASSES[part]}; {_ADVICE}")
+        lost = "".join(f"; number {number:04d} is missing" for number in sorted(_numbers(part) - numbers)[:1])
+        raise DataError(f"{where} holds {len(characters)} characters, expected {CLASSES[part]}{lost}; {_ADVICE}")
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE), np.uint8)
     for row, (character, drawings) in enumerate(sorted(characters.items())):
-        missing = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
-        if missing:
-            raise DataError(f"{where}: drawing {missing[0]:02d} of '{character}' is missing; {_ADVICE}")
+        absent = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
+        if absent:
+            raise DataError(f"{where}: drawing {absent[0]:02d} of '{character}' is missing; {_ADVICE}")
         for drawer in range(DRAWINGS):
             images[row, drawer] = _ink(where, drawings[drawer + 1], read)
     return images
+
+
+def _numbers(part: str) -> set[int]:
+    """The numbers of a part's characters: from 1 on, those of one part after those of the other."""
+    before = sum(list(CLASSES.values())[: list(CLASSES).index(part)])
+    return set(range(before + 1, before + CLASSES[part] + 1))
 
 
 def _ink(where: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
