@@ -57,17 +57,17 @@ def test_of_a_batch_batchnorm_sees_every_image_once(name: str) -> None:
     model, episodes = ours(name, replace(SHAPE, related=2)).train(), image_episodes(related=2)
     assert isinstance(model, ImageBackbone) and episodes.targets is not None and episodes.related is not None
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))
-    stem = model.images.net.stem
+    net = model.images.net
     images = [points.x.reshape(-1, SIDE, SIDE) for points in (episodes.context, episodes.targets, episodes.related)]
-    expected = stem[0](torch.cat(images)[:, None]).mean((0, 2, 3))
-    torch.testing.assert_close(stem[1].running_mean, 0.1 * expected)
+    expected = net.stem(torch.cat(images)[:, None]).mean((0, 2, 3))
+    torch.testing.assert_close(net.pool[0].running_mean, 0.1 * expected)
 
 
 def test_the_loss_reaches_encoder_and_backbone() -> None:
     model = ours("cmanp").train()
     model.loss(image_episodes(), 0.0, torch.Generator().manual_seed(0))[0].backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
-    assert grads["images.net.stem.0.weight"] is not None and grads["images.net.stem.0.weight"].abs().max() > 0
+    assert grads["images.net.stem.weight"] is not None and grads["images.net.stem.weight"].abs().max() > 0
     assert sum(len(group["params"]) for group in model.parameter_groups()) == len(grads)
 
 
