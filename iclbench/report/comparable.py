@@ -7,12 +7,11 @@ are repetitions (seeds) of one contestant when what was trained differs in nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 import pandas as pd
 
 from iclbench.report.evaluators import INSIDE, PROBES, is_test
-from iclbench.report.formats import plural
+from iclbench.report.formats import plural, shared_words
 
 # `points-N`, or another shift evaluated up to N examples.
 EXTRAPOLATION = r"(?:.+\+)?points-\d+"
@@ -71,8 +70,6 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     Runs that share variant and seed, or of which only the seed is known (tables without `variant`) and shared, are no
     repetitions of one another: they go by their own names, and nothing is averaged over them.
     """
-    if "variant" not in values:
-        values = values.assign(variant=pd.Series(pd.NA, index=values.index, dtype="string"))
     keys = ["task", "preset", "contestant"]
     known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
     length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
@@ -112,9 +109,7 @@ def label(runs: Sequence[str], seeds: Sequence[int], task: str, preset: str) -> 
     >>> label(["mine-s1"], [1], "bursty", "small"), label(["left", "right"], [0, 1], "bursty", "small")
     ('mine', 'left')
     """
-    seedless = [run.removesuffix(f"-s{seed}") for run, seed in zip(runs, seeds, strict=True)]
-    parts = zip(*(name.split("-") for name in seedless), strict=False)
-    common = "-".join(part[0] for part in takewhile(lambda part: len(set(part)) == 1, parts))
+    common = shared_words([run.removesuffix(f"-s{seed}") for run, seed in zip(runs, seeds, strict=True)])
     return common.removeprefix(f"{task}-").removesuffix(f"-{preset}") or min(runs)
 
 

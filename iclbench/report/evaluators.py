@@ -48,7 +48,7 @@ TESTS = {
         "flip", "trained classes with the two labels exchanged: above 1/2 the context wins, below it the weights",
         0.5, "1/2",
     ),
-    "targets": Meaning("training", "fresh sequences drawn as in training", None, _ONE_LABEL),
+    "targets": Meaning("as trained", "fresh sequences drawn as in training", None, _ONE_LABEL),
 }  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """How single values and names are written, for people and for file systems."""
 
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 from zlib import crc32
 
@@ -88,6 +90,16 @@ def plural(n: int, noun: str) -> str:
     ('1 task', '3 tasks')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def shared_words(names: Sequence[str]) -> str:
+    """The hyphened words that all names begin with.
+
+    >>> shared_words(["bursty-p09-alpha1", "bursty-p09-alpha0"]), shared_words(["left", "right"])
+    ('bursty-p09', '')
+    """
+    words = zip(*(name.split("-") for name in names), strict=False)
+    return "-".join(word[0] for word in takewhile(lambda word: len(set(word)) == 1, words))
 
 
 def slug(*names: str) -> str:

@@ -43,7 +43,7 @@ class Look:
 
 BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
-# The reference that scores 1 by definition looks like a rule, not like a contestant.
+# References that score the same by definition look like rules, not like contestants.
 ZERO = Look("#777777", (1, 3), 1.6)
 
 
@@ -57,7 +57,7 @@ def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterabl
     black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
         {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(set(baselines)))}
-        | {"zero": ZERO}
+        | {"zero": ZERO, "chance": ZERO}
         | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
         | {name: free[i % len(free)] for i, name in enumerate(others)}
         | own

@@ -1,6 +1,6 @@
 """The sections of a report, in reading order. Each takes the frames and returns a section, or None when it has no rows.
 
-A new kind of result (probes, classification, language models) becomes a new file here and an entry in one of the lists.
+A new kind of result (language models, streams) becomes a new file here and an entry in one of the lists.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,18 @@ from iclbench.report.sections import (
     examples,
     extrapolation,
     gap,
+    in_context,
     leaderboard,
     learning_curves,
     missing,
     overview,
+    plane,
     probing,
     provenance,
     published,
+    rank,
     related,
+    representation,
     shifts,
     targets,
     training,
@@ -31,6 +35,7 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
     learning_curves.section,
     leaderboard.section,
     targets.section,
+    in_context.section,
     gap.section,
     related.section,
     context_size.section,
@@ -38,10 +43,12 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
     extrapolation.section,
     shifts.section,
     probing.section,
+    rank.section,
+    representation.section,
     published.section,
     training.section,
 ]
-CLOSING: list[Callable[[Results], Section | None]] = [costs.section, missing.section, provenance.section]
+CLOSING: list[Callable[[Results], Section | None]] = [plane.section, costs.section, missing.section, provenance.section]
 
 
 def report(results: Results) -> list[Section]:

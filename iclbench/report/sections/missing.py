@@ -59,8 +59,9 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     evaluated = task.rows[~in_training & ~task.rows["evaluator"].isin(INSIDE) & (task.rows["kind"] != "published")]
     tried = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
     shifts = sorted({str(shift) for _, shift in tried})
-    # A baseline that only stands beside a probe (GD++ with a gamma of its own) is not meant to be evaluated.
-    asked = set(evaluated["contestant"])
+    # A baseline that only stands beside a probe (GD++ with a gamma of its own) is not meant to be evaluated, and
+    # guessing is no contestant.
+    asked = set(evaluated["contestant"]) - {"chance"}
     contestants = sorted(
         n for n, kind in task.kinds.items() if kind == "backbone" or (kind == "baseline" and n in asked)
     )

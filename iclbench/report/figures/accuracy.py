@@ -1,0 +1,92 @@
+"""Accuracy on a family's own tests against the training step, a panel per test (CoQE, figures 5 and 8)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from iclbench.report import accuracies
+from iclbench.report.blocks import Figure
+from iclbench.report.data import Slice
+from iclbench.report.evaluators import in_order, meaning
+from iclbench.report.figures import curves, learning
+from iclbench.report.style import ZERO, Look
+
+GUESSING = "chance"
+# The baseline that belongs beside every number on learning in context: it learns nothing, and gets 0.8 to 0.9.
+NEAREST = "pixel-1nn"
+# More steps than these are drawn as lines without dots.
+_DOTS = 30
+
+
+def in_training(task: Slice) -> Figure | None:
+    """A line per contestant, the mean over its runs, with their range as a band; None where nobody was asked twice."""
+    steps = accuracies.trajectory(task)
+    if steps["axis_value"].nunique() < 2:
+        return None
+    ends = curves.extent(steps["axis_value"])
+    tests = in_order(steps["evaluator"])
+    data = pd.concat([_lines(steps), *(_levels(task, test, ends) for test in tests)], ignore_index=True)
+    looks = _looks(task, data)
+    data = data.assign(
+        label=data["contestant"], series=data["contestant"], width=[looks[name].width for name in data["contestant"]],
+        panel=[meaning(str(test)).title for test in data["evaluator"]],
+    )  # fmt: skip
+    axes = curves.Axes(
+        "training step", "accuracy", ends, (0.0, 1.02), field="axis_value", unit="step", band="seeds or interval"
+    )
+    titles = [meaning(test).title for test in tests]
+    seeds = sorted({int(n) for n in steps["runs"]})
+    return learning.paneled(
+        data[[*curves.COLUMNS, "axis_value", "panel"]], titles, axes, looks,
+        name=f"{task.id}-accuracy-in-training", title=f"{task.task}: in context and in weights, in training",
+        caption="Accuracy among the admitted labels against the training step, a panel per test. "
+        + _reading(seeds)
+        + f" Level lines: guessing{f' and {NEAREST}, which learns nothing' if NEAREST in looks else ''}.",
+        alt=f"{task.task}: accuracy of {learning.named(looks)} against the training step",
+    )  # fmt: skip
+
+
+def levels(task: Slice, evaluator: str) -> dict[str, float]:
+    """What needs no training, as far as it is known: the nearest image, and guessing."""
+    final = accuracies.final(task)
+    own = final[(final["evaluator"] == evaluator) & final["contestant"].isin([NEAREST, GUESSING])]
+    known = {str(name): float(value) for name, value in zip(own["contestant"], own["value"], strict=True)}
+    guessing = meaning(evaluator).chance
+    return ({} if guessing is None else {GUESSING: guessing}) | known
+
+
+def _lines(steps: pd.DataFrame) -> pd.DataFrame:
+    """Contestants on their way; the band is the runs' range, of one run its interval over episodes."""
+    several = steps["runs"] > 1
+    rows = steps.assign(
+        low=steps["lowest"].where(several, steps["low"]), high=steps["highest"].where(several, steps["high"]),
+        sparse=steps["axis_value"].nunique() <= _DOTS,
+    )  # fmt: skip
+    return rows.sort_values(["evaluator", "contestant", "axis_value"])
+
+
+def _levels(task: Slice, evaluator: str, ends: tuple[float, float]) -> pd.DataFrame:
+    """The same as lines from end to end."""
+    rows = [
+        {"contestant": name, "value": value, "axis_value": end}
+        for name, value in levels(task, evaluator).items()
+        for end in ends
+    ]
+    frame = pd.DataFrame(rows, columns=["contestant", "value", "axis_value"])
+    return frame.assign(evaluator=evaluator, kind="baseline", low=np.nan, high=np.nan, sparse=False)
+
+
+def _looks(task: Slice, data: pd.DataFrame) -> dict[str, Look]:
+    names = dict.fromkeys(data.loc[data["kind"] == "backbone", "contestant"].sort_values())
+    levels = [name for name in (NEAREST, GUESSING) if name in set(data["contestant"])]
+    return {name: ZERO if name == GUESSING else task.looks[name] for name in [*names, *levels]}
+
+
+def _reading(seeds: list[int]) -> str:
+    """What lines and bands mean for so many runs."""
+    if seeds == [1]:
+        return "Bands: 95 % intervals over episodes."
+    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    alone = " (of one seed: the 95 % interval over episodes)" if 1 in seeds else ""
+    return f"Lines: means over {number} seeds; bands: from the lowest to the highest seed{alone}."

@@ -1,0 +1,118 @@
+"""The plane of learning in context and in weights (CoQE, figure 4): where contestants end, and how they got there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from iclbench.report.blocks import Figure, Panel
+from iclbench.report.figures.curves import layer, records
+from iclbench.report.style import CONFIG, Look
+
+COLUMNS = [
+    "panel", "part", "contestant", "task", "step", "iwl", "icl", "iwl_low", "iwl_high", "icl_low", "icl_high", "note",
+]  # fmt: skip
+_LIT = "highlight === null || datum.contestant === highlight"
+READING = (
+    "Upwards: accuracy on ICL, learning in context. To the right: accuracy on IWL, learning in weights. Discs: trained "
+    "models, the mean over seeds, with thin lines from the lowest to the highest seed. Faint lines: the way there in "
+    "training. Triangles: where the mean accuracy on ICL was highest on that way."
+)
+
+
+def figure(
+    name: str, title: str, caption: str, data: pd.DataFrame, panels: Sequence[str], looks: Mapping[str, Look]
+) -> Figure:
+    """One panel per title.
+
+    Args:
+        name: of the figure.
+        title: of the figure.
+        caption: what stands behind the reading of the marks.
+        data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level, and `note` is written beside a disc.
+        panels: titles, in order; the column `panel` names them.
+        looks: of everybody in the data, the level lines among them.
+    """
+    rows = data[COLUMNS].reset_index(drop=True)
+    bottom = min(0.4, float(rows[["icl", "icl_low"]].min().min()))
+    layers = _layers(looks, max(0.0, bottom - 0.02))
+    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    size = {"width": 420, "height": 380} if len(panels) == 1 else {"width": 270, "height": 250}
+    views = [
+        size | {"title": panel, "layer": layers, "data": {"values": records(rows[rows["panel"] == panel])}}
+        for panel in panels
+    ]
+    return Figure(
+        name=name,
+        title=title,
+        caption=f"{READING} {caption}",
+        alt=f"{title}: accuracy on ICL against accuracy on IWL of {', '.join(looks)}; panels: {'; '.join(panels)}.",
+        data=rows,
+        static=shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3},
+        live=shared | {"data": {"name": "rows"}, "width": "container", "height": 380, "layer": layers},
+        panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
+        legend=looks,
+    )
+
+
+def _layers(looks: Mapping[str, Look], bottom: float) -> list[dict[str, Any]]:
+    colour = alt.Color(
+        "contestant", type="nominal", legend=None,
+        scale=alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()]),
+    )  # fmt: skip
+    dash = alt.StrokeDash(
+        "contestant", type="nominal", legend=None,
+        scale=alt.Scale(domain=list(looks), range=[list(look.dash) or [1, 0] for look in looks.values()]),
+    )  # fmt: skip
+
+    def x(field: str = "iwl") -> alt.X:
+        scale = alt.Scale(domain=[0, 1], nice=False, clamp=True)
+        return alt.X(field, type="quantitative", title="IWL accuracy", scale=scale, axis=alt.Axis(tickCount=5))
+
+    def y(field: str = "icl") -> alt.Y:
+        scale = alt.Scale(domain=[bottom, 1], nice=False, zero=False, clamp=True)
+        return alt.Y(field, type="quantitative", title="ICL accuracy", scale=scale, axis=alt.Axis(tickCount=6))
+
+    def lit(full: float) -> alt.OpacityValue:
+        return alt.OpacityValue(0.15 * full, condition={"test": _LIT, "value": full})
+
+    def part(name: str) -> alt.Chart:
+        return alt.Chart().transform_filter(f"datum.part === '{name}'")
+
+    path, final, peak = part("path"), part("final"), part("peak")
+    series = alt.Detail(["contestant", "task"], type="nominal")
+    word = "datum.contestant + ' on ' + datum.task"
+    at = "'ICL': format(datum.icl, '.3f'), 'IWL': format(datum.iwl, '.3f')"
+    ended = alt.TooltipValue(alt.ExprRef(f"{{'contestant': {word}, {at}}}"))
+    highest = alt.TooltipValue(alt.ExprRef(f"{{'highest ICL of': {word}, 'at step': datum.step, {at}}}"))
+    level = part("level").mark_rule(strokeWidth=1.4).encode(y=y(), color=colour, strokeDash=dash, opacity=lit(1.0))
+    way = path.mark_line(clip=True, strokeWidth=1.3)
+    along = path.mark_point(clip=True, filled=True, size=9)
+    spread = final.mark_rule(strokeWidth=1.4)
+    # Names stand to the right of their disc, near the right edge to its left.
+    right, left = final.transform_filter("datum.iwl <= 0.7"), final.transform_filter("datum.iwl > 0.7")
+    names = [
+        right.mark_text(align="left", baseline="middle", dx=8, fontSize=10),
+        left.mark_text(align="right", baseline="middle", dx=-8, fontSize=10),
+    ]
+    charts = [
+        level,
+        way.encode(
+            x=x(), y=y(), color=colour, detail=series, order=alt.Order("step", type="quantitative"), opacity=lit(0.4)
+        ),
+        along.encode(x=x(), y=y(), color=colour, opacity=lit(0.45)),
+        spread.encode(x=x("iwl_low"), x2=alt.X2("iwl_high"), y=y(), color=colour, opacity=lit(0.9)),
+        spread.encode(x=x(), y=y("icl_low"), y2=alt.Y2("icl_high"), color=colour, opacity=lit(0.9)),
+        peak.mark_point(shape="triangle-up", size=80, strokeWidth=1.8, filled=False).encode(
+            x=x(), y=y(), color=colour, opacity=lit(1.0), tooltip=highest
+        ),
+        final.mark_point(filled=True, size=85).encode(x=x(), y=y(), color=colour, opacity=lit(1.0), tooltip=ended),
+        *(
+            name.encode(x=x(), y=y(), color=colour, text=alt.Text("note", type="nominal"), opacity=lit(1.0))
+            for name in names
+        ),
+    ]
+    return [layer(chart) for chart in charts]

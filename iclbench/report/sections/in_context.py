@@ -1,0 +1,101 @@
+"""In context and in weights: the accuracy of everybody on every test of a classification task, and on the way there."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report import accuracies
+from iclbench.report.blocks import Block, Column, Section, Table, Text
+from iclbench.report.data import KINDS, Slice
+from iclbench.report.evaluators import HEADLINE, in_order, is_test, meaning
+from iclbench.report.figures import accuracy
+from iclbench.report.formats import fixed, integer
+
+_INTRODUCTION = (
+    "A query can be answered in context, from the labels beside it, or in weights, from the labels that its class had "
+    "all through training. Each test leaves one of the two ways or sets them against each other; accuracy is counted "
+    "among the labels that the test admits."
+)
+
+
+def section(task: Slice) -> Section | None:
+    if not accuracies.has_tests(task):
+        return None
+    tests = in_order(task.test_lines["evaluator"])
+    said = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
+    blocks: list[Block] = [Text(_INTRODUCTION, tuple(said)), numbers(task, tests)]
+    if (figure := accuracy.in_training(task)) is not None:
+        blocks.append(figure)
+    return Section(f"{task.id}-in-context", "In context and in weights", tuple(blocks))
+
+
+def numbers(task: Slice, tests: list[str]) -> Table:
+    """A row per contestant, a column per test; who wins the flip; the best on ICL in training."""
+    ours = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
+    both = pd.concat([ours, _published(task)], ignore_index=True)
+    keys = ["kind", "contestant", "name"]
+    frame = both.groupby(keys, as_index=False, dropna=False).agg(runs=("runs", "max"))
+    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
+    for test in tests:
+        names = {"value": test, "low": f"{test}_low", "high": f"{test}_high"}
+        own = both.loc[both["evaluator"] == test, [*keys, *names]]
+        frame = frame.merge(own.rename(columns=names), "left", keys)
+    frame = frame.merge(_peaks(task), "left", "contestant")
+    frame = frame.assign(order=frame["kind"].map({kind: i for i, kind in enumerate(KINDS)}))
+    frame = frame.sort_values(["order", tests[0], "name"], ascending=[True, False, True], ignore_index=True)
+    if "flip" in tests:
+        frame = frame.assign(winner=_winner(frame["flip_low"], frame["flip_high"]))
+    columns = [
+        Column("name", "contestant"),
+        Column("kind", "kind"),
+        Column("runs", "seeds", integer, numeric=True),
+        *(Column(t, _headed(t), fixed, True, f"{t}_low", f"{t}_high") for t in tests),
+        Column("winner", "wins the flip"),
+        Column("peak", "highest ICL in training", fixed, True, "peak_low", "peak_high"),
+        Column("peak_step", "at step", integer, numeric=True),
+    ]
+    peaked = frame["peak"].notna().any()
+    return Table(
+        name=f"{task.id}-in-context",
+        title=f"{task.task}: in context and in weights",
+        caption="Accuracy with its 95 % interval over episodes; of several seeds the mean, and an interval from the "
+        "lowest to the highest end. The best of each kind on the first test comes first. A dash: not asked."
+        + (" Wins the flip: the context or the weights, where the interval excludes 1/2." if "flip" in frame else "")
+        + (
+            " Highest ICL: of the mean over seeds, among all steps at which it was asked in training; the highest of "
+            "many reads a little high."
+            if peaked
+            else ""
+        )
+        + (" Published numbers are of the preset in brackets." if frame["kind"].eq("published").any() else ""),
+        frame=frame.drop(columns="order"),
+        columns=tuple(c for c in columns if c.key in frame and frame[c.key].notna().any()),
+        group="kind",
+    )
+
+
+def _headed(evaluator: str) -> str:
+    test = meaning(evaluator)
+    return test.title if test.chance is None else f"{test.title} (chance {test.guessing})"
+
+
+def _published(task: Slice) -> pd.DataFrame:
+    """Published accuracies on the tests, of any preset."""
+    v = task.results.rows
+    rows = v[(v["kind"] == "published") & (v["task"] == task.task) & (v["metric"] == HEADLINE) & (v["status"] == "ok")]
+    rows = rows[is_test(rows["evaluator"]) & rows["axis"].isna()]
+    rows = rows.assign(name=rows["contestant"] + " (published, " + rows["preset"] + ")").drop(columns="contestant")
+    return rows.drop_duplicates(["name", "evaluator"])[["evaluator", "kind", "name", "value", "low", "high"]]
+
+
+def _peaks(task: Slice) -> pd.DataFrame:
+    """Columns contestant, peak with its interval, peak_step."""
+    names = {"value": "peak", "low": "peak_low", "high": "peak_high", "axis_value": "peak_step"}
+    best = accuracies.peaks(accuracies.trajectory(task))
+    return best[["contestant", *names]].rename(columns=names)
+
+
+def _winner(low: pd.Series, high: pd.Series) -> pd.Series:
+    """Who answers where context and weights disagree."""
+    winner = pd.Series("neither", index=low.index, dtype="string").where(low.notna() & high.notna())
+    return winner.mask((low > 0.5).fillna(False), "context").mask((high < 0.5).fillna(False), "weights")

@@ -1,0 +1,69 @@
+"""How many dimensions predictions have: the rank of the matrix of predictions against its number of contexts.
+
+A model whose prediction is an inner product of a vector of the context and one of the query has at most as many as
+these vectors; softmax attention has more with every further context (CoQE, theorem 3.10).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from iclbench.report.blocks import Block, Figure, Section
+from iclbench.report.data import Slice, average
+from iclbench.report.figures import curves, learning
+from iclbench.report.formats import slug
+from iclbench.report.metrics import metric
+from iclbench.report.style import ZERO
+from iclbench.report.target_scores import shift_title, shifts
+
+CEILING = "as many as contexts"
+_METRICS = ("effective_rank", "rank")
+
+
+def section(task: Slice) -> Section | None:
+    v = task.inside
+    rows = v[(v["evaluator"] == "rank") & (v["axis"] == "contexts") & v["metric"].isin(_METRICS)]
+    blocks: list[Block] = [_figure(task, shift, rows[rows["shift"] == shift]) for shift in shifts(rows)]
+    return Section(f"{task.id}-rank", "Rank of the predictions", tuple(blocks)) if blocks else None
+
+
+def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
+    """A panel per kind of rank and, where there are several, number of examples; a line per contestant."""
+    keys = ["metric", "kind", "contestant", "n_context", "axis_value"]
+    means = average(rows.assign(low=rows["value"], high=rows["value"]), keys)
+    means["panel"] = _panels(means)
+    titles = means.drop_duplicates("panel")["panel"].tolist()
+    ends = curves.extent(means["axis_value"])
+    looks = learning.cast(task, rows) | {CEILING: ZERO}
+    ceiling = [{"panel": panel, "axis_value": end, "value": end} for panel in titles for end in ends]
+    own = means.assign(band=means["runs"] > 1)
+    data = pd.concat([pd.DataFrame(ceiling).assign(contestant=CEILING, kind="baseline", band=False), own])
+    data = data.reindex(columns=["contestant", "kind", "value", "low", "high", "axis_value", "panel", "band"])
+    data = data.assign(
+        label=data["contestant"], series=data["contestant"], sparse=data["contestant"] != CEILING,
+        width=[looks[name].width for name in data["contestant"]],
+    ).sort_values(["contestant", "axis_value"], ignore_index=True)  # fmt: skip
+    highest = float(np.nanmax(means["value"].astype(float)))
+    axes = curves.Axes(
+        "contexts", "rank", ends, (0.9, 1.15 * max(highest, 2.0)), log=True, field="axis_value", unit="contexts",
+        band="range over seeds", log_x=True, ticks=tuple(sorted(float(m) for m in means["axis_value"].unique())),
+    )  # fmt: skip
+    several = " Bands: from the lowest to the highest seed." if (means["runs"] > 1).any() else ""
+    return learning.paneled(
+        data, titles, axes, looks,
+        name=f"{task.id}-{slug('rank', shift)}", title=f"{task.task}: rank of the predictions ({shift_title(shift)})",
+        caption="Rank of the matrix of predictions, contexts x queries, against the number of contexts "
+        f"({shift_title(shift)}); logarithmic axes. Effective rank: the exponential of the entropy of the singular "
+        "values as shares of their sum (Roy and Vetterli 2007); numerical rank: how many of them count. A line that "
+        "levels off has found all dimensions that predictions have; no rank exceeds the number of contexts (dotted)."
+        + several,
+        alt=f"{task.task}: rank of the predictions of {learning.named(looks)} against the number of contexts",
+    )  # fmt: skip
+
+
+def _panels(rows: pd.DataFrame) -> list[str]:
+    """For every row the title of its panel."""
+    several = len(rows["n_context"].unique()) > 1
+    names = [metric(str(name)).label for name in rows["metric"]]
+    return [f"{name}, {n} examples" if several else name for name, n in zip(names, rows["n_context"], strict=True)]

@@ -1,0 +1,106 @@
+"""What a learned representation of the inputs holds: how well a linear map reads the true features off it.
+
+As figure 6 of the CoQE paper, up to the invertible linear map that the prediction cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from iclbench.report.blocks import Block, Column, Figure, Section, Table
+from iclbench.report.data import Slice, average
+from iclbench.report.drawn_episodes import one_run
+from iclbench.report.figures import curves, learning
+from iclbench.report.formats import fixed, integer
+from iclbench.report.style import INK, Look
+
+TRUE = "true feature"
+# The widest line lies on top.
+_TRUE = Look(INK, (4, 6), 2.8)
+
+
+def section(task: Slice) -> Section | None:
+    v = task.inside
+    rows = v[(v["evaluator"] == "representation") & (v["metric"] == "r_squared")]
+    if rows.empty:
+        return None
+    blocks: list[Block] = [_numbers(task, rows)]
+    if (task.features["role"] == "predicted").any():
+        blocks.append(_figure(task, one_run(task.features)))
+    return Section(f"{task.id}-representation", "Learned representation", tuple(blocks))
+
+
+def _numbers(task: Slice, rows: pd.DataFrame) -> Table:
+    """A row per contestant and shift, a column per true feature."""
+    keys = ["shift", "kind", "contestant"]
+    means = average(rows, [*keys, "axis", "axis_value"])
+    frame = means.groupby(keys, as_index=False).agg(runs=("runs", "max"))
+    overall = means[means["axis"].isna()]
+    parts = {"mean": ("all features", overall)} if len(overall) else {}
+    for index in sorted(int(i) for i in means.loc[means["axis"] == "feature", "axis_value"].unique()):
+        parts[f"f{index}"] = (_feature(index), means[means["axis_value"] == index])
+    for key, (_, part) in parts.items():
+        names = {"value": key, "low": f"{key}_low", "high": f"{key}_high"}
+        frame = frame.merge(part[[*keys, *names]].rename(columns=names), "left", keys)
+    frame = frame.sort_values(["shift", next(iter(parts)), "contestant"], ascending=[True, False, True])
+    return Table(
+        name=f"{task.id}-representation",
+        title=f"{task.task}: true features in the learned representation",
+        caption="R² of the linear regression from the learned representation of an input to each true feature, on "
+        "inputs that the regression has not seen, with its 95 % interval over inputs; 1: the representation holds the "
+        "feature, 0: no better than its mean.",
+        frame=frame.reset_index(drop=True),
+        columns=(
+            Column("contestant", "contestant"),
+            *((Column("shift", "prompts"),) if len(frame["shift"].unique()) > 1 else ()),
+            Column("runs", "seeds", integer, numeric=True),
+            *(Column(key, title, fixed, True, f"{key}_low", f"{key}_high") for key, (title, _) in parts.items()),
+        ),
+    )
+
+
+def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
+    """A panel per feature: the true one and what the linear map reads off, against the input."""
+    true, fitted = drawn[drawn["role"] == "function"], drawn[drawn["role"] == "predicted"]
+    both = pd.concat([fitted.assign(kind="backbone"), true.assign(contestant=TRUE, kind="oracle")], ignore_index=True)
+    scale = true.groupby("output")["value"].agg(["mean", "std"]).astype(float)
+    centre, spread = both["output"].map(scale["mean"]), both["output"].map(scale["std"]).replace(0.0, 1.0)
+    names = sorted(fitted["contestant"].unique())
+    looks = {name: task.looks[name] for name in names} | {TRUE: _TRUE}
+    scaled = {end: (both[end].astype(float) - centre) / spread for end in ("value", "low", "high")}
+    data = both.assign(
+        **scaled, label=both["contestant"],
+        series=both["contestant"], sparse=False, width=[looks[name].width for name in both["contestant"]],
+        panel=[_feature(int(index) + 1) for index in both["output"]],
+    ).sort_values(["contestant", "x1"], ignore_index=True)  # fmt: skip
+    titles = [_feature(int(index) + 1) for index in sorted(both["output"].unique())]
+    axes = curves.Axes(
+        "input",
+        "feature (standardised)",
+        curves.extent(data["x1"]),
+        _framed(data["value"]),
+        field="x1",
+        unit="input",
+        band="90 % of inputs",
+    )
+    return learning.paneled(
+        data[[*curves.COLUMNS, "x1", "panel"]], titles, axes, looks,
+        name=f"{task.id}-representation-features", title=f"{task.task}: learned against true features",
+        caption="Each true feature of an input, and what the best linear map reads off the learned representation "
+        "(first seed): its mean and the central 90 % over the other directions of the input, in units of the true "
+        "feature's standard deviation about its mean.",
+        alt=f"{task.task}: true features and those read off the representations of {', '.join(names)}",
+    )  # fmt: skip
+
+
+def _framed(values: Sequence[float] | pd.Series) -> tuple[float, float]:
+    low, high = float(np.min(values)), float(np.max(values))
+    margin = 0.05 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _feature(index: int) -> str:
+    return f"feature {index}"

@@ -1,0 +1,104 @@
+"""A results folder with bursty classification, as training and evaluation would leave it, with invented numbers.
+
+On `bursty`, CoQE finds ICL early and loses some of it again, the Transformer learns in weights alone; `coqe` has two
+variants, of which one has a single seed. `bursty-alpha1` is a second setting of the family, with published numbers.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from iclbench import __version__, tables
+
+EPISODES = 128
+STEPS = [500, 1000, 2000, 3000, 4000]
+TASKS = ["bursty", "bursty-alpha1"]
+TESTS = {"icl": 0.5, "icl_paired": 0.25, "iwl": 0.0025, "flip": 0.5}
+# Name of the variant's runs: backbone, hash of what was trained, seeds.
+VARIANTS = {
+    "transformer": ("transformer", "aaaaaaaa", [0, 1, 2]),
+    "coqe": ("coqe", "bbbbbbbb", [0, 1, 2]),
+    "coqe-paper": ("coqe", "cccccccc", [0]),
+}
+# Accuracy in training, by step.
+CURVES = {
+    ("transformer", "icl"): [0.50, 0.55, 0.52, 0.51, 0.50],
+    ("transformer", "iwl"): [0.05, 0.30, 0.70, 0.85, 0.92],
+    ("coqe", "icl"): [0.55, 0.90, 0.80, 0.74, 0.72],
+    ("coqe", "iwl"): [0.02, 0.10, 0.50, 0.70, 0.80],
+    ("coqe-paper", "icl"): [0.50, 0.60, 0.66, 0.68, 0.69],
+    ("coqe-paper", "iwl"): [0.02, 0.10, 0.30, 0.45, 0.56],
+}
+BASELINES = {
+    "pixel-1nn": {"icl": 0.86, "icl_paired": 0.75, "iwl": 0.0, "flip": 0.86},
+    "nearest-class-mean": {"icl": 0.84, "icl_paired": 0.70, "iwl": 0.0, "flip": 0.84},
+    "majority": {"icl": 0.5, "icl_paired": 0.25, "iwl": 0.0, "flip": 0.5},
+    "chance": TESTS,
+}
+PUBLISHED = {("coqe", "icl"): 0.9171, ("coqe", "iwl"): 0.8994, ("transformer", "icl"): 0.8412}
+
+
+def accuracy(name: str, task: str, test: str, seed: int) -> list[float]:
+    """Accuracy of a run at every step of its training."""
+    icl, iwl = (np.array(CURVES[name, way]) for way in ("icl", "iwl"))
+    settings = 0.03 * (task == "bursty-alpha1")
+    found = {
+        "icl": icl + settings,
+        "icl_paired": 2 * icl - 0.85,
+        "iwl": iwl - settings,
+        "flip": 0.5 + (icl - 0.5) - 0.5 * iwl,
+        "targets": 0.5 * (icl + iwl),
+    }[test]
+    return [float(np.clip(v + 0.02 * (seed - 1) * (seed > 0), 0, 1)) for v in found]
+
+
+def run_of(name: str, task: str, seed: int) -> str:
+    return f"{task}-{name}-small-s{seed}"
+
+
+def write(folder: Path) -> Path:
+    """Write the folder and return it."""
+    for task in TASKS:
+        values: list[dict[str, object]] = []
+        for name, (backbone, variant, seeds) in VARIANTS.items():
+            for seed in seeds:
+                more = {"run": run_of(name, task, seed), "contestant": backbone, "kind": "backbone", "seed": seed,
+                        "variant": variant}  # fmt: skip
+                values.append(_row(task, None, "loss", 0.9, more | {"evaluator": "train"} | _at(4000)))
+                for test in [*TESTS, "targets"]:
+                    curve = accuracy(name, task, test, seed)
+                    if test != "targets":
+                        values += [_scored(task, test, v, more | _at(s)) for s, v in zip(STEPS, curve, strict=True)]
+                    values.append(_scored(task, test, curve[-1], more))
+                    values.append(_row(task, test, "accuracy", curve[-1] / 3, more))
+        for name, accuracies in BASELINES.items():
+            more = {"run": name, "contestant": name, "kind": "baseline"}
+            values += [_scored(task, test, v, more, name != "chance") for test, v in accuracies.items()]
+        if task == "bursty-alpha1":
+            values += [_published(task, name, test, value) for (name, test), value in PUBLISHED.items()]
+        tables.write("values", values, folder / f"{task}.values.parquet", {})
+    return folder
+
+
+def _at(step: int) -> dict[str, object]:
+    return {"axis": "train_step", "axis_value": float(step)}
+
+
+def _row(task: str, test: str | None, metric: str, value: float, more: dict[str, object]) -> dict[str, object]:
+    return {
+        "task": task, "family": "bursty", "preset": "small", "shift": "none", "evaluator": test, "n_related": 0,
+        "metric": metric, "value": value, "n_episodes": EPISODES, "normaliser": 1.0, "status": "ok",
+        "prompt_set": f"{task}-small-{'none' if test == 'targets' else test}-0" if test else None, "card": "c0ffee",
+        "version": __version__, **more,
+    }  # fmt: skip
+
+
+def _scored(task: str, test: str, value: float, more: dict[str, object], interval: bool = True) -> dict[str, object]:
+    ends = {"low": max(value - 0.04, 0.0), "high": min(value + 0.04, 1.0)} if interval else {}
+    return _row(task, test, "accuracy_within_choices", value, more | ends)
+
+
+def _published(task: str, name: str, test: str, value: float) -> dict[str, object]:
+    more = {"run": f"published-{name}", "contestant": name, "kind": "published", "preset": "paper", "n_episodes": None,
+            "n_related": None, "normaliser": None, "prompt_set": None, "reason": "CoQE, table 2; printed"}  # fmt: skip
+    return _row(task, test, "accuracy_within_choices", value, more)
