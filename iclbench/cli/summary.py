@@ -14,8 +14,13 @@ from iclbench import tables
 
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False) -> None:
-    """Print a leaderboard per prompt set, or all rows as JSON."""
-    print_tables(results, prompt_sets, json, leaderboard)
+    """Print a leaderboard per prompt set, of class labels one over all prompt sets of a task; or all rows as JSON."""
+    from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
+
+    frames = {} if json else {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
+    of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
+    print_tables(results, [name for name in prompt_sets if name not in of_labels], json, leaderboard)
+    print_accuracies(list(of_labels.values()))
 
 
 def print_tables(
@@ -50,9 +55,16 @@ def print_tables(
             out.print("gap and squared error: with as many related datasets as a contestant uses")
         if any(line[0].endswith("*") for line in lines):
             out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
-        for _, row in values[values["status"] == "failed"].iterrows():
-            out.print(f"failed: {row['run']}: {row['reason']}", markup=False, soft_wrap=True)
+        print_failed(values)
         out.print()
+
+
+def print_failed(values: pd.DataFrame) -> None:
+    """One line for every cell without a value."""
+    from iclbench.cli.terminal import out
+
+    for _, row in values[values["status"] == "failed"].iterrows():
+        out.print(f"failed: {row['run']}: {row['reason']}", markup=False, soft_wrap=True)
 
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
@@ -73,8 +85,8 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
         sparse = "*" if len(mine) < full else ""
         rows.append(
             [
-                _named(run, kind) + sparse,
-                _interval(areas.loc[run]),
+                named(run, kind) + sparse,
+                interval(areas.loc[run]),
                 f"{scores[run]:.3f}" if run in scores else "",
                 *cells,
             ]
@@ -99,13 +111,14 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         most = max(n for n in counts if (run, n) in error.index)
         own = gap.loc[(run, most)] if (run, most) in gap.index else None
         if len(gap):
-            cells.append("" if own is None else _interval(own))
-        rows.append([_named(run, kind), *cells, short(error.loc[(run, most), "value"])])
+            cells.append("" if own is None else interval(own))
+        rows.append([named(run, kind), *cells, short(error.loc[(run, most), "value"])])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else ["log-likelihood"]
     return ["contestant", *related, *(["gap to the oracle"] if len(gap) else []), "squared error"], rows
 
 
-def _named(run: str, kind: str) -> str:
+def named(run: str, kind: str) -> str:
+    """A contestant's name as it stands in a table: models bold, oracles said to be such."""
     return {"oracle": run + " (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
 
 
@@ -124,6 +137,6 @@ def short(error: Any) -> str:
     return f"{error:.3f}" if error >= 5e-4 else "<.0005"
 
 
-def _interval(row: Any) -> str:
+def interval(row: Any) -> str:
     """Value and half the width of its interval."""
     return f"{row['value']:.3f} ±{(row['high'] - row['low']) / 2:.3f}"

@@ -147,10 +147,10 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
             progress.pending += loss.detach()
             progress.step = step + 1
             last = progress.step == settings.steps
-            if last or progress.step % settings.log_every == 0:
-                log()
             if monitor.due(progress.step):
                 evaluate()
+            if last or progress.step % settings.log_every == 0:
+                log()
             if last or stop or progress.step % settings.checkpoint_every == 0:
                 keep()
             if stop and not last:

@@ -1,0 +1,54 @@
+"""The table that ends an evaluation of class labels: contestants by tests, best first, the level of guessing last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from iclbench.cli.summary import interval, named, print_failed
+
+HEADLINE = "accuracy_within_choices"
+
+
+def asks_for_labels(values: pd.DataFrame) -> bool:
+    """Whether these are the rows of a prompt set whose targets are class labels."""
+    return bool((values["metric"].isin([HEADLINE, "accuracy"]) & values["evaluator"].ne("next")).any())
+
+
+def print_accuracies(prompt_sets: Sequence[pd.DataFrame]) -> None:
+    """Print one table per task and preset over all its prompt sets, and what failed."""
+    from iclbench.cli.terminal import out, table
+
+    if not prompt_sets:
+        return
+    for (task, preset), values in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):
+        columns, lines = accuracy_board(values)
+        table(f"{task}, {preset}: accuracy among the labels that are admitted", columns, lines, range(1, len(columns)))
+        print_failed(values)
+        out.print()
+
+
+def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: accuracies with half the width of their intervals, ordered by the first of the tests."""
+    ok = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
+    ok = ok.assign(test=ok["evaluator"].where(ok["evaluator"].ne("targets"), _drawn(ok["shift"])))
+    tests = sorted(ok["test"].unique(), key=lambda name: name in set(_drawn(ok["shift"])))  # the family's own first
+    found = ok.set_index(["run", "test"])
+    guess = found.index.isin(["chance"], "run")
+    best = ok[~guess].pivot_table("value", "run", "test").reindex(columns=tests)
+    best = best.sort_values(tests, ascending=False) if tests else best
+    kinds = ok.drop_duplicates("run").set_index("run")["kind"]
+    lines = [
+        [named(run, kinds[run]), *[interval(found.loc[run, t]) if (run, t) in found.index else "" for t in tests]]
+        for run in map(str, best.index)
+    ]
+    if guess.any():
+        chance = found[guess]["value"].droplevel("run")
+        lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
+    return ["contestant", *tests], lines
+
+
+def _drawn(shift: pd.Series) -> pd.Series:
+    """What stands above further episodes of the task: that they are like those of training, or the shift."""
+    return shift.where(shift.ne("none"), "as trained")
