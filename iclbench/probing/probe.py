@@ -21,9 +21,11 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.errors import UsageError
 from iclbench.evaluation import cells, contestants
+from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Cell, refuse_too_long
+from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Gaussian, Mixture, Point
 from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
 from iclbench.probing.layers import decode_layers, probe_layers
@@ -82,10 +84,16 @@ def probe(
             run.config.task, run.config.preset, shift, seed, data_dir, context=context, fit=fit, test=test, tasks=tasks
         )
         for contestant, work in _field(model, prompts):
-            cached = cells.is_done(results, contestant, prompts)
-            shared = _row(contestant, prompts)
-            reason = None if cached else cells.compute_cell(results, contestant, prompts, shared, work)
-            yield Cell(contestant, prompts, cached, reason)
+            yield kept(results, contestant, prompts, _row(contestant, prompts), work)
+
+
+def kept(
+    results: Path, contestant: Contestant, prompts: PromptSet, shared: dict[str, object], work: Callable[[], Tables]
+) -> Cell:
+    """The cell that is already there, or else computed by `work`; `shared` as in `cells.compute_cell`."""
+    cached = cells.is_done(results, contestant, prompts)
+    reason = None if cached else cells.compute_cell(results, contestant, prompts, shared, work)
+    return Cell(contestant, prompts, cached, reason)
 
 
 def references(prompts: ProbeSet) -> list[str]:
@@ -132,7 +140,7 @@ def _level(reference: Contestant, prompts: ProbeSet) -> Tables:
     assert isinstance(answer, Point | Gaussian | Mixture)
     errors = (answer.mean - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
-    (level,) = cells.summaries((errors / normaliser).numpy()[:, None], prompts.seed)
+    (level,) = summaries((errors / normaliser).numpy()[:, None], prompts.seed)
     return {"values": [_row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser} | level]}
 
 
@@ -163,5 +171,5 @@ def _row(contestant: Contestant, prompts: ProbeSet) -> dict[str, object]:
 
 def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:
     """Mean over tasks and interval at every value of the axis."""
-    found = cells.summaries(scores.to(torch.float64).numpy(), seed)
+    found = summaries(scores.to(torch.float64).numpy(), seed)
     return [shared | {"axis_value": at} | one for at, one in zip(axis, found, strict=True) if one["n_episodes"]]

@@ -16,7 +16,7 @@ from iclbench.evaluation.prompts import PromptSet
 VERSION = 1
 # Points per forward pass: bounds memory, and is a function of the sizes alone so that results do not depend on the
 # machine.
-_POINTS = 64 * 41
+POINTS = 64 * 41
 # Shifts whose queries belong to one prefix each.
 _NOT_PROBED = {
     "orthogonal-query": "its queries are orthogonal to one prefix each",
@@ -67,31 +67,31 @@ class ProbeSet(PromptSet):
     @cached_property
     def episodes(self) -> Episodes:
         """Contexts of k points; the targets are the m queries to fit on and then the n to score."""
-        return self._split("probe")
+        return self._split("probe", self.tasks)
 
     @cached_property
     def tuning(self) -> Episodes:
         """As many independent episodes of the same distribution, to tune a method on."""
-        return self._split("probe-tuning")
+        return self._split("probe-tuning", self.tasks)
 
     def blocks(self) -> Iterator[Episodes]:
         """The episodes in the portions in which they are computed."""
-        size = max(1, _POINTS // (self.context + self.fit + self.test))
+        size = max(1, POINTS // (self.context + self.fit + self.test))
         return (self.episodes[start : start + size] for start in range(0, self.tasks, size))
 
-    def _split(self, stream: str) -> Episodes:
+    def _split(self, stream: str, tasks: int) -> Episodes:
         if self.task.question == "targets":
-            return self._of_targets(stream)
-        drawn = self.draw(stream, self.tasks, self.context + self.fit + self.test)
+            return self._of_targets(stream, tasks)
+        drawn = self.draw(stream, tasks, self.context + self.fit + self.test)
         targets = drawn.asked.span(self.context)
         return replace(drawn, context=drawn.context.span(0, self.context), targets=targets, scored=targets.mask)
 
-    def _of_targets(self, stream: str) -> Episodes:
+    def _of_targets(self, stream: str, tasks: int) -> Episodes:
         """The family gives contexts of exactly k points; its first m + n targets are the queries."""
         exactly = f"points-{self.context}"
         shift = exactly if self.shift == "none" else f"{self.shift}+{exactly}"
         same = PromptSet(self.task, self.preset, shift, self.seed, self.data_dir, self.given)
-        drawn = same.draw(stream, self.tasks, self.context)
+        drawn = same.draw(stream, tasks, self.context)
         targets = drawn.asked.span(0, self.fit + self.test)
         there = int(targets.counts.min())
         if there < self.fit + self.test:

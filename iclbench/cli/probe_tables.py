@@ -1,0 +1,95 @@
+"""The tables that end a probe: by depth, by the number of contexts, by feature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def examples_in_context(values: pd.DataFrame) -> str:
+    """How many examples were in context, where that is known."""
+    sizes = values["n_context"].dropna()
+    return f"{int(sizes.iloc[0])} examples, " if len(sizes) else ""
+
+
+def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: the error after a quarter, half, three quarters and all layers (or steps), where it is
+    smallest, and scale and shift (with their spread over tasks) after the last layer."""
+    from iclbench.cli.summary import short
+
+    ok = values[(values["status"] == "ok") & (values["evaluator"] == "probe")]
+    lines: list[tuple[float, list[str]]] = []
+    for run, rows in ok.groupby("run", sort=False):
+        errors = rows[rows["metric"] == "squared_error"].sort_values("axis_value")
+        ends = float(errors["value"].iloc[-1])
+        name = _named(values, str(run))
+        if errors["axis"].isna().all():
+            lines.append((ends, [name, "", "", "", "", short(ends), "", "", ""]))
+            continue
+        by_depth = errors.set_index(errors["axis_value"].astype(int))["value"]
+        depth = int(by_depth.index.max())
+        unit = "layer" if errors["axis"].iloc[0] == "layer" else "step"
+        quarters = [_at_part(by_depth, depth, part) for part in (1, 2, 3)]
+        best = f"{short(by_depth.min())} at {unit} {by_depth.idxmin()}"
+        last = rows[rows["axis_value"] == depth].set_index("metric")["value"]
+        fitted = [_with_spread(last, metric) for metric in ("scale", "shift")]
+        lines.append((ends, [name, f"{depth} {unit}s", *quarters, short(ends), best, *fitted]))
+    ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+    return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], ordered
+
+
+def _at_part(by_depth: pd.Series, depth: int, quarters: int) -> str:
+    """The error after so many quarters, where that is a whole number of layers and there is one."""
+    from iclbench.cli.summary import short
+
+    at, rest = divmod(quarters * depth, 4)
+    return "" if rest or at not in by_depth.index else short(by_depth[at])
+
+
+def _with_spread(last: pd.Series, metric: str) -> str:
+    from iclbench.report.formats import fixed
+
+    if metric not in last.index:
+        return ""
+    return f"{fixed(last[metric], 2)} ±{fixed(last[f'{metric}_std'], 2)}"
+
+
+def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: effective rank, and the number of singular values that are not 0, by the number of
+    contexts; the smallest first."""
+    by_contexts = _measured(values, "rank", "contexts")
+    lines: list[tuple[float, list[str]]] = []
+    for run, rows in by_contexts.groupby("run", sort=False):
+        both = rows.pivot_table("value", "axis_value", "metric")
+        cells = [f"{e:.1f} ({r:.0f})" for e, r in zip(both["effective_rank"], both["rank"], strict=True)]
+        lines.append((float(both["effective_rank"].iloc[-1]), [_named(values, str(run)), *cells]))
+    counts = sorted(by_contexts["axis_value"].unique())
+    return ["effective rank (rank)", *(f"m={n:.0f}" for n in counts)], [line for _, line in sorted(lines)]
+
+
+def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: R² of every true feature and their mean; the best first."""
+    from iclbench.report.formats import fixed
+
+    by_feature = _measured(values, "representation", "feature").pivot_table("value", "run", "axis_value")
+    means = values[values["evaluator"].eq("representation") & values["axis"].isna() & values["status"].eq("ok")]
+    lines = [
+        [
+            _named(values, str(row["run"])),
+            *(fixed(value, 3) for value in by_feature.loc[row["run"]]),
+            f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]",
+        ]
+        for _, row in means.sort_values("value", ascending=False).iterrows()
+    ]
+    return ["R²", *(f"feature {int(n)}" for n in by_feature.columns), "mean"], lines
+
+
+def _measured(values: pd.DataFrame, evaluator: str, axis: str) -> pd.DataFrame:
+    return values[values["status"].eq("ok") & values["evaluator"].eq(evaluator) & values["axis"].eq(axis)]
+
+
+def _named(values: pd.DataFrame, run: str) -> str:
+    """In bold where it was trained."""
+    return f"[bold]{run}[/bold]" if values.loc[values["run"] == run, "kind"].iloc[0] == "backbone" else run

@@ -1,0 +1,182 @@
+"""The rank of a predictor's answers: all queries after all contexts, as one matrix (CoQE, theorem 3.10).
+
+A predictor that answers <task vector of the context, features of the query> has a matrix of predictions, contexts x
+queries, whose rank is at most the width of the features, however many contexts there are; so have linear
+self-attention and least squares. That of softmax attention grows with the contexts. Every context belongs to a function
+of its own; all of them are asked the same queries.
+
+Rows of `values`, evaluator `rank`, `n_context` k: axis `contexts` (metrics effective_rank and rank of the first so many
+rows of the matrix), axis `singular_value` (metric singular_value, counted from 1, over the largest, of the whole
+matrix). Everything is computed in float64 on the CPU: in float32 rounding has full rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.backbones.base import Backbone
+from iclbench.cards import content_hash
+from iclbench.episodes import Episodes
+from iclbench.evaluation import cells, contestants
+from iclbench.evaluation.cells import Rows, Tables
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.evaluate import Cell, refuse_too_long
+from iclbench.predictions import Categorical, Gaussian, Mixture, Point
+from iclbench.predictor import Predictor
+from iclbench.probing.probe import NotProbedError, kept
+from iclbench.probing.probe_set import POINTS, ProbeSet
+from iclbench.runs import Run
+
+EVALUATOR = "rank"
+# Singular values below this fraction of the largest count as 0.
+TOLERANCE = 1e-6
+# The test of a classification family whose sequences all admit the same kind of answer: one of two labels.
+_TWO_LABELS = "icl"
+
+
+@dataclass(frozen=True)
+class RankSet(ProbeSet):
+    """Contexts of `context` points, a function each, and queries that are put to all of them.
+
+    Attributes:
+        contexts: rows of the matrix.
+        queries: columns: the first query of as many episodes.
+    """
+
+    fit: int = field(default=0, kw_only=True)
+    test: int = field(default=1, kw_only=True)
+    contexts: int = field(default=64, kw_only=True)
+    queries: int = field(default=128, kw_only=True)
+
+    @cached_property
+    def id(self) -> str:
+        """Readable name and content hash."""
+        digest = content_hash(self._drawn_from() | {"rank": [self.context, self.contexts, self.queries]}, 8)
+        return f"{self.task.name}-{self.preset}-{self.shift}-rank{self.context}-{digest}"
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """As many as there are contexts or queries, whichever are more; one query each."""
+        if self.evaluator:
+            return self.draw("rank", self._drawn, self.context)
+        return self._split("rank", self._drawn)
+
+    @property
+    def _drawn(self) -> int:
+        return max(self.contexts, self.queries)
+
+
+def probe_rank(
+    results: Path,
+    run: Run,
+    sizes: list[int] | None = None,
+    *,
+    contexts: int = 64,
+    queries: int = 128,
+    shift: str = "none",
+    seed: int = 0,
+    data_dir: Path | None = None,
+) -> Iterator[Cell]:
+    """Measure the rank of a run's matrix of predictions, with that of least squares and the oracles beside it.
+
+    Args:
+        results: results folder.
+        run: a finished run.
+        sizes: examples in each context; None: the trained number.
+        contexts: rows of the largest matrix.
+        queries: columns.
+        shift: change of the distribution.
+        seed: seed of the probe set.
+        data_dir: where families find their data sets.
+
+    Raises:
+        NotProbedError: a classification family without sequences of two labels.
+        UsageError: the run is not finished, or cannot take in so many examples.
+    """
+    model = contestants.backbone(run, "cpu", data_dir)
+    assert isinstance(model.predictor, Backbone)
+    model.predictor.double()
+    task, categorical = run.config.task, run.config.task.head == "categorical"
+    if categorical and _TWO_LABELS not in task.build(data_dir).evaluators():
+        raise NotProbedError(
+            f"run '{run.name}' answers with class labels, and family '{task.family}' has no sequences of two labels "
+            f"(evaluator '{_TWO_LABELS}') whose log-odds could be the matrix; probe the rank of a regression run"
+        )
+    asked = list(dict.fromkeys(sizes or [task.points]))
+    refuse_too_long(model, max(asked))
+    for size in asked:
+        prompts = RankSet(
+            task, run.config.preset, shift, seed, data_dir, evaluator=_TWO_LABELS if categorical else "",
+            context=size, contexts=contexts, queries=queries,
+        )  # fmt: skip
+        exact = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
+        for contestant in [model, *exact]:
+            work = partial(_ranks, contestant, prompts)
+            yield kept(results, contestant, prompts, _row(contestant, prompts), work)
+
+
+def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[Tensor, "Q Dx"]) -> Float[Tensor, "C _"]:
+    """What is answered to every query after every context, several outputs side by side; of classification the
+    log-odds of the second of a sequence's two labels (`choices`)."""
+    answer = predictor.informed(contexts.truth).predict_targets(
+        contexts.context, x_query.expand(len(contexts), -1, -1), contexts.related
+    )
+    if isinstance(answer, Point | Gaussian | Mixture):
+        return answer.mean.flatten(1)
+    assert isinstance(answer, Categorical) and contexts.choices is not None
+    labels = contexts.choices.nonzero()[:, 1].view(-1, 1, 2)
+    first, second = answer.logits.gather(2, labels.expand(-1, answer.logits.shape[1], 2)).unbind(-1)
+    return second - first
+
+
+def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
+    """exp(entropy of the singular values over their sum) (Roy and Vetterli 2007); 0 of a matrix of zeros."""
+    values = torch.linalg.svdvals(matrix)
+    share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
+    return float(torch.special.entr(share).sum().exp()) if values.any() else 0.0
+
+
+def numerical_rank(matrix: Float[Tensor, "rows columns"], tolerance: float = TOLERANCE) -> int:
+    """The number of singular values above this fraction of the largest."""
+    values = torch.linalg.svdvals(matrix)
+    return int((values > tolerance * values[0]).sum())
+
+
+def numbers_of_contexts(most: int) -> list[int]:
+    """4, 8, 16, ... and the last."""
+    doubled = [4 * 2**n for n in range(most.bit_length()) if 4 * 2**n < most]
+    return [*doubled, most]
+
+
+def _ranks(contestant: Contestant, prompts: RankSet) -> Tables:
+    episodes = prompts.episodes.to(dtype=torch.float64)
+    x_query = episodes.asked.x[: prompts.queries, 0]
+    size = max(1, POINTS // (prompts.context + prompts.queries))
+    blocks = (episodes[start : min(start + size, prompts.contexts)] for start in range(0, prompts.contexts, size))
+    with torch.inference_mode():
+        matrix = torch.cat([prediction_matrix(contestant.predictor, block, x_query) for block in blocks])
+    shared = _row(contestant, prompts) | {"normaliser": 1.0}
+    rows: Rows = []
+    for count in numbers_of_contexts(prompts.contexts):
+        at = shared | {"axis": "contexts", "axis_value": float(count), "n_episodes": count}
+        rows.append(at | {"metric": "effective_rank", "value": effective_rank(matrix[:count])})
+        rows.append(at | {"metric": "rank", "value": float(numerical_rank(matrix[:count]))})
+    values = torch.linalg.svdvals(matrix)
+    spectrum = shared | {"axis": "singular_value", "metric": "singular_value", "n_episodes": prompts.contexts}
+    if values[0] > 0:
+        rows += [
+            spectrum | {"axis_value": float(index), "value": value, "normaliser": float(values[0])}
+            for index, value in enumerate((values / values[0]).tolist(), 1)
+        ]
+    return {"values": rows}
+
+
+def _row(contestant: Contestant, prompts: RankSet) -> dict[str, object]:
+    return cells.row(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}

@@ -1,0 +1,186 @@
+"""The rank of the matrix of predictions: of least squares, of attention by hand, of trained backbones."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.config import resolve_run, resolve_task
+from iclbench.episodes import Episodes, Points
+from iclbench.estimators.least_squares import LeastSquares
+from iclbench.predictions import Categorical, Point
+from iclbench.predictor import Predictor
+from iclbench.probing import rank as module
+from iclbench.probing.probe import NotProbedError
+from iclbench.probing.rank import (
+    RankSet,
+    effective_rank,
+    numbers_of_contexts,
+    numerical_rank,
+    prediction_matrix,
+    probe_rank,
+)
+from iclbench.runs import Run, create
+from iclbench.training.loop import train
+
+
+@dataclass(frozen=True)
+class Attention(Predictor):
+    """One self-attention layer over (x_1, y_1), ..., (x_q, 0); its answer is the label row at the query."""
+
+    linear: bool
+
+    def predict_targets(self, context: Points, x_target: torch.Tensor, related: Points | None = None) -> Point:
+        scores = torch.einsum("bqd,bnd->bqn", x_target, context.x)
+        if self.linear:
+            return Point(torch.einsum("bqn,bnd->bqd", scores, context.y) / context.count)
+        own = x_target.square().sum(-1, keepdim=True)  # the query attends to itself, too
+        weights = torch.cat([scores, own], -1).softmax(-1)[..., :-1]
+        return Point(torch.einsum("bqn,bnd->bqd", weights, context.y))
+
+
+class Logits(Predictor):
+    """Logits that are a different multiple of x for every label."""
+
+    def predict_targets(self, context: Points, x_target: torch.Tensor, related: Points | None = None) -> Categorical:
+        return Categorical(x_target * torch.tensor([1.0, 10.0, 100.0]))
+
+
+def functions(task: str, dim: int, count: int, context: int) -> tuple[Episodes, torch.Tensor]:
+    family = resolve_task(task, "smoke", {"dim": dim})[0].build()
+    drawn = family.sample(count, context + 1, torch.Generator().manual_seed(0)).to(dtype=torch.float64)
+    return Episodes(context=drawn.context.span(0, context), scored=drawn.scored), drawn.context.x[:, context]
+
+
+def spectrum(*values: float) -> torch.Tensor:
+    """A matrix of these singular values, rotated from both sides."""
+    rotation = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    diagonal = torch.zeros(6, 6, dtype=torch.float64)
+    diagonal[range(len(values)), range(len(values))] = torch.tensor(values, dtype=torch.float64)
+    return rotation @ diagonal @ rotation.T
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((1, 1, 1), 3), ((5,), 1), ((), 0), ((3, 1), math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)))],
+)
+def test_effective_rank_is_the_exponential_of_the_entropy(values: tuple[float, ...], expected: float) -> None:
+    assert effective_rank(spectrum(*values)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_numerical_rank_counts_what_is_above_the_tolerance() -> None:
+    matrix = spectrum(1, 1e-3, 1e-7)
+    assert numerical_rank(matrix) == 2
+    assert numerical_rank(matrix, 1e-8) == 3 == np.linalg.matrix_rank(matrix.numpy(), 1e-8)
+    assert numerical_rank(torch.zeros(3, 3)) == 0
+
+
+def test_contexts_double_up_to_the_last() -> None:
+    assert numbers_of_contexts(64) == [4, 8, 16, 32, 64]
+    assert numbers_of_contexts(20) == [4, 8, 16, 20]
+    assert numbers_of_contexts(4) == [4]
+
+
+def test_every_entry_is_the_answer_to_one_query_after_one_context() -> None:
+    contexts, queries = functions("linear", 3, 5, 4)
+    matrix = prediction_matrix(LeastSquares(), contexts, queries[:4])
+    for c in range(5):
+        weights = np.linalg.lstsq(contexts.context.x[c].numpy(), contexts.context.y[c, :, 0].numpy(), rcond=None)[0]
+        np.testing.assert_allclose(matrix[c].numpy(), queries[:4].numpy() @ weights, atol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+def test_least_squares_and_linear_attention_have_the_rank_of_the_inputs(dim: int) -> None:
+    contexts, queries = functions("linear", dim, 40, 12)
+    for predictor in (LeastSquares(), Attention(linear=True)):
+        assert numerical_rank(prediction_matrix(predictor, contexts, queries), 1e-9) == dim
+
+
+def test_the_rank_of_softmax_attention_grows_with_the_contexts() -> None:
+    """Theorem 3.10: with one-dimensional inputs and a single example no finite number of features is enough."""
+    contexts, queries = functions("linear", 1, 64, 1)
+    matrix = prediction_matrix(Attention(linear=False), contexts, queries)
+    ranks = [numerical_rank(matrix[:count], 1e-9) for count in (4, 8, 16, 32, 64)]
+    assert ranks == sorted(ranks) and ranks[0] >= 4 and ranks[-1] > 2 * ranks[0]
+    linear = prediction_matrix(Attention(linear=True), contexts, queries)
+    assert [numerical_rank(linear[:count], 1e-9) for count in (4, 8, 16, 32, 64)] == [1] * 5
+
+
+def test_of_classification_the_log_odds_of_the_two_labels_are_taken() -> None:
+    choices = torch.tensor([[True, True, False], [True, False, True]])
+    context = Points.full(torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64))
+    contexts = Episodes(context=context, scored=context.mask, classes=3, choices=choices)
+    matrix = prediction_matrix(Logits(), contexts, torch.tensor([[1.0], [2.0]]))
+    assert matrix.tolist() == [[9.0, 18.0], [99.0, 198.0]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = create(tmp_path_factory.mktemp("rank"), resolve_run("linear", "gpt2", "smoke", 0, ["train.steps=2"]))
+    train(run)
+    return run
+
+
+def test_a_run_is_measured_beside_least_squares_and_the_oracle(trained: Run, tmp_path: Path) -> None:
+    cells = list(probe_rank(tmp_path, trained, contexts=16, queries=24))
+    assert [cell.contestant.name for cell in cells] == ["gpt2", "least-squares", "ridge"]
+    rows = tables.read_all("values", tmp_path)
+    assert set(rows["evaluator"]) == {"rank"} and set(rows["n_context"]) == {10}
+    ranks = rows[rows["metric"] == "rank"].pivot_table("value", "contestant", "axis_value")
+    assert ranks.columns.tolist() == [4, 8, 16]
+    assert ranks.loc["least-squares"].tolist() == [3, 3, 3], "three dimensions"
+    assert ranks.loc["gpt2"].is_monotonic_increasing and ranks.loc["gpt2", 16] > 3, "softmax attention has no bound"
+    effective = rows[rows["metric"] == "effective_rank"].set_index(["contestant", "axis_value"])["value"]
+    assert effective["least-squares"].between(1, 3).all()
+    assert all(value <= ranks.loc[name, count] + 1e-9 for (name, count), value in effective.items())
+    values = rows[(rows["axis"] == "singular_value") & (rows["contestant"] == "gpt2")].sort_values("axis_value")
+    assert len(values) == 16 and values["value"].iloc[0] == 1 and values["value"].is_monotonic_decreasing
+    assert all(cell.cached for cell in probe_rank(tmp_path, trained, contexts=16, queries=24))
+    assert not any(cell.cached for cell in probe_rank(tmp_path, trained, contexts=16, queries=23))
+
+
+def test_the_matrix_of_a_run_is_its_own_answers(trained: Run, tmp_path: Path) -> None:
+    (cell, *_) = probe_rank(tmp_path, trained, contexts=4, queries=6)
+    assert isinstance(cell.prompts, RankSet)
+    episodes = cell.prompts.episodes.to(dtype=torch.float64)
+    model, answers = trained.load().double(), np.zeros((4, 6))
+    for c in range(4):
+        for q in range(6):
+            with torch.no_grad():
+                one = model.predict_targets(episodes[c : c + 1].context, episodes.asked.x[q : q + 1, :1])
+            answers[c, q] = one.mean.item()
+    rows = tables.read_all("values", tmp_path).query("metric == 'singular_value' and contestant == 'gpt2'")
+    expected = np.linalg.svd(answers, compute_uv=False)
+    np.testing.assert_allclose(rows.sort_values("axis_value")["value"], expected / expected[0], atol=1e-10)
+    assert rows["normaliser"].iloc[0] == pytest.approx(expected[0])
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = ["train.steps=2", "train.batch=2", "backbone.encoder=contours-64"]
+    run = create(tmp_path_factory.mktemp("rank"), resolve_run("bursty", "gpt2", "smoke", 0, settings))
+    train(run)
+    return run
+
+
+def test_a_classifier_is_measured_on_sequences_of_two_new_classes(classifier: Run, tmp_path: Path) -> None:
+    (cell,) = probe_rank(tmp_path, classifier, contexts=8, queries=6)
+    assert cell.reason is None
+    assert cell.prompts.evaluator == "icl"
+    choices = cell.prompts.episodes.choices
+    assert choices is not None and (choices.sum(1) == 2).all()
+    rows = tables.read_all("values", tmp_path).query("metric == 'effective_rank'")
+    assert rows["axis_value"].tolist() == [4, 8] and rows["value"].between(1, 6).all()
+
+
+def test_classification_without_sequences_of_two_labels_is_refused(
+    classifier: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TWO_LABELS", "no_such_test")
+    with pytest.raises(NotProbedError, match="family 'bursty' has no sequences of two labels") as error:
+        list(probe_rank(tmp_path, classifier))
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,140 @@
+"""What is read off a sample representation: R² as scikit-learn has it, features found or absent, the drawn curves."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
+
+from iclbench import tables
+from iclbench.config import resolve_run
+from iclbench.errors import UsageError
+from iclbench.families.combination import features
+from iclbench.probing.probe import NotProbedError
+from iclbench.probing.representation import (
+    INPUTS,
+    RepresentationSet,
+    linear_map,
+    probe_representation,
+    r_squared,
+)
+from iclbench.runs import Run, create
+from iclbench.training.loop import train
+
+
+def drawn(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, columns))
+
+
+def test_r_squared_is_that_of_scikit_learn() -> None:
+    true, noise = drawn(50, 3) + 2, drawn(50, 3, 1)
+    np.testing.assert_allclose(
+        r_squared(true + noise, true), r2_score(true, true + noise, multioutput="raw_values")[None]
+    )
+
+
+def test_a_weight_counts_an_input_so_often() -> None:
+    true, fitted = drawn(6, 2), drawn(6, 2, 1)
+    times = np.array([0, 2, 1, 1, 2, 0])
+    repeated = r_squared(fitted.repeat(times, 0), true.repeat(times, 0))
+    np.testing.assert_allclose(r_squared(fitted, true, times[None].astype(float)), repeated)
+
+
+def test_the_map_is_least_squares_without_an_intercept_also_where_columns_repeat() -> None:
+    learned, true = drawn(40, 4), drawn(40, 3, 1)
+    learned[:, 3] = learned[:, 0]
+    expected = LinearRegression(fit_intercept=False).fit(learned, true).predict(learned)
+    h = linear_map(torch.from_numpy(learned), torch.from_numpy(true))
+    np.testing.assert_allclose(learned @ h.numpy(), expected, atol=1e-10)
+    torch.testing.assert_close(h[0], h[3])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = ["train.steps=2", "train.batch=4", "backbone.sample_dim=5"]
+    run = create(tmp_path_factory.mktemp("represent"), resolve_run("combination", "coqe", "smoke", 0, settings))
+    train(run)
+    return run
+
+
+def rotated_features(backbone: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The true features but for cos(pi x4), mixed by an invertible matrix."""
+    mix = torch.from_numpy(drawn(5, 5))
+    known = features(x.double())
+    return (known * torch.tensor([1.0, 1, 1, 0, 1], dtype=torch.float64)) @ mix
+
+
+def test_features_are_found_up_to_a_linear_map_and_missed_where_they_are_not_there(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
+    cells = list(probe_representation(tmp_path, trained))
+    assert [cell.reason for cell in cells] == [None] * 3
+    rows = tables.read_all("values", tmp_path)
+    assert set(rows["evaluator"]) == {"representation"} and set(rows["metric"]) == {"r_squared"}
+    mine = rows[rows["contestant"] == "coqe"]
+    by_feature = mine[mine["axis"] == "feature"].set_index("axis_value")["value"]
+    assert by_feature.drop(4).to_list() == pytest.approx([1, 1, 1, 1], abs=1e-9)
+    assert abs(by_feature[4]) < 0.02
+    (mean,) = mine[mine["axis"].isna()].to_dict("records")
+    assert mean["value"] == pytest.approx(by_feature.mean())
+    assert mean["low"] <= mean["value"] <= mean["high"] and mean["n_episodes"] == INPUTS
+
+
+def test_beside_it_stand_the_inputs_and_the_untrained_model(trained: Run, tmp_path: Path) -> None:
+    """From the moments of a normal distribution: x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
+    list(probe_representation(tmp_path, trained))
+    rows = tables.read_all("values", tmp_path)
+    assert set(rows["run"]) == {trained.name, f"{trained.name}-untrained", "least-squares"}
+    inputs = rows[rows["run"].eq("least-squares") & rows["axis"].eq("feature")].set_index("axis_value")
+    assert inputs.loc[3, "low"] < 0.6 < inputs.loc[3, "high"]
+    # Without an intercept, a mean that cannot be reached counts against it: -E[|x|]² / Var|x|, and the same for x².
+    assert inputs.loc[1, "value"] == pytest.approx(-(2 / math.pi) / (1 - 2 / math.pi), abs=0.15)
+    assert inputs.loc[2, "value"] == pytest.approx(-0.5, abs=0.1)
+    before = rows[rows["run"].eq(f"{trained.name}-untrained")]
+    assert set(before["kind"]) == {"baseline"}
+    after = rows[rows["run"].eq(trained.name)]
+    assert not np.allclose(before["value"], after["value"].to_numpy()), "two steps of training moved it"
+    assert all(cell.cached for cell in probe_representation(tmp_path, trained))
+
+
+def test_the_drawn_curves_are_the_features_and_what_is_read_off(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
+    list(probe_representation(tmp_path, trained))
+    rows = tables.read_all("examples", tmp_path)
+    assert set(rows["role"]) == {"function", "predicted"} and set(rows["contestant"]) == {"coqe"}
+    formulas = [abs, lambda t: t**2, lambda t: t**3, lambda t: math.cos(math.pi * t), lambda t: math.exp(0.2 * t)]
+    for output, formula in enumerate(formulas):
+        function = rows[rows["role"].eq("function") & rows["output"].eq(output)]
+        np.testing.assert_allclose(function["value"], [formula(t) for t in function["x1"]], atol=1e-9)
+        predicted = rows[rows["role"].eq("predicted") & rows["output"].eq(output)]
+        assert (predicted["low"] <= predicted["high"]).all()
+        if output != 3:
+            np.testing.assert_allclose(predicted["value"], function["value"], atol=1e-6)
+            np.testing.assert_allclose(predicted["low"], predicted["high"], atol=1e-6)
+
+
+def test_fitted_and_scored_inputs_are_different_ones(trained: Run) -> None:
+    config = trained.config
+    inputs = RepresentationSet(config.task, config.preset).inputs
+    assert inputs.shape == (2 * INPUTS, 5)
+    assert len(inputs.unique(dim=0)) == len(inputs)
+
+
+def test_what_cannot_be_probed_says_why_in_one_line(tmp_path: Path) -> None:
+    run = create(tmp_path, resolve_run("linear", "gpt2", "smoke", 0, ["train.steps=2"]))
+    with pytest.raises(UsageError, match="has not finished training"):
+        list(probe_representation(tmp_path, run))
+    train(run)
+    with pytest.raises(NotProbedError, match="'gpt2' does not write represent"):
+        list(probe_representation(tmp_path, run))
+    other = create(tmp_path, resolve_run("decision-tree", "coqe", "smoke", 0, ["train.steps=2", "train.batch=2"]))
+    train(other)
+    with pytest.raises(NotProbedError, match=r"family 'decision-tree' .* names no true features") as error:
+        list(probe_representation(tmp_path, other))
+    assert len(str(error.value).splitlines()) == 1
