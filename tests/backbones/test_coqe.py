@@ -1,0 +1,129 @@
+"""CoQE for regression: a naive reference, what an answer may depend on, and how it factors into task and sample."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from iclbench.backbones import coqe
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.causal_transformer import transformers_gpt2
+from iclbench.backbones.coqe import CoQE, CoQESettings
+from iclbench.episodes import Points
+
+SETTINGS = [{}, {"sample_dim": 5}, {"readout": "mlp"}, {"sample_dim": 3, "readout": "mlp", "positions": "sinusoidal"}]
+N = 9
+
+
+def model(points: int = N, **settings: object) -> CoQE:
+    torch.manual_seed(0)
+    made = CoQE(
+        CoQESettings(**{"width": 16, "layers": 2, "init_std": 0.3, **settings}), TaskShape(x_dim=4, points=points)
+    )
+    torch.nn.init.normal_(made.space.initial)
+    return made.eval()
+
+
+def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, count, 4, generator=generator)
+    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
+
+
+def phi(ours: CoQE, values: Tensor) -> Tensor:
+    """The sample encoder written out: Linear, ReLU, LayerNorm, Linear."""
+    weights = ours.encoder.state_dict()
+    hidden = (values @ weights["linear.weight"].T + weights["linear.bias"]).clamp(min=0)
+    centred = hidden - hidden.mean(-1, keepdim=True)
+    normed = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    normed = normed * weights["rest.1.weight"] + weights["rest.1.bias"]
+    return normed @ weights["rest.2.weight"].T + weights["rest.2.bias"]
+
+
+def naive(ours: CoQE, points: Points) -> Tensor:
+    """Every prefix on its own through `transformers.GPT2Model`, without the query among its tokens."""
+    trunk = ours.task_encoder
+    theirs = transformers_gpt2(layers=2, width=16, heads=2, positions=2 * N, init_std=0.3).eval()
+    theirs.h.load_state_dict(trunk.blocks.state_dict())
+    theirs.ln_f.load_state_dict(trunk.norm.state_dict())
+    theirs.wpe.weight.data = torch.zeros(2 * N, 16) if trunk.positions is None else trunk.positions(torch.arange(2 * N))
+    answers = torch.zeros(len(points), points.count)
+    for b in range(len(points)):
+        for n in range(points.count):
+            tokens = []
+            for i in range(n):
+                tokens += [phi(ours, points.x[b, i]), phi(ours, torch.cat([points.y[b, i], torch.zeros(3)]))]
+            vector = ours.space.initial[0]
+            if tokens:
+                vector = theirs(inputs_embeds=ours.widen(torch.stack(tokens))[None]).last_hidden_state[0, -1]
+                vector = ours.space.project(vector)
+            answers[b, n] = vector @ phi(ours, points.x[b, n])
+    return answers
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_answers_are_those_of_the_naive_model(settings: dict[str, object]) -> None:
+    ours, points = model(**settings), draw()
+    with torch.no_grad():
+        torch.testing.assert_close(ours.predict_next(points).mean[..., 0], naive(ours, points), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("forked", [False, True])
+def test_no_answer_sees_a_label_of_its_own_or_of_later_points(settings: dict[str, object], forked: bool) -> None:
+    """d pred[i] / d y_j is 0 for all j >= i, the empty context included, and for no j < i."""
+    ours, points = model(**settings), draw(batch=1)
+    x_query = points.x.flip(1) if forked else None
+
+    def answers(y: Tensor) -> Tensor:
+        return ours.predict_next(Points.full(points.x, y), x_query=x_query).mean[0, :, 0]
+
+    slopes = torch.autograd.functional.jacobian(answers, points.y)[:, 0, :, 0]
+    assert not slopes.triu().any()
+    assert slopes.count_nonzero() == N * (N - 1) // 2
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_answers_factor_into_task_vector_and_sample_representation(settings: dict[str, object]) -> None:
+    """So the one does not move with the query, nor the other with the context."""
+    ours, contexts, queries = model(**settings), draw(batch=4), draw(batch=1, count=6, seed=2).x
+    with torch.no_grad():
+        answers = ours.predict_targets(contexts, queries.expand(4, -1, -1)).mean[..., 0]
+        vectors, features = ours.task_vector(contexts)[:, 0], ours.represent(queries)[0]
+    torch.testing.assert_close(answers, vectors @ features.T, atol=1e-5, rtol=1e-4)
+    assert features.shape == (6, settings.get("sample_dim", 16))
+
+
+@pytest.mark.parametrize("segment", [1, 4, 8])
+@pytest.mark.parametrize("forked", [False, True])
+def test_long_sequences_are_walked_through(segment: int, forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, full = model(positions="sinusoidal"), draw()
+    holes = Points(full.x, full.y, torch.rand(3, N, generator=torch.Generator().manual_seed(2)) < 0.6)
+    for points in (full, holes):
+        x_query = points.x.flip(1) if forked else None
+        with torch.no_grad():
+            whole, after = ours.predict_next(points, x_query=x_query).mean, ours.task_vector(points)
+            with monkeypatch.context() as patched:
+                patched.setattr(coqe, "SEGMENT", segment)
+                walked = ours.predict_next(points, x_query=x_query).mean
+                torch.testing.assert_close(walked[points.mask], whole[points.mask], atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(ours.task_vector(points), after, atol=1e-5, rtol=1e-4)
+
+
+def test_a_state_without_new_points_stays_where_it_is() -> None:
+    ours, points = model(), draw()
+    state = ours.condition(points)
+    absent = Points(points.x, points.y, torch.zeros_like(points.mask))
+    assert torch.equal(ours.update(state, absent).memory.vectors, state.memory.vectors)
+
+
+def test_sizes_are_the_papers() -> None:
+    fresh = CoQE(CoQESettings(), TaskShape(x_dim=10, points=21))
+    encoder = (10 * 64 + 64) + 2 * 64 + (64 * 64 + 64)
+    assert fresh.parameter_count == encoder + 3 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64
+    assert fresh.task_encoder.heads_count == 2
+    assert not fresh.predict_next(Points.full(torch.randn(2, 3, 10), torch.randn(2, 3, 1))).mean[:, 0].any()
+
+
+def test_learned_positions_end_with_the_trained_length() -> None:
+    assert model(positions="learned").longest == N
+    assert model(positions="sinusoidal").longest is None

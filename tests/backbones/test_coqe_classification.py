@@ -1,0 +1,161 @@
+"""CoQE for classification: the sizes of the released code, a naive reference, and which loss teaches what."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.causal_transformer import transformers_gpt2
+from iclbench.backbones.coqe import CoQE, CoQESettings
+from iclbench.backbones.image_backbone import for_task
+from iclbench.episodes import Episodes, Points
+
+CLASSES, FEATURES, WIDTH, N = 7, 12, 16, 5
+BOTH = pytest.mark.parametrize("variant", ["released", "paper"])
+
+
+def model(question: str = "targets", **settings: object) -> CoQE:
+    torch.manual_seed(0)
+    shape = TaskShape(x_dim=FEATURES, points=N, classes=CLASSES, head="categorical", question=question, encoded=True)
+    return CoQE(CoQESettings(**{"width": WIDTH, "layers": 2, "heads": 2, **settings}), shape)
+
+
+def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, count, FEATURES, generator=generator)
+    return Points.full(x, torch.randint(3, (batch, count), generator=generator))
+
+
+def episodes() -> Episodes:
+    targets = draw(count=1, seed=2)
+    return Episodes(context=draw(), targets=targets, scored=targets.mask, classes=CLASSES)
+
+
+def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
+    """One sequence and one query at a time, class by class."""
+    trunk, reduce, static = ours.task_encoder, ours.encoder.linear, ours.space.static
+    theirs = transformers_gpt2(layers=2, width=WIDTH, heads=2, positions=2 * N, init_std=0.3).eval()
+    theirs.h.load_state_dict(trunk.blocks.state_dict())
+    theirs.ln_f.load_state_dict(trunk.norm.state_dict())
+    place = torch.arange(2 * N)[:, None] / 30 ** (torch.arange(0, WIDTH, 2) / WIDTH)
+    theirs.wpe.weight.data = torch.cat([place.sin(), place.cos()], 1)
+    logits = torch.zeros(*x.shape[:2], CLASSES)
+    for b in range(len(x)):
+        labels = points.y[b].tolist()
+        tokens = [part for i, y in enumerate(labels) for part in (points.x[b, i], ours.encoder.labels.weight[y])]
+        outputs = theirs(inputs_embeds=reduce(torch.stack(tokens))[None]).last_hidden_state[0, 1::2]
+        for q in range(x.shape[1]):
+            feature = reduce(x[b, q])
+            for c in range(CLASSES):
+                logit = static.weight[c] @ feature + static.bias[c]
+                own = [ours.space.project(output) for output, y in zip(outputs, labels, strict=True) if y == c]
+                if own:
+                    dynamic = torch.stack(own).mean(0) @ feature
+                    logit = logit + dynamic if ours.settings.variant == "released" else dynamic
+                logits[b, q, c] = logit
+    return logits
+
+
+@pytest.mark.parametrize(("encoder", "expected"), [(None, 2_057_431), ("resnet-256", 1_018_327)])
+def test_parameters_of_the_released_code(encoder: str | None, expected: int) -> None:
+    shape = TaskShape(x_dim=784, points=8, classes=1_623, x_shape=(28, 28), head="categorical", question="targets")
+    assert for_task(CoQE, CoQESettings(encoder=encoder), shape).parameter_count == expected
+
+
+@BOTH
+def test_answers_are_those_of_the_naive_model(variant: str) -> None:
+    ours, points, x = model(variant=variant).eval(), draw(), draw(count=4, seed=2).x
+    with torch.no_grad():
+        expected = naive(ours, points, x)
+        torch.testing.assert_close(ours.predict_targets(points, x).logits, expected, atol=2e-5, rtol=1e-4)
+        for n in range(N):
+            along = ours.predict_next(points).logits[:, n]
+            before = (
+                naive(ours, points.span(0, n), points.x[:, n : n + 1])
+                if n
+                else ours.space.static(ours.represent(points.x[:, :1]))
+            )
+            torch.testing.assert_close(along, before[:, 0], atol=2e-5, rtol=1e-4)
+
+
+@BOTH
+def test_one_class_seen_by_two_sequences_has_a_vector_in_each(variant: str) -> None:
+    ours, points = model(variant=variant).eval(), draw(batch=2)
+    same = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
+    x = draw(batch=2, count=2, seed=3).x
+    with torch.no_grad():
+        together = ours.predict_targets(same, x).logits
+        alone = torch.cat([ours.predict_targets(same[b : b + 1], x[b : b + 1]).logits for b in range(2)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("question", ["targets", "next"])
+def test_without_noise_the_loss_is_the_sum_of_two_cross_entropies(variant: str, question: str) -> None:
+    ours, given = model(question, variant=variant, noise=0.0), episodes()
+    if question == "next":
+        given = Episodes(context=given.context, scored=given.context.mask, classes=CLASSES)
+    loss, parts = ours.loss(given, 0.5, torch.Generator())
+    static = ours.space.static(ours.encoder.linear(given.asked.x))
+    original = F.cross_entropy(static.flatten(0, 1), given.asked.y.flatten())
+    modified = F.cross_entropy(ours.ask(given, question).logits.flatten(0, 1), given.asked.y.flatten())
+    torch.testing.assert_close(loss, original + modified)
+    torch.testing.assert_close(parts, {"loss": loss, "modified": modified, "original": original})
+
+
+def gradients(ours: CoQE, given: Episodes) -> dict[str, Tensor | None]:
+    """Of the loss of the composed logits alone."""
+    ours.zero_grad()
+    ours.ask(given, "targets").loss(given.asked.y).mean().backward()
+    return {name: p.grad for name, p in ours.named_parameters()}
+
+
+def test_released_keeps_the_composed_loss_from_the_static_vectors() -> None:
+    ours, given = model(), episodes()
+    found = gradients(ours, given)
+    assert found["space.static.weight"] is None and found["space.static.bias"] is None
+    assert found["space.project.weight"].any() and found["encoder.linear.weight"].any()
+
+
+def test_paper_teaches_static_vectors_of_absent_classes_only() -> None:
+    ours, given = model(variant="paper"), episodes()[:1]
+    static = gradients(ours, given)["space.static.weight"]
+    seen = torch.isin(torch.arange(CLASSES), given.context.y)
+    assert not static[seen].any() and static[~seen].any(1).all()
+
+
+def test_classes_in_the_context_are_no_gradient_path_to_the_query_by_their_static_vectors() -> None:
+    """`released`: the query's features learn from the composed loss through dynamic vectors alone."""
+    ours, given = model(), episodes()
+    with torch.no_grad():
+        ours.space.project.weight.zero_()
+        ours.space.project.bias.zero_()
+    assert not gradients(ours, given)["encoder.linear.weight"].any()
+
+
+def test_noise_is_drawn_from_the_generator_and_in_the_loss_alone() -> None:
+    ours, given = model().train(), episodes()
+    before = torch.get_rng_state()
+    losses = [ours.loss(given, 0.0, torch.Generator().manual_seed(seed))[0] for seed in (3, 3, 4)]
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(torch.get_rng_state(), before)
+    asked = [ours.predict_targets(given.context, given.asked.x).logits for _ in range(2)]
+    quiet = model(noise=0.0).train().predict_targets(given.context, given.asked.x).logits
+    assert torch.equal(asked[0], asked[1]) and torch.equal(asked[0], quiet)
+
+
+@pytest.mark.parametrize("question", ["targets", "next"])
+def test_classes_in_the_context_are_those_before_the_query(question: str) -> None:
+    """Noise of mean 1000 on them alone moves the loss as if 1000 were added to their logits."""
+    ours = model(question, noise=1000.0, noise_std=0.0, noise_on="present", noise_growth=0.0)
+    given = episodes()
+    if question == "next":
+        given = Episodes(context=given.context, scored=given.context.mask, classes=CLASSES)
+    raised = ours.ask(given, question).logits.detach().clone()
+    for b in range(3):
+        for q in range(given.asked.count):
+            seen = given.context.y[b] if question == "targets" else given.context.y[b, :q]
+            raised[b, q, seen.unique()] += 1000
+    _, parts = ours.loss(given, 0.5, torch.Generator())
+    torch.testing.assert_close(parts["modified"], F.cross_entropy(raised.flatten(0, 1), given.asked.y.flatten()))
