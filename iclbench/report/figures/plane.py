@@ -38,11 +38,11 @@ def figure(
     """
     rows = data[COLUMNS].reset_index(drop=True)
     bottom = min(0.4, float(rows[["icl", "icl_low"]].min().min()))
-    layers = _layers(looks, max(0.0, bottom - 0.02))
+    printed, layers = (_layers(looks, max(0.0, bottom - 0.02), legend) for legend in (True, False))
     shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
     size = {"width": 420, "height": 380} if len(panels) == 1 else {"width": 270, "height": 250}
     views = [
-        size | {"title": panel, "layer": layers, "data": {"values": records(rows[rows["panel"] == panel])}}
+        size | {"title": panel, "layer": printed, "data": {"values": records(rows[rows["panel"] == panel])}}
         for panel in panels
     ]
     return Figure(
@@ -58,15 +58,14 @@ def figure(
     )
 
 
-def _layers(looks: Mapping[str, Look], bottom: float) -> list[dict[str, Any]]:
-    colour = alt.Color(
-        "contestant", type="nominal", legend=None,
-        scale=alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()]),
-    )  # fmt: skip
-    dash = alt.StrokeDash(
-        "contestant", type="nominal", legend=None,
-        scale=alt.Scale(domain=list(looks), range=[list(look.dash) or [1, 0] for look in looks.values()]),
-    )  # fmt: skip
+def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict[str, Any]]:
+    key = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1) if legend else None
+
+    def by_contestant(channel: type, values: list[Any]) -> Any:
+        return channel("contestant", type="nominal", scale=alt.Scale(domain=list(looks), range=values), legend=key)
+
+    colour = by_contestant(alt.Color, [look.colour for look in looks.values()])
+    dash = by_contestant(alt.StrokeDash, [list(look.dash) or [1, 0] for look in looks.values()])
 
     def x(field: str = "iwl") -> alt.X:
         scale = alt.Scale(domain=[0, 1], nice=False, clamp=True)

@@ -1,0 +1,68 @@
+"""Which runs are repetitions of one another, and what variants of one backbone are called."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.report.comparable import name_variants
+
+
+def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") -> pd.DataFrame:
+    """A row for every run, seed and hash of what was trained."""
+    return tables.frame(
+        "values",
+        [
+            {
+                "run": run, "task": "bursty", "family": "bursty", "contestant": backbone, "kind": "backbone",
+                "preset": "small", "seed": seed, "variant": variant, "shift": "none", "evaluator": "icl",
+                "metric": "accuracy", "value": 0.5, "n_episodes": 8, "status": "ok", "prompt_set": "p", "card": "c",
+                "version": "0",
+            }
+            for run, seed, variant in runs
+        ],
+    )  # fmt: skip
+
+
+def names(values: pd.DataFrame) -> list[str]:
+    return name_variants(values)["contestant"].tolist()
+
+
+def test_one_variant_keeps_the_name_of_its_backbone() -> None:
+    assert names(rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-small-s1", 1, "a")])) == ["coqe", "coqe"]
+
+
+def test_variants_are_named_after_what_their_runs_share() -> None:
+    """Seeds of two digits share a digit that is no part of the name; a single run loses its own seed."""
+    found = names(
+        rows([
+            ("bursty-coqe-small-s10", 10, "a"), ("bursty-coqe-small-s12", 12, "a"),
+            ("bursty-coqe-noise-5-small-s1", 1, "b"), ("mine-s3", 3, "c"), ("x-s1", 2, "d"),
+        ])
+    )  # fmt: skip
+    assert found == ["coqe", "coqe", "coqe-noise-5", "mine", "x-s1"]
+
+
+def test_variants_that_would_share_a_name_carry_their_hashes() -> None:
+    found = names(rows([("bursty-coqe-small-s0", 0, "aaaa1111"), ("bursty-coqe-small-s1", 1, "bbbb2222")]))
+    assert found == ["coqe (aaaa)", "coqe (bbbb)"]
+
+
+def test_other_backbones_are_left_alone() -> None:
+    varied = rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-paper-small-s0", 0, "b")])
+    other = rows([("bursty-gpt2-small-s0", 0, "c"), ("bursty-gpt2-small-s1", 1, "c")], "gpt2")
+    found = names(pd.concat([varied, other], ignore_index=True))
+    assert found == ["coqe", "coqe-paper", "gpt2", "gpt2"]
+
+
+@pytest.mark.parametrize("variant", ["a", None])
+def test_runs_of_one_variant_and_seed_go_by_their_own_names(variant: str | None) -> None:
+    assert names(rows([("left", 0, variant), ("right", 0, variant)])) == ["left", "right"]
+
+
+def test_rows_without_the_hash_belong_to_the_variant_of_their_run() -> None:
+    """The rows of a run that an older version wrote."""
+    values = rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-small-s1", 1, "a")])
+    older = values.assign(variant=pd.NA, evaluator="iwl").astype(values.dtypes)
+    assert set(names(pd.concat([values, older], ignore_index=True))) == {"coqe"}

@@ -1,0 +1,56 @@
+"""Ranks of predictions and learned representations have sections of their own."""
+
+import altair as alt
+import numpy as np
+import pytest
+
+from iclbench.report.blocks import Block, Figure, Table, Text
+from iclbench.report.data import load
+from iclbench.report.sections import report
+from tests.report import synthetic_inside
+from tests.report.synthetic_inside import CONTEXTS, INPUTS, R_SQUARED, true
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Block]:
+    results = load(synthetic_inside.write(tmp_path_factory.mktemp("inside")))
+    assert results.set_aside == ()
+    found = [block for section in report(results) for block in section.walk()]
+    return {block.name: block for block in found if not isinstance(block, Text)}
+
+
+def test_ranks_stand_below_the_number_of_contexts(blocks: dict[str, Block]) -> None:
+    figure = blocks["combination-small-rank-none"]
+    assert isinstance(figure, Figure)
+    assert [panel.title for panel in figure.panels] == ["effective rank", "numerical rank"]
+    data = figure.data[figure.data["panel"] == "numerical rank"].set_index("contestant")
+    assert data.loc["least-squares", "value"].tolist() == [4] * len(CONTEXTS)
+    ceiling = data.loc["as many as contexts"]
+    assert ceiling["value"].tolist() == ceiling["axis_value"].tolist() == [CONTEXTS[0], CONTEXTS[-1]]
+    coqe = data.loc["coqe"]
+    np.testing.assert_allclose((coqe["high"] - coqe["low"]).astype(float), 1)  # two seeds, one apart
+    alt.Chart.from_dict(figure.live)
+
+
+def test_r_squared_has_a_column_per_feature(blocks: dict[str, Block]) -> None:
+    table = blocks["combination-small-representation"]
+    assert isinstance(table, Table)
+    frame = table.frame.set_index("contestant")
+    assert frame.index.tolist() == ["coqe", "least-squares"]
+    for name, scores in R_SQUARED.items():
+        assert frame.loc[name, ["f1", "f2", "f3"]].tolist() == scores
+        assert frame.loc[name, "mean"] == pytest.approx(np.mean(scores))
+
+
+def test_features_are_drawn_in_units_of_the_true_ones(blocks: dict[str, Block]) -> None:
+    figure = blocks["combination-small-representation-features"]
+    assert isinstance(figure, Figure)
+    assert [panel.title for panel in figure.panels] == ["feature 1", "feature 2", "feature 3"]
+    for output in range(3):
+        own = figure.data[figure.data["panel"] == f"feature {output + 1}"].set_index("contestant")
+        y = true(output, INPUTS)
+        scaled = (y - y.mean()) / y.std(ddof=1)
+        np.testing.assert_allclose(own.loc["true feature", "value"].astype(float), scaled)
+        np.testing.assert_allclose(own.loc["coqe", "low"].astype(float), scaled)
+        np.testing.assert_allclose(own.loc["coqe", "value"].astype(float), scaled + 0.1 / y.std(ddof=1))
+    assert not any("examples" in name for name in blocks), "features are no predictions of episodes"
