@@ -1,0 +1,127 @@
+"""Theory of CoQE's paper: what linear self-attention, softmax attention and CoQE can write as <task, sample>.
+
+Proposition 3.9 and theorem 3.10, numerically. Attention layers are written out here, from section 2 of the paper.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.coqe import CoQE, CoQESettings
+from iclbench.backbones.gpt2 import GPT2, GPT2Settings
+from iclbench.episodes import Points
+
+# Singular values below this fraction of the largest are rounding, in float64.
+TOLERANCE = 1e-9
+CONTEXTS = [4, 8, 16, 32, 64]
+
+
+def linear_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -> float:
+    """Bottom-right entry of Z + 1/n W_OV Z Z^T W_KQ Z for columns (phi(x_i), y_i), ..., (phi(x_q), 0): n of them and
+    the query."""
+    n = z.shape[1] - 1
+    return float((z + value @ z @ z.T @ key_query @ z / n)[-1, -1])
+
+
+def softmax_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -> float:
+    """Bottom-right entry of Z + W_OV Z softmax(Z^T W_KQ Z), column by column, without the residual's own part."""
+    scores = np.exp(z.T @ key_query @ z)
+    return float((value @ z @ (scores / scores.sum(0)))[-1, -1])
+
+
+def prompt(phi: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Columns (phi(x_i), y_i) and (phi(x_q), 0), `(d + 1, n + 1)`."""
+    return np.vstack([np.column_stack([phi.T, query]), np.append(y, 0.0)])
+
+
+def pattern(d: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of proposition 3.9, the free entries (*) at random: W_OV, W_KQ and Theta, which is not symmetric."""
+    value, key_query = generator.normal(size=(d + 1, d + 1)), np.zeros((d + 1, d + 1))
+    value[-1] = np.append(np.zeros(d), 1.0)
+    theta = key_query[:d, :d] = generator.normal(size=(d, d))
+    key_query[-1, -1] = generator.normal()
+    return value, key_query, theta
+
+
+def encoded(model: CoQE, x: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return model.represent(torch.from_numpy(x)[None])[0].numpy()
+
+
+def coqe(x_dim: int, sample_dim: int) -> CoQE:
+    torch.manual_seed(0)
+    settings = CoQESettings(width=16, layers=2, heads=2, init_std=0.3, sample_dim=sample_dim)
+    return CoQE(settings, TaskShape(x_dim=x_dim, points=8)).double().eval()
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_linear_attention_is_a_product_of_a_task_vector_and_the_encoded_query(n: int) -> None:
+    """Proposition 3.9: omega = 1/n sum_i y_i Theta^T phi(x_i), with 1/n and not 1/(n + 1), whatever the entries *."""
+    generator, d = np.random.default_rng(n), 5
+    value, key_query, theta = pattern(d, generator)
+    phi = encoded(coqe(3, d), generator.normal(size=(n + 1, 3)))
+    y = generator.normal(size=n)
+    omega = sum(y[i] * theta.T @ phi[i] for i in range(n)) / n
+    np.testing.assert_allclose(linear_attention(prompt(phi[:-1], y, phi[-1]), value, key_query), omega @ phi[-1])
+    symmetric = sum(y[i] * theta @ phi[i] for i in range(n)) / n
+    assert not np.isclose(symmetric @ phi[-1], omega @ phi[-1]), "Theta is transposed"
+
+
+def ranks(matrix: np.ndarray) -> list[int]:
+    """Of the first 4, 8, ... rows."""
+    assert matrix.shape[0] == CONTEXTS[-1]
+    largest = [np.linalg.norm(matrix[:m], 2) for m in CONTEXTS]
+    return [int(np.linalg.matrix_rank(matrix[:m], tol=TOLERANCE * s)) for m, s in zip(CONTEXTS, largest, strict=True)]
+
+
+def test_linear_attention_has_the_rank_of_the_encoder() -> None:
+    generator, d = np.random.default_rng(0), 3
+    value, key_query, _ = pattern(d, generator)
+    phi = encoded(coqe(2, d), generator.normal(size=(64 * 5 + 80, 2)))
+    contexts, queries = phi[: 64 * 5].reshape(64, 5, d), phi[64 * 5 :]
+    y = generator.normal(size=(64, 5))
+    answers = [[linear_attention(prompt(contexts[c], y[c], q), value, key_query) for q in queries] for c in range(64)]
+    assert ranks(np.array(answers)) == [d] * 5
+
+
+def test_softmax_attention_has_no_bound_on_its_rank() -> None:
+    """Theorem 3.10 for d_x = 1 and n = 1, where linear attention has rank 1: the functions 1 / (1 + t e^(-a x)) of the
+    query are linearly independent for all t, so the rank grows with the contexts until float64 ends."""
+    generator = np.random.default_rng(0)
+    value, key_query, _ = pattern(1, generator)
+    x, y, queries = generator.normal(size=64), generator.normal(size=64), np.linspace(-3, 3, 80)
+
+    def matrix(attention: object) -> np.ndarray:
+        assert callable(attention)
+        rows = [[attention(prompt(x[c, None, None], y[c, None], q[None]), value, key_query) for q in queries]
+                for c in range(64)]  # fmt: skip
+        return np.array(rows)
+
+    assert ranks(matrix(linear_attention)) == [1] * 5
+    found = ranks(matrix(softmax_attention))
+    assert found == sorted(found) and found[0] > 1 and found[-1] > 10, found
+
+
+def answers_of(model: Backbone, x_dim: int, n: int) -> np.ndarray:
+    """Of 64 contexts to 80 queries."""
+    generator = torch.Generator().manual_seed(1)
+    context = Points.full(
+        torch.randn(64, n, x_dim, generator=generator, dtype=torch.float64),
+        torch.randn(64, n, 1, generator=generator, dtype=torch.float64),
+    )
+    queries = 2 * torch.randn(80, x_dim, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        return model.predict_targets(context, queries.expand(64, -1, -1)).mean[..., 0].numpy()
+
+
+@pytest.mark.parametrize("sample_dim", [1, 3, 8])
+def test_coqe_has_the_rank_of_its_sample_representation(sample_dim: int) -> None:
+    assert ranks(answers_of(coqe(2, sample_dim), 2, 6)) == [min(sample_dim, m) for m in CONTEXTS]
+
+
+def test_a_transformer_of_one_layer_has_not() -> None:
+    torch.manual_seed(0)
+    model = GPT2(GPT2Settings(width=16, layers=1, heads=1, init_std=0.5), TaskShape(x_dim=1, points=4))
+    found = ranks(answers_of(model.double().eval(), 1, 1))
+    assert found == sorted(found) and found[-1] > 16, found
