@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from iclbench.backbones.label_embedding import label_embedding
 from iclbench.episodes import Points
 
 
@@ -27,7 +28,7 @@ class FeatureReadIn(nn.Module):
 
     def __init__(self, features: int, classes: int, width: int) -> None:
         super().__init__()
-        self.labels = nn.Embedding(classes, features)
+        self.labels = label_embedding(classes, features)
         self.reduce: nn.Module = nn.Identity() if features == width else nn.Linear(features, width)
         self.linear = nn.Linear(width, width)
 

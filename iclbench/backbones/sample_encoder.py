@@ -6,6 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
+from iclbench.backbones.label_embedding import label_embedding
 from iclbench.backbones.sequence import PairReadIn
 
 
@@ -31,7 +32,7 @@ class FeatureEncoder(PairReadIn):
     def __init__(self, shape: TaskShape, width: int) -> None:
         super().__init__(shape, width)
         assert shape.classes is not None
-        self.labels = nn.Embedding(shape.classes, shape.x_dim)
+        self.labels = label_embedding(shape.classes, shape.x_dim)
 
     def outputs(self, y: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
         return self.inputs(super().outputs(y))

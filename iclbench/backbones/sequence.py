@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.feature_read_in import FeatureReadIn
+from iclbench.backbones.label_embedding import label_embedding
 from iclbench.backbones.prompt import Marks, Prompt
 from iclbench.episodes import Points, take
 from iclbench.predictions import Prediction
@@ -40,7 +41,7 @@ class PairReadIn(nn.Module):
         self.y_dim = shape.y_dim
         self.linear = nn.Linear(max(shape.x_dim, shape.y_dim), width)
         self.x_dim = shape.x_dim
-        self.labels = None if shape.classes is None else nn.Embedding(shape.classes, width)
+        self.labels = None if shape.classes is None else label_embedding(shape.classes, width)
 
     def inputs(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N D"]:
         return F.linear(x, self.linear.weight[:, : self.x_dim], self.linear.bias)
