@@ -133,6 +133,15 @@ def test_a_query_never_stands_in_a_context_that_has_gone_round_its_drawings():
     assert_frequencies(drawings[:, -1], np.full(5, 1 / 5))
 
 
+def test_drawings_of_different_classes_are_independent():
+    """Drawing i of all classes is by drawer i, so equal numbers would tell where the query belongs."""
+    _, classes, found = draw(family(), "icl")
+    drawings, other = found.truth["drawing"].numpy(), classes != classes[:, -1:]
+    first = other.argmax(1)
+    assert_share(drawings[np.arange(MANY), first] == drawings[:, -1], 1 / 20)
+    assert_frequencies(drawings[np.arange(MANY), first], np.full(20, 1 / 20))
+
+
 def test_pixels_are_those_of_the_class_and_the_drawing():
     bursty = family(image_size=12, jitter=0.5)
     _, _, found = draw(bursty, episodes=5)

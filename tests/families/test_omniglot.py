@@ -164,7 +164,7 @@ class TestKeptFile:
     @pytest.mark.parametrize("unpacked", [(), ("images_background",)])
     def test_other_data_are_read_anew(self, tmp_path, counted, unpacked):
         folder = write(tmp_path / "omniglot", unpacked=unpacked)
-        load_omniglot(folder, 28)
+        load_omniglot(folder, 105)
         changed = write(tmp_path / "omniglot", skip=[FIRST], extra=[(FIRST, drawing(5000))], unpacked=unpacked)
         assert (load_omniglot(changed, 105)[0, 0] == 255).sum() == 5000
         assert len(counted) == 2

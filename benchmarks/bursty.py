@@ -1,0 +1,124 @@
+"""Bursty sequences: how fast they are drawn, and which share of a training step that is.
+
+    python benchmarks/bursty.py    # about two minutes; writes bursty.md
+
+The rival draws sequence by sequence, as the papers' code does, in NumPy: classes by `Generator.choice` with the Zipf
+weights, drawings without replacement, then the images. One thread, CPU time, least over repeats.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+from iclbench.config import resolve_run
+from iclbench.families.bursty import Bursty, BurstyParameters
+from iclbench.seeds import generator
+from iclbench.training.loop import make_optimiser, training_batch
+
+BATCH, POINTS, SHOTS = 24, 8, 3
+MODELS = ("transformer", "coqe", "mamba", "pt-tnp", "cnp")
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """The least CPU time of one call."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def loop(images: np.ndarray, weights: np.ndarray, p_bursty: float, rng: np.random.Generator) -> torch.Tensor:
+    """A batch of sequences, one after the other; images `(classes, drawings, pixels)`."""
+    batch = []
+    for _ in range(BATCH):
+        if rng.random() < p_bursty:
+            pair = rng.choice(len(weights), 2, replace=False, p=weights)
+            free = rng.choice(len(weights), POINTS - 2 * SHOTS, p=weights)
+            context = rng.permutation(np.concatenate([np.repeat(pair, SHOTS), free]))
+            classes = np.append(context, rng.choice(pair))
+        else:
+            classes = rng.choice(len(weights), POINTS + 1, p=weights)
+        drawings = np.empty(POINTS + 1, np.int64)
+        for label in np.unique(classes):
+            places = np.flatnonzero(classes == label)
+            drawings[places] = rng.choice(images.shape[1], len(places), replace=False)
+        batch.append(np.stack([images[c, d] for c, d in zip(classes, drawings, strict=True)]))
+    return torch.from_numpy(np.stack(batch).astype(np.float32) / 255)
+
+
+def sampling(size: int, alpha: float) -> str:
+    """A row: batches of one size of images, ours against the loop."""
+    family = Bursty(BurstyParameters(classes=500, image_size=size, alpha=alpha))
+    draw = generator(0, "data")
+    ours = seconds(lambda: family.sample(BATCH, POINTS, draw), 200)
+    drawn = torch.arange(500).unsqueeze(1).expand(500, 20), torch.arange(20).expand(500, 20)
+    images, weights = family.characters.read(*drawn).numpy(), np.arange(1, 401.0) ** -alpha
+    rng = np.random.default_rng(0)
+    theirs = seconds(lambda: loop(images, weights / weights.sum(), 0.9, rng), 50)
+    return f"| {size} x {size} | {alpha:g} | {BATCH / ours:,.0f} | {BATCH / theirs:,.0f} | {theirs / ours:.1f} |"
+
+
+def training(name: str) -> str:
+    """A row: drawing a batch against the rest of a training step at the card's size `small`."""
+    run = resolve_run("bursty", name, "small")
+    family = run.task.build()
+    backbone = run.backbone.build(run.shape(family)).train()
+    optimiser = make_optimiser(backbone, run.train)
+
+    def batch() -> object:
+        return training_batch(family, POINTS, run.train, 0, 1)
+
+    episodes = training_batch(family, POINTS, run.train, 0, 0)
+
+    def step() -> None:
+        loss, _ = backbone.loss(episodes, 0.5, generator(0, "loss", 0))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+
+    step()
+    data, model = seconds(batch, 50), seconds(step, 15)
+    share = data / (data + model)
+    return f"| {name} | {run.backbone.settings['encoder']} | {1e3 * data:.2f} | {1e3 * model:.1f} | {share:.1%} |"
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    lines = [
+        "# Bursty sequences",
+        "",
+        f"One thread, CPU time, least over repeats. Python {platform.python_version()}, torch {torch.__version__}, "
+        f"NumPy {np.__version__}.",
+        "",
+        f"Batches of {BATCH} sequences of {POINTS} pairs and a query, 400 classes to train on, p_bursty = 0.9; the "
+        "rival draws one sequence after the other in NumPy:",
+        "",
+        "| images | alpha | sequences a second | rival | ratio |",
+        "| --- | --- | --- | --- | --- |",
+        *(sampling(size, alpha) for size, alpha in ((28, 0.0), (28, 1.0), (105, 0.0))),
+        "",
+        "A training step of the card `bursty`, preset `small`:",
+        "",
+        "| backbone | encoder | data, ms | model, ms | share of the data |",
+        "| --- | --- | --- | --- | --- |",
+        *(training(name) for name in MODELS),
+    ]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    Path(__file__).with_suffix(".md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
