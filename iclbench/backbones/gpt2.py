@@ -78,7 +78,9 @@ class GPT2(CausalTransformer, SequenceBackbone):
     ) -> Prediction:
         related = related if self.uses_related else None
         lengths = context.counts if related is None else context.counts + related.mask.sum((1, 2))
-        groups = torch.argsort(lengths, stable=True).chunk(_CPU_GROUPS if lengths.device.type == "cpu" else 1)
+        if lengths.device.type != "cpu" or not bool((lengths != lengths[:1]).any()):
+            return super().predict_targets(context, x_target, related)
+        groups = torch.argsort(lengths, stable=True).chunk(_CPU_GROUPS)
         states = (self.condition(context[rows], None if related is None else related[rows]) for rows in groups)
         answers = [self.query(state, x_target[rows]) for state, rows in zip(states, groups, strict=True)]
         return cat(answers)[torch.argsort(torch.cat(groups))]
