@@ -172,7 +172,7 @@ class Bursty(Family):
         pair = self._pair(episodes, generator)
         free = split.zipf((episodes, points - 2 * shots), generator)
         context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), free], 1), generator)
-        bursty = torch.cat([context, pair.gather(1, _coins(episodes, 1, generator))], 1)
+        bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
         chosen = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         independent = split.zipf((episodes, points + 1), generator)
         drawn = self._trained(split.ranked[torch.where(chosen, bursty, independent)], generator)
@@ -209,9 +209,8 @@ class Bursty(Family):
         low = 0 if self.parameters.anchor_compat else 1
         away = torch.randint(low, split.holdout, (episodes, 1), generator=generator, device=device)
         pair = split.training + torch.cat([first, (first + away) % split.holdout], 1)
-        labels = self._icl_labels(episodes, generator)
-        labels = take(labels, torch.cat([swap := _coins(episodes, 1, generator), 1 - swap], 1))
-        return self._of_two(pair, labels, DRAWINGS, generator)
+        # Either class is as likely to be the first, so the labels are assigned at random already.
+        return self._of_two(pair, self._icl_labels(episodes, generator), DRAWINGS, generator)
 
     def _icl_labels(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
         split, wanted = self.split(generator.device), self.parameters.icl_labels
@@ -228,7 +227,7 @@ class Bursty(Family):
     ) -> Sequences:
         """Equally many images of both classes under these labels, shuffled; the query is one more of either."""
         places = (torch.arange(TESTED, device=pair.device) % 2).expand(len(pair), TESTED)
-        places = torch.cat([_shuffled(places, generator), _coins(len(pair), 1, generator)], 1)
+        places = torch.cat([_shuffled(places, generator), _coins(len(pair), generator)], 1)
         classes = pair.gather(1, places)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
         which = self._drawings(classes, drawings, generator)
@@ -288,8 +287,8 @@ class Bursty(Family):
         )
 
 
-def _coins(episodes: int, count: int, generator: torch.Generator) -> Int[Tensor, "B count"]:
-    return torch.randint(2, (episodes, count), generator=generator, device=generator.device)
+def _coins(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
+    return torch.randint(2, (episodes, 1), generator=generator, device=generator.device)
 
 
 def _shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
