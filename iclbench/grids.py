@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -53,8 +53,9 @@ class Evaluate(Strict):
 
 
 class Probe(Strict):
-    """Examples in context at each preset; the trained length where none are named."""
+    """Which probes, and examples in context at each preset: the trained length where none are named."""
 
+    of: Annotated[list[Literal["layers", "rank", "representation"]], Field(min_length=1)] = ["layers"]
     contexts: dict[PresetName, list[Length]] = {}
 
 
@@ -133,7 +134,8 @@ class GridRun:
         extrapolate: ... up to so many examples; None: only the trained length ...
         shifts: ... under these shifts, as `iclbench eval` reads them ...
         baselines: ... beside these instead of the task card's, if any are named.
-        contexts: examples in context to probe at; None: no probe.
+        contexts: examples in context to probe at; None: no probe ...
+        probes: ... of these kinds.
     """
 
     name: str
@@ -146,6 +148,7 @@ class GridRun:
     shifts: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
     contexts: tuple[int, ...] | None = None
+    probes: tuple[str, ...] = ()
 
     def commands(self, results: Path | None = None) -> Iterator[str]:
         """The `iclbench` commands that train, evaluate and probe this run, quoted for a shell."""
@@ -158,8 +161,11 @@ class GridRun:
             asked = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
             beside = _options("--baseline", self.baselines)
             yield shlex.join(["iclbench", "eval", self.name, *asked, *beside, *where])
-        if self.contexts is not None:
-            yield shlex.join(["iclbench", "probe", self.name, *_options("--context", self.contexts), *where])
+        for kind in self.probes:
+            # A representation is that of an input alone.
+            sizes = [] if kind == "representation" else _options("--context", self.contexts or ())
+            flag = [] if kind == "layers" else [f"--{kind}"]
+            yield shlex.join(["iclbench", "probe", self.name, *flag, *sizes, *where])
 
 
 def load_grid(name: str) -> tuple[str, GridCard]:
@@ -221,6 +227,7 @@ def _run(card: GridCard, task: str, backbone: str, config: RunConfig, variant: s
     return GridRun(
         name, task, backbone, config, tuple(settings), evaluate=card.evaluate is not None, extrapolate=extrapolate,
         shifts=shifts, baselines=tuple(card.evaluate.baselines if card.evaluate else ()), contexts=contexts,
+        probes=tuple(card.probe.of if card.probe else ()),
     )  # fmt: skip
 
 

@@ -39,6 +39,17 @@ PAPER = {
     "mamba-icl-9": ({"linear"}, {"gpt2", "mamba"}, 1),
     "mamba-icl-10": ({"skewed-linear"}, {"gpt2", "mamba"}, 3),
 }
+# The same of CoQE's, whose text gives no seeds: the levels of P_bursty and alpha, or the classes of functions.
+LEVELS = {"bursty-p0", "bursty-p50", "bursty", "bursty-p100", "bursty-alpha1", "bursty-alpha2"}
+COQE = {
+    "coqe-3": ({"linear-10", "sparse-linear-10", "relu-network-shared", "combination"}, {"gpt2", "coqe"}, 3),
+    "coqe-4": (LEVELS, {"transformer", "coqe"}, 3),
+    "coqe-4-sizes": (LEVELS, {"transformer"}, 3),
+    "coqe-5": (LEVELS, {"transformer", "coqe"}, 1),
+    "coqe-6": ({"combination"}, {"coqe"}, 3),
+    "coqe-table-1": ({"bursty-alpha1"}, {"coqe"}, 3),
+    "coqe-table-2": ({"bursty-alpha1"}, {"coqe"}, 3),
+}
 
 
 def write(folder: Path, card: dict[str, object], name: str = "mine.toml") -> str:
@@ -54,12 +65,12 @@ def words(run: GridRun) -> Iterator[list[str]]:
 
 
 def test_every_figure_of_the_simple_functions_has_a_card() -> None:
-    assert set(PAPER) <= set(SHIPPED)
+    assert {*PAPER, *COQE} <= set(SHIPPED)
 
 
-@pytest.mark.parametrize("grid", PAPER)
+@pytest.mark.parametrize("grid", [*PAPER, *COQE])
 def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> None:
-    tasks, backbones, seeds = PAPER[grid]
+    tasks, backbones, seeds = (PAPER | COQE)[grid]
     for preset in ("small", "paper"):
         runs = grid_runs(grid, preset)
         assert {run.config.task.name for run in runs} == tasks
@@ -137,6 +148,46 @@ def test_probes_are_asked_at_the_papers_numbers_of_examples() -> None:
         "skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)
     }  # fmt: skip
     assert {run.contexts for run in grid_runs("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
+
+
+def test_coqe_and_its_transformer_are_of_one_size_at_one_rate_as_the_paper_has_them() -> None:
+    for run in grid_runs("coqe-3", "paper"):
+        sizes, train = run.config.backbone.settings, run.config.train
+        assert (sizes["layers"], sizes["width"], sizes["heads"]) == (3, 64, 2)
+        assert (train.batch, train.lr, run.config.task.points) == (64, 5e-5, 20)
+        assert train.steps == (200_000 if run.task == "combination" else 100_000)
+        dim = run.config.task.parameters["dim"]
+        assert dim == (10 if "linear" in run.task else 5)
+    for task in ("linear-10", "sparse-linear-10", "relu-network-shared", "combination"):
+        counts = [_parameters(run) for run in grid_runs("coqe-3", "small") if (run.task, run.config.seed) == (task, 0)]
+        assert len(counts) == 2 and abs(counts[0] - counts[1]) <= 1, "but for the bias of the read-out"
+
+
+def _parameters(run: GridRun) -> int:
+    config = run.config
+    return int(config.backbone.build(config.shape(config.task.build())).parameter_count)
+
+
+def test_table_1_has_its_five_levels_of_noise_and_table_2_its_two_encoders() -> None:
+    settings = [run.config.backbone.settings for run in grid_runs("coqe-table-1", "paper") if run.config.seed == 0]
+    assert [one["noise"] for one in settings] == [0, 3, 5, 7, 9]
+    encoders = {run.config.backbone.settings["encoder"] for run in grid_runs("coqe-table-2", "paper")}
+    assert encoders == {"resnet-256", "resnet-512"}
+    sizes = {
+        (run.config.backbone.settings["encoder"], run.config.backbone.settings["layers"])
+        for run in grid_runs("coqe-4-sizes", "paper")
+    }
+    assert sizes == {("resnet-64", 4), ("resnet-64", 12), ("resnet-512", 4), ("resnet-512", 12)}
+
+
+def test_a_grid_says_which_probes_are_run() -> None:
+    narrow = [run for run in grid_runs("coqe-6", "small") if run.config.backbone.settings.get("sample_dim") == 5]
+    assert [run.config.seed for run in narrow] == [0, 1, 2]
+    probes = [line for line in narrow[0].commands() if line.startswith("iclbench probe")]
+    assert probes == [
+        "iclbench probe combination-coqe-width-5-small-s0 --representation",
+        "iclbench probe combination-coqe-width-5-small-s0 --rank --context 20",
+    ]
 
 
 def test_a_grid_is_every_combination_in_order(tmp_path: Path) -> None:
