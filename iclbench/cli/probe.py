@@ -65,10 +65,10 @@ def probe(
     asked: Callable[[Run], Iterator[Cell]] = partial(
         probe_layers, results, contexts=context, fit=fit, test=test, tasks=tasks, device=chosen, **of_contexts
     )
-    table, what = probe_tables.depth_table, "layers to probe"
+    table, title, what = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
     if rank:
         asked = partial(probe_rank, results, sizes=context, contexts=contexts, queries=queries, **of_contexts)
-        table, what = probe_tables.rank_table, "predictions whose rank can be measured"
+        table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
     elif representation:
         asked = partial(probe_representation, results, **of_all)
         table, what = probe_tables.representation_table, "a sample representation to probe"
@@ -87,7 +87,7 @@ def probe(
         raise UsageError("; ".join(wrong) or f"no finished run in {results} has {what}")
     for name, why in refused.items():
         say(f"skipped run '{name}': {why}")
-    print_tables(results, probed, json, table, probe_tables.examples_in_context)
+    print_tables(results, probed, json, table, title)
     if failed:
         say(f"{failed} failed; the same command tries them again")
     if failed or wrong:

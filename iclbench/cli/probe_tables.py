@@ -66,7 +66,12 @@ def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         cells = [f"{e:.1f} ({r:.0f})" for e, r in zip(both["effective_rank"], both["rank"], strict=True)]
         lines.append((float(both["effective_rank"].iloc[-1]), [_named(values, str(run)), *cells]))
     counts = sorted(by_contexts["axis_value"].unique())
-    return ["effective rank (rank)", *(f"m={n:.0f}" for n in counts)], [line for _, line in sorted(lines)]
+    return ["contestant", *(f"m={n:.0f}" for n in counts)], [line for _, line in sorted(lines)]
+
+
+def rank_title(values: pd.DataFrame) -> str:
+    """What the numbers are."""
+    return f"{examples_in_context(values)}effective rank (rank) of m contexts, "
 
 
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -83,7 +88,7 @@ def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str
         ]
         for _, row in means.sort_values("value", ascending=False).iterrows()
     ]
-    return ["R²", *(f"feature {int(n)}" for n in by_feature.columns), "mean"], lines
+    return ["contestant", *(f"R² {int(n)}" for n in by_feature.columns), "mean R²"], lines
 
 
 def _measured(values: pd.DataFrame, evaluator: str, axis: str) -> pd.DataFrame:

@@ -1,1 +1,2 @@
-"""Layer-wise linear probes of trained backbones, beside gradient descent (Grazzi et al. 2024, section 3.2)."""
+"""Probes of trained backbones: every layer beside gradient descent (Grazzi et al. 2024, section 3.2), the rank of the
+predictions and the sample representation (CoQE, theorem 3.10 and figure 6)."""

@@ -118,3 +118,48 @@ def test_a_run_that_is_refused_is_skipped_and_not_to_be_tried_again(
 def test_without_any_run_the_next_step_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run("probe", "--results", tmp_path, capsys=capsys)
     assert code == 2 and "start with: iclbench train" in err
+
+
+def test_the_rank_of_predictions_is_a_table_by_the_number_of_contexts(
+    results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run("probe", "--rank", "--contexts", 12, "--queries", 9, *results, capsys=capsys)
+    assert code == 0, err
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith(("con", "least", RUN))}
+    assert lines["contestant"] == ["m=4", "m=8", "m=12"]
+    assert lines["least-squares"][1::2] == ["(3)", "(3)", "(3)"], "three dimensions"
+    effective = [float(lines[name][-2]) for name in list(lines)[1:]]
+    assert len(effective) == 2 and effective == sorted(effective), "the smallest first"
+
+
+def test_a_representation_is_a_table_by_feature(
+    results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("train", card_path, "coqe", "-p", "smoke", "-o", "train.steps=2", "--name", "dual", *results, capsys=capsys)
+    code, out, err = run("probe", "--representation", *results, capsys=capsys)
+    assert code == 0, err
+    assert f"skipped run '{RUN}': run '{RUN}' has no sample representation" in err
+    assert "dual-untrained" in out and "R² 3" in out
+    (inputs,) = [line for line in out.splitlines() if line.startswith("least-squares")]
+    assert inputs.split()[1:] == ["1.000", "1.000", "1.000", "1.000", "[1.000,", "1.000]"], (
+        "linear features are the inputs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rank", "--representation"], "ask for one at a time"),
+        (["--representation", "--context", "4"], "leave --context and --shift out"),
+        (["--representation", "--shift", "orthants"], "leave --context and --shift out"),
+        (["--representation"], "does not write represent"),
+        (["--rank", "--contexts", "2"], "'--contexts'"),
+        (["--rank", "--shift", "repeated-query"], "cannot be probed"),
+    ],
+)
+def test_a_wrong_request_of_these_is_one_line(
+    arguments: list[str], message: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run("probe", RUN, *arguments, *results, capsys=capsys)
+    assert (code, out) == (2, "")
+    assert message in err and err.count("\n") == 1
