@@ -86,7 +86,7 @@ class Panel:
 class Figure:
     """One figure, twice: `static` is a complete Vega-Lite specification with its data and a legend, for PNG and SVG;
     `live` is a specification without data that the page draws once per panel, with the rows of `data`. On a wide page
-    there are `columns` panels in a row (0: as many as fit).
+    there are `columns` panels in a row (0: as many as fit); one alone is then no wider than in a row of two.
     """
 
     name: str

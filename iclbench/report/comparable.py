@@ -68,8 +68,10 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     examples, differ in anything else (column `variant`), each variant gets a name of its own.
 
     Runs that share variant and seed, or of which only the seed is known (tables without `variant`) and shared, are no
-    repetitions of one another: they go by their own names, and nothing is averaged over them.
+    repetitions of one another: they go by their own names, and nothing is averaged over them. The column `backbone`
+    keeps the name that all of them had.
     """
+    values = values.assign(backbone=values["contestant"])
     keys = ["task", "preset", "contestant"]
     known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
     length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")

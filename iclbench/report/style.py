@@ -45,6 +45,8 @@ BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
 # References that score the same by definition look like rules, not like contestants.
 ZERO = Look("#777777", (1, 3), 1.6)
+# The baseline that stands beside every number on learning in context, unlike the rule of guessing near it.
+NEAREST = Look(MUTED[4], DASHES[0])
 
 
 def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
@@ -57,7 +59,7 @@ def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterabl
     black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
         {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(set(baselines)))}
-        | {"zero": ZERO, "chance": ZERO}
+        | {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST}
         | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
         | {name: free[i % len(free)] for i, name in enumerate(others)}
         | own

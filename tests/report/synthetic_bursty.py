@@ -68,7 +68,8 @@ def write(folder: Path) -> Path:
                 for test in [*TESTS, "targets"]:
                     curve = accuracy(name, task, test, seed)
                     if test != "targets":
-                        values += [_scored(task, test, v, more | _at(s)) for s, v in zip(STEPS, curve, strict=True)]
+                        few = more | {"prompt_set": f"{task}-small-{test}-few"}
+                        values += [_scored(task, test, v, few | _at(s)) for s, v in zip(STEPS, curve, strict=True)]
                     values.append(_scored(task, test, curve[-1], more))
                     values.append(_row(task, test, "accuracy", curve[-1] / 3, more))
         for name, accuracies in BASELINES.items():

@@ -49,8 +49,13 @@ def shown(block: Table) -> dict[str, dict[str, str]]:
     return {row[0].text: dict(zip(headers, (cell.text for cell in row), strict=True)) for row in block.rows()}
 
 
+def stored(results: Results) -> pd.DataFrame:
+    """The rows as they were read."""
+    return results.rows.assign(contestant=results.rows["backbone"]).drop(columns="backbone")
+
+
 def test_no_rows_are_set_aside(bursty: Results) -> None:
-    """Every test has prompts of its own; all are kept."""
+    """Every test has prompts of its own, and others in training; all are kept."""
     assert bursty.set_aside == ()
     tests = bursty.rows[bursty.rows["axis"].isna() & (bursty.rows["kind"] == "baseline")]
     assert set(tests["evaluator"]) == set(synthetic_bursty.TESTS)
@@ -137,7 +142,8 @@ def test_the_overview_reads_accuracies_and_no_squared_error(sections: list[Secti
 
 
 def test_without_a_final_evaluation_the_last_step_counts(bursty: Results, tmp_path: Path) -> None:
-    rows = bursty.rows[bursty.rows["kind"].eq("backbone") & bursty.rows["task"].eq("bursty")]
+    rows = stored(bursty)
+    rows = rows[rows["kind"].eq("backbone") & rows["task"].eq("bursty")]
     tables.write("values", rows[rows["axis"].notna()].copy(), tmp_path / "a.values.parquet", {})
     found = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if not isinstance(b, Text)}
     frame = table(found, "bursty-small-in-context").frame.set_index("name")
@@ -145,8 +151,24 @@ def test_without_a_final_evaluation_the_last_step_counts(bursty: Results, tmp_pa
     assert set(table(found, "missing").frame["what"]) == {"evaluation"}
 
 
+def test_variants_are_not_asked_for_on_other_tasks(bursty: Results, tmp_path: Path) -> None:
+    """What is missing elsewhere is a backbone that can be trained, not a variant of one."""
+    rows = stored(bursty)
+    other = rows[rows["contestant"].eq("transformer")].assign(task="other", run="other-" + rows["run"])
+    tables.write("values", pd.concat([rows, other], ignore_index=True), tmp_path / "a.values.parquet", {})
+    found = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if not isinstance(b, Text)}
+    assert table(found, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
+
+
+def test_the_overview_compares_accuracies_in_context(blocks: dict[str, Block]) -> None:
+    frame = table(blocks, "icl").frame.set_index("contestant")
+    ends = [accuracy("coqe", "bursty", "icl", seed)[-1] for seed in (0, 1, 2)]
+    assert frame.loc["coqe", "bursty-small"] == pytest.approx(np.mean(ends))
+
+
 def test_other_prompts_of_one_test_are_set_aside_and_named(bursty: Results, tmp_path: Path) -> None:
-    rows = bursty.rows[bursty.rows["task"].eq("bursty") & bursty.rows["evaluator"].eq("icl")]
+    rows = stored(bursty)
+    rows = rows[rows["task"].eq("bursty") & rows["evaluator"].eq("icl")]
     old = rows[rows["contestant"].eq("majority")].assign(prompt_set="old", run="old", contestant="old")
     tables.write("values", pd.concat([rows, old], ignore_index=True), tmp_path / "a.values.parquet", {})
     (line,) = load(tmp_path).set_aside

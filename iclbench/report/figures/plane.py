@@ -55,6 +55,7 @@ def figure(
         live=shared | {"data": {"name": "rows"}, "width": "container", "height": 380, "layer": layers},
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
+        columns=min(len(panels), 3),
     )
 
 

@@ -78,10 +78,11 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         if (name, shift) not in tried
     ]
     rows = task.results.rows
-    elsewhere = rows.loc[(rows["kind"] == "backbone") & (rows["preset"] == task.preset), "contestant"]
+    rows = rows[(rows["kind"] == "backbone") & (rows["preset"] == task.preset)]
+    here = rows.loc[rows["task"] == task.task, "backbone"]
     return found + [
         (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
-        for name in sorted(set(elsewhere).difference(*(one.kinds for one in task.siblings)))
+        for name in sorted(set(rows["backbone"]) - set(here))
     ]
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pandas as pd
 
+from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.evaluators import HEADLINE, INSIDE
@@ -32,7 +33,7 @@ _OF_CLASSES = (HEADLINE, "accuracy", "cross_entropy")
 
 
 def section(results: Results) -> Section:
-    tables = [table for table in (scores(results), likelihoods(results)) if table is not None]
+    tables = [table for table in (scores(results), likelihoods(results), in_context(results)) if table is not None]
     return Section("overview", "Overview", (reading(results), *tables))
 
 
@@ -111,6 +112,21 @@ def likelihoods(results: Results) -> Table | None:
     )  # fmt: skip
 
 
+def in_context(results: Results) -> Table | None:
+    """Contestants x tasks with a test of learning in context."""
+    parts = []
+    for task in results.slices:
+        ends = accuracies.final(task)
+        parts.append(ends.loc[ends["evaluator"] == "icl", ["contestant", "kind", "value"]].assign(column=task.id))
+    frame = _by_task(results, parts)
+    return None if frame is None else _table(
+        results, frame, "icl", "Accuracy in context",
+        "Accuracy on classes that were never trained, between the two labels of each sequence (ICL; guessing gets "
+        "0.5): the mean over seeds at the end of training. Darker is better. What was learnt in weights, and what "
+        "training passed through, stand with each task. A dash: not evaluated, or failed.", 3, shade_above_half,
+    )  # fmt: skip
+
+
 def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None:
     """Columns contestant, kind and the value on every task; the best of each kind first."""
     rows = pd.concat(parts, ignore_index=True)
@@ -133,6 +149,11 @@ def _table(
              for c in results.slices if c.id in frame]  # fmt: skip
     columns = (Column("contestant", "contestant"), Column("kind", "kind"), *tasks)
     return Table(name, title, caption, frame, columns, group="kind")
+
+
+def shade_above_half(accuracy: Number) -> float:
+    """What guessing gets is as white as less."""
+    return shade(2 * float(accuracy) - 1)
 
 
 def shade(score: Number) -> float:

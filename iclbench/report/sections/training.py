@@ -21,7 +21,9 @@ def section(task: Slice) -> Section | None:
         measure = replace(measure, log=measure.log and bool((group["value"] > 0).all()))
         looks = {n: task.looks[n] for n in sorted(group["contestant"].unique())}
         widths = group["contestant"].map({contestant: look.width for contestant, look in looks.items()}).astype(float)
-        data = group.assign(label=group["run"], series=group["run"], width=widths, sparse=False)
+        # A line through a single step could not be seen.
+        alone = group.groupby("run")["axis_value"].transform("size").eq(1)
+        data = group.assign(label=group["run"], series=group["run"], width=widths, sparse=alone)
         data = data.sort_values(["run", "axis_value"])[[*curves.COLUMNS, "axis_value"]].reset_index(drop=True)
         axes = curves.Axes(
             "training step", measure.label, curves.extent(data["axis_value"]), curves.domain(data, measure),
