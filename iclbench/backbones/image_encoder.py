@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -54,8 +53,3 @@ class ImageEncoder(nn.Module):
         images = x.reshape(-1, height, width)
         parts = [images] if self.training else images.split(_AT_ONCE)
         return torch.cat([self.net(part) for part in parts]).reshape(*x.shape[:-1], self.features)
-
-
-def encoder_names() -> tuple[str, ...]:
-    """All names that `backbone.encoder` may have."""
-    return get_args(EncoderName)
