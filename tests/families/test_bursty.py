@@ -107,6 +107,13 @@ def test_copies_and_coincidences_in_bursty_sequences(alpha):
     assert_share([sum(counts[:2]) > 6 for counts in kinds], (pairs * _either(p[:, None] + p)).sum())
 
 
+def test_contexts_of_bursty_sequences_are_shuffled():
+    """Of 28 pairs of places 6 are of one class, two free images add 3 with probability 2/50 each, 1 with 1/50."""
+    classes = draw(family(p_bursty=1.0))[1]
+    for one, other in ((0, 1), (2, 3), (0, 7), (6, 7)):
+        assert_share(classes[:, one] == classes[:, other], (6 + 2 * 3 * 2 / 50 + 1 / 50) / 28)
+
+
 def test_the_share_of_bursty_sequences():
     """Of 1,613 equally frequent classes three of one kind are bursty, but for one sequence in ten thousand."""
     _, classes, _ = draw(published_size(p_bursty=0.3))
