@@ -54,6 +54,13 @@ def test_every_contestant_is_put_to_every_test_and_to_further_draws(evaluated: t
     }
     chance = rows[rows["contestant"].eq("chance")].set_index("evaluator")["value"]
     assert chance.to_dict() == {"icl": 0.5, "icl_paired": 0.25}
+    costs = {
+        path.parent.name.split("-")[3]
+        for path in tables.files("costs", evaluated[0])
+        if len(tables.read("costs", path))
+    }
+    assert "none" in costs
+    assert not {"icl", "icl_paired"} & costs  # a test costs what further draws cost
 
 
 def test_a_pair_counts_only_where_both_are_right(evaluated: tuple[Path, Run]) -> None:
