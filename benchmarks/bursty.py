@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from iclbench.config import resolve_run
-from iclbench.families.bursty import Bursty, BurstyParameters
+from iclbench.families.bursty import Bursty
+from iclbench.families.bursty_parameters import BurstyParameters
 from iclbench.seeds import generator
 from iclbench.training.loop import make_optimiser, training_batch
 

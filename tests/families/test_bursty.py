@@ -12,7 +12,8 @@ from iclbench.config import resolve_task
 from iclbench.episodes import Episodes
 from iclbench.errors import DataError, UnknownNameError, UsageError
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.families.bursty import Bursty, BurstyParameters
+from iclbench.families.bursty import Bursty
+from iclbench.families.bursty_parameters import BurstyParameters
 from iclbench.families.glyphs import glyphs
 
 MANY = 6000
