@@ -154,7 +154,8 @@ def test_without_a_final_evaluation_the_last_step_counts(bursty: Results, tmp_pa
 def test_variants_are_not_asked_for_on_other_tasks(bursty: Results, tmp_path: Path) -> None:
     """What is missing elsewhere is a backbone that can be trained, not a variant of one."""
     rows = stored(bursty)
-    other = rows[rows["contestant"].eq("transformer")].assign(task="other", run="other-" + rows["run"])
+    other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
+    other = other.assign(task="other", run="other-" + other["run"])
     tables.write("values", pd.concat([rows, other], ignore_index=True), tmp_path / "a.values.parquet", {})
     found = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if not isinstance(b, Text)}
     assert table(found, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
