@@ -73,9 +73,9 @@ def test_effective_rank_is_the_exponential_of_the_entropy(values: tuple[float, .
 
 
 def test_numerical_rank_counts_what_is_above_the_tolerance() -> None:
-    matrix = spectrum(1, 1e-3, 1e-7)
+    matrix = spectrum(100, 0.1, 1e-5)
     assert numerical_rank(matrix) == 2
-    assert numerical_rank(matrix, 1e-8) == 3 == np.linalg.matrix_rank(matrix.numpy(), 1e-8)
+    assert numerical_rank(matrix, 1e-8) == 3 == np.linalg.matrix_rank(matrix.numpy(), 1e-6)
     assert numerical_rank(torch.zeros(3, 3)) == 0
 
 
@@ -108,6 +108,16 @@ def test_the_rank_of_softmax_attention_grows_with_the_contexts() -> None:
     assert ranks == sorted(ranks) and ranks[0] >= 4 and ranks[-1] > 2 * ranks[0]
     linear = prediction_matrix(Attention(linear=True), contexts, queries)
     assert [numerical_rank(linear[:count], 1e-9) for count in (4, 8, 16, 32, 64)] == [1] * 5
+
+
+def test_the_rank_of_coqe_is_at_most_the_width_of_its_sample_representation() -> None:
+    config = resolve_run("linear", "coqe", "smoke", 0, ["backbone.sample_dim=2"])
+    family = config.task.build()
+    backbone = config.backbone.build(config.shape(family)).double().eval()
+    contexts, queries = functions("linear", family.x_dim, 40, 9)
+    with torch.no_grad():
+        matrix = prediction_matrix(backbone, contexts, queries)
+    assert [numerical_rank(matrix[:count], 1e-9) for count in (4, 40)] == [2, 2]
 
 
 def test_of_classification_the_log_odds_of_the_two_labels_are_taken() -> None:
