@@ -9,6 +9,9 @@ import typer
 
 from iclbench.cli.options import RESULTS, Json, Results
 
+# Too wide for a terminal; `iclbench show` has them too.
+_FOR_SCRIPTS = {"evaluators"}
+
 
 def list_things(
     what: Annotated[str, typer.Argument(help="tasks, backbones, baselines, families, grids or runs.")] = "all",
@@ -39,7 +42,7 @@ def list_things(
         if not rows:
             out.print(f"no {name}" + (f" in {results}" if name == "runs" else ""))
             continue
-        columns = list(rows[0])
+        columns = [column for column in rows[0] if column not in _FOR_SCRIPTS]
         table(name if what == "all" else "", columns, [[row[c] for c in columns] for row in rows])
         if what == "all":
             out.print()
