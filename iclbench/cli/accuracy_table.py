@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -17,16 +17,33 @@ def asks_for_labels(values: pd.DataFrame) -> bool:
 
 
 def print_accuracies(prompt_sets: Sequence[pd.DataFrame]) -> None:
-    """Print one table per task and preset over all its prompt sets, and what failed."""
+    """Print one table per task and preset over all its prompt sets, and what failed; several tables where runs of one
+    task differ in its parameters, and so in their prompts."""
     from iclbench.cli.terminal import out, table
 
     if not prompt_sets:
         return
-    for (task, preset), values in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):
-        columns, lines = accuracy_board(values)
-        table(f"{task}, {preset}: accuracy among the labels that are admitted", columns, lines, range(1, len(columns)))
-        print_failed(values)
-        out.print()
+    for (task, preset), rows in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):
+        for values in on_the_same_prompts(rows):
+            columns, lines = accuracy_board(values)
+            title = f"{task}, {preset}: accuracy among the labels that are admitted"
+            table(title, columns, lines, range(1, len(columns)))
+            print_failed(values)
+            out.print()
+
+
+def on_the_same_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of one task in parts in which every test and shift has a single prompt set."""
+    groups: list[dict[tuple[str, str], str]] = []
+    for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
+        own = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
+        found = next((g for g in groups if all(g.get(test, name) == name for test, name in own.items())), None)
+        if found is None:
+            groups.append(own)
+        else:
+            found |= own
+    for group in groups:
+        yield values[values["prompt_set"].isin(group.values())]
 
 
 def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
