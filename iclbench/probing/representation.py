@@ -81,17 +81,17 @@ def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Pa
         UsageError: the run is not finished.
     """
     model = contestants.backbone(run, "cpu", data_dir)
+    prompts = RepresentationSet(run.config.task, run.config.preset, "none", seed, data_dir)
+    if prompts.family.features(torch.zeros(1, prompts.family.x_dim)) is None:
+        raise NotProbedError(
+            f"family '{prompts.task.family}' of run '{run.name}' names no true features; those of combination, "
+            "relu-network-shared and linear do"
+        )
     trained = model.predictor
     if not (isinstance(trained, Backbone) and isinstance(trained, Representing)):
         raise NotProbedError(
             f"run '{run.name}' has no sample representation: its backbone '{model.name}' does not write represent "
             "(coqe does)"
-        )
-    prompts = RepresentationSet(run.config.task, run.config.preset, "none", seed, data_dir)
-    if prompts.family.features(prompts.inputs[:1]) is None:
-        raise NotProbedError(
-            f"family '{prompts.task.family}' of run '{run.name}' names no true features; those of combination, "
-            "relu-network-shared and linear do"
         )
     untrained = run.build(data_dir).eval()
     before = Contestant(
