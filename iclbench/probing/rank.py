@@ -24,6 +24,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash
 from iclbench.episodes import Episodes
+from iclbench.errors import UsageError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
@@ -33,6 +34,7 @@ from iclbench.predictor import Predictor
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.probe_set import POINTS, ProbeSet
 from iclbench.runs import Run
+from iclbench.seeds import generator
 
 EVALUATOR = "rank"
 # Singular values below this fraction of the largest count as 0.
@@ -89,7 +91,7 @@ def probe_rank(
     Args:
         results: results folder.
         run: a finished run.
-        sizes: examples in each context; None: the trained number.
+        sizes: examples in each context; None: the trained number, of class labels that of the test.
         contexts: rows of the largest matrix.
         queries: columns.
         shift: change of the distribution.
@@ -98,18 +100,28 @@ def probe_rank(
 
     Raises:
         NotProbedError: a classification family without sequences of two labels.
-        UsageError: the run is not finished, or cannot take in so many examples.
+        UsageError: the run is not finished, or cannot take in so many examples, or its test has another number.
     """
     model = contestants.backbone(run, "cpu", data_dir)
     assert isinstance(model.predictor, Backbone)
     model.predictor.double()
     task, categorical = run.config.task, run.config.task.head == "categorical"
-    if categorical and _TWO_LABELS not in task.build(data_dir).evaluators():
-        raise NotProbedError(
-            f"run '{run.name}' answers with class labels, and family '{task.family}' has no sequences of two labels "
-            f"(evaluator '{_TWO_LABELS}') whose log-odds could be the matrix; probe the rank of a regression run"
-        )
     asked = list(dict.fromkeys(sizes or [task.points]))
+    if categorical:
+        family = task.build(data_dir)
+        if _TWO_LABELS not in family.evaluators():
+            raise NotProbedError(
+                f"run '{run.name}' answers with class labels, and family '{task.family}' has no sequences of two "
+                f"labels (evaluator '{_TWO_LABELS}') whose log-odds could be the matrix; probe the rank of a run that "
+                "answers with numbers"
+            )
+        own = family.sample_test(_TWO_LABELS, 1, generator(seed, "rank")).context.count
+        if sizes and asked != [own]:
+            raise UsageError(
+                f"run '{run.name}' answers with class labels, and the sequences of two labels (evaluator "
+                f"'{_TWO_LABELS}') of family '{task.family}' have {own} examples; leave --context out"
+            )
+        asked = [own]
     refuse_too_long(model, max(asked))
     for size in asked:
         prompts = RankSet(

@@ -11,6 +11,7 @@ import torch
 from iclbench import tables
 from iclbench.config import resolve_run, resolve_task
 from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.predictions import Categorical, Point
 from iclbench.predictor import Predictor
@@ -185,6 +186,18 @@ def test_a_classifier_is_measured_on_sequences_of_two_new_classes(classifier: Ru
     assert choices is not None and (choices.sum(1) == 2).all()
     rows = tables.read_all("values", tmp_path).query("metric == 'effective_rank'")
     assert rows["axis_value"].tolist() == [4, 8] and rows["value"].between(1, 6).all()
+
+
+def test_the_examples_of_a_classifier_are_those_of_its_test(classifier: Run, tmp_path: Path) -> None:
+    """Which are eight whatever is asked and whatever was trained with."""
+    with pytest.raises(UsageError, match=r"'icl'.*have 8 examples; leave --context out") as error:
+        list(probe_rank(tmp_path, classifier, [4]))
+    assert len(str(error.value).splitlines()) == 1
+    settings = ["train.steps=2", "train.batch=2", "train.evaluate_every=0", "task.points=6"]
+    other = create(tmp_path, resolve_run("bursty", "gpt2", "smoke", 0, settings))
+    train(other)
+    (cell,) = probe_rank(tmp_path, other, contexts=4, queries=4)
+    assert isinstance(cell.prompts, RankSet) and cell.prompts.context == cell.prompts.episodes.context.count == 8
 
 
 def test_classification_without_sequences_of_two_labels_is_refused(
