@@ -287,8 +287,9 @@ def resolve_run(
 
 def _check_monitored(task: TaskConfig, train: TrainSettings) -> None:
     """Raise `UsageError` unless what training is to be evaluated on is on the card."""
+    known = {canonical(name) for name in task.evaluators}
     for name in train.evaluators:
-        if name not in task.evaluators:
+        if canonical(name) not in known:
             where = f"(in train.evaluators; those of the card of task '{task.name}')"
             raise UnknownNameError("evaluator", name, task.evaluators, hint=where)
     if train.evaluate_every and not task.evaluators:

@@ -51,7 +51,7 @@ def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[s
 def evaluators_of(run: Run, asked: Sequence[str]) -> list[str]:
     """The family's own tests to evaluate: `asked`, in either spelling, or those of the card where none are."""
     task = run.config.task
-    return task.tests(task.build(), asked) if asked else task.evaluators
+    return task.tests(task.build(), asked or task.evaluators)
 
 
 def evaluate(
@@ -88,7 +88,7 @@ def evaluate(
     task = task or run.config.task
     write_published(results, task)
     family = family or task.build(data_dir).held_out()  # one for all prompt sets: it holds the data
-    tests = task.evaluators if evaluators is None else evaluators
+    tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
     asked = [PromptSet(task, run.config.preset, shift, seed, data_dir, family) for shift in shifts]
     asked += [PromptSet(task, run.config.preset, "none", seed, data_dir, family, evaluator=name) for name in tests]
     refuse_too_long(model, max(prompts.context_points for prompts in asked))

@@ -7,7 +7,6 @@ training is touched, and the weights are the same bit for bit with and without.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ class Monitor:
     def __init__(self, run: Run, family: Family, device: str = "cpu", data_dir: Path | None = None) -> None:
         config = run.config
         self.every, self.steps, self.device = config.train.evaluate_every, config.train.steps, device
-        self.names: Sequence[str] = (config.train.evaluators or config.task.evaluators) if self.every else ()
+        asked = (config.train.evaluators or config.task.evaluators) if self.every else ()
+        self.names = config.task.tests(family, asked)
         self._held_out = family.held_out() if self.names else family
         self._task, self._preset, self._data_dir = config.task, config.preset, data_dir
 

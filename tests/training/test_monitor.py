@@ -9,7 +9,7 @@ import tomli_w
 from iclbench import tables
 from iclbench.config import resolve_run
 from iclbench.errors import UnknownNameError, UsageError
-from iclbench.evaluation.evaluate import evaluate
+from iclbench.evaluation.evaluate import evaluate, evaluators_of
 from iclbench.runs import Run, create
 from iclbench.training import loop
 from tests.prototypes import prototype_card
@@ -89,6 +89,18 @@ def test_a_diverged_model_is_said_to_have_diverged(tmp_path: Path) -> None:
     run = new_run(tmp_path, "train.evaluate_every=1", "train.lr=1e30", "train.schedule=constant")
     with pytest.raises(loop.DivergedError, match=r"train\.lr"):
         loop.train(run)
+
+
+def test_tests_may_be_spelled_with_hyphens_on_a_card(tmp_path: Path) -> None:
+    card = tmp_path / "tiny-classes.toml"
+    card.write_text(tomli_w.dumps(prototype_card(evaluators=["icl-paired"])))
+    for where, overrides in {"card": [], "named": ['train.evaluators=["ICL-paired"]']}.items():
+        run = create(tmp_path, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, overrides), where)
+        loop.train(run)
+        assert set(scored(run)["evaluator"]) == {"icl_paired"}
+        assert evaluators_of(run, []) == ["icl_paired"]
+        asked = [cell.prompts.put for cell in evaluate(tmp_path, run, baseline_names=["majority"])]
+        assert asked == ["none"] * 2 + ["icl_paired"] * 2
 
 
 def test_tests_that_the_card_does_not_have_are_refused(tmp_path: Path, card_path: Path) -> None:
