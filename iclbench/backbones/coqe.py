@@ -109,6 +109,8 @@ class CoQE(Backbone):
             points = points.span(0, x_query.shape[1])
         points, order = points.compact()
         features = self.represent(points.x if x_query is None else take(x_query, order))
+        if not points.count:
+            return self.read(features.new_zeros(len(points), 0, self.shape.raw_dim))
         state, parts = self._start(len(points)), []
         for part, asked in zip(Prompt.of(points).segments(SEGMENT), features.split(SEGMENT, 1), strict=True):
             # Without a mask: what is missing comes behind all that is there, and nobody reads what follows from it.

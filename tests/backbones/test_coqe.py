@@ -127,3 +127,7 @@ def test_sizes_are_the_papers() -> None:
 def test_learned_positions_end_with_the_trained_length() -> None:
     assert model(positions="learned").longest == N
     assert model(positions="sinusoidal").longest is None
+
+
+def test_of_no_points_there_are_no_answers() -> None:
+    assert model().predict_next(draw(count=0)).mean.shape == (3, 0, 1)
