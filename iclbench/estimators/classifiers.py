@@ -50,13 +50,13 @@ class Classifier(FittedPredictor, abstract=True):
             return Categorical(logits)
         points = points if full else leading(points)
         dtype = self.dtype or points.x.dtype
-        x, asked = points.x.to(dtype), queries.to(dtype)
-        there = torch.arange(points.count, device=x.device) < lengths.unsqueeze(-1)
+        there = torch.arange(points.count, device=lengths.device) < lengths.unsqueeze(-1)
         there = there.expand(len(points), -1, -1)
         others = math.log((1 - _SURE) / max(1, classes - 1))
         for part in slices(len(points), self.episodes_at_once):
-            far = self.distance(x[part], points.y[part], there[part], asked[part])
-            nearest = far.masked_fill(~there[part].unsqueeze(2), math.inf).argmin(-1).expand(asked[part].shape[:3])
+            x, asked = points.x[part].to(dtype), queries[part].to(dtype)
+            far = self.distance(x, points.y[part], there[part], asked)
+            nearest = far.masked_fill(~there[part].unsqueeze(2), math.inf).argmin(-1).expand(asked.shape[:3])
             answer = points.y[part].gather(1, nearest.flatten(1)).view(nearest.shape)
             logits[part].fill_(others).scatter_(-1, answer.unsqueeze(-1), math.log(_SURE))
         return Categorical(logits.masked_fill_((lengths == 0)[..., None, None], 0))
