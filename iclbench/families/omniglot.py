@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -72,7 +73,10 @@ def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
 
 def _unpacked(folder: Path, part: str) -> dict[str, int]:
     """Names of all drawings of an unpacked part, and their sizes."""
-    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in (folder / part).glob("*/*/*.png")}
+    try:
+        return {p.relative_to(folder).as_posix(): p.stat().st_size for p in (folder / part).glob("*/*/*.png")}
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or folder / part}: {error.strerror}; {_ADVICE}") from None
 
 
 def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105"]:
@@ -145,7 +149,7 @@ def _numbers(part: str) -> set[int]:
 def _ink(where: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
     try:
         paper = png.decode(read(name))
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{where}: cannot read '{name}' ({error}); {_ADVICE}") from None
     if paper.shape != (SIZE, SIZE):
         raise DataError(f"{where}: '{name}' has {paper.shape[0]} x {paper.shape[1]} pixels, expected {SIZE} x {SIZE}")

@@ -93,6 +93,28 @@ def test_missing_and_damaged_archives_say_where_to_get_them(tmp_path):
         read_omniglot(tmp_path)
 
 
+def test_a_drawing_that_does_not_inflate_is_named(tmp_path):
+    folder = write(tmp_path / "omniglot")
+    path = folder / "images_background.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents("images_background"):
+            archive.writestr(name, data)
+        start, length = archive.getinfo(FIRST).header_offset + 30 + len(FIRST), archive.getinfo(FIRST).compress_size
+    damaged = bytearray(path.read_bytes())
+    damaged[start : start + length] = b"\xff" * length
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match=f"cannot read '{FIRST}'"):
+        read_omniglot(folder)
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    folder = write(tmp_path / "omniglot", unpacked=("images_background",))
+    (folder / FIRST).unlink()
+    (folder / FIRST).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=f"cannot read .*{FIRST}: No such file"):
+        load_omniglot(folder, 105)
+
+
 def test_reduction_averages_areas():
     image = np.random.default_rng(0).integers(0, 256, (2, 12, 12), dtype=np.uint8)
     expected = image.reshape(2, 4, 3, 4, 3).mean((2, 4)).round()
