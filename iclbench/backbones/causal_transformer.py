@@ -218,7 +218,7 @@ class CausalTransformer(nn.Module):
             return tokens + self.positions(state.mask.sum(1, keepdim=True) + steps)
         first = first if state is None else state.mask.shape[1]
         stop = first + by * (tokens.shape[1] - 1) + 1
-        return tokens + self.positions.between(first, stop, by).to(tokens)
+        return tokens + self.positions.between(first, stop, by, tokens.device).to(tokens)
 
 
 def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> Any:

@@ -16,8 +16,9 @@ SLOWEST = 30.0
 class LearnedPositions(nn.Embedding):
     """A table, two rows a point: positions end where it ends."""
 
-    def between(self, start: int, stop: int, step: int = 1) -> Float[Tensor, "T D"]:
-        """Vectors of the positions start, start + step, ... below stop; raises `UsageError` beyond the table."""
+    def between(self, start: int, stop: int, step: int = 1, device: torch.device | None = None) -> Float[Tensor, "T D"]:
+        """Vectors of the positions start, start + step, ... below stop, where the table is, whatever the device that is
+        asked for; raises `UsageError` beyond the table."""
         self._check(stop - 1)
         return self.weight[start:stop:step]
 
@@ -49,8 +50,10 @@ class SinusoidalPositions(nn.Module):
             raise UsageError(f"sinusoidal positions need an even backbone.width, not {width}")
         self.width = width
 
-    def between(self, start: int, stop: int, step: int = 1) -> Float[Tensor, "T D"]:
-        return self(torch.arange(start, stop, step))
+    def between(self, start: int, stop: int, step: int = 1, device: torch.device | None = None) -> Float[Tensor, "T D"]:
+        """Vectors of the positions start, start + step, ... below stop, made on the device: a copy would be waited for
+        in every step."""
+        return self(torch.arange(start, stop, step, device=device))
 
     def forward(self, index: Int[Tensor, "*shape T"]) -> Float[Tensor, "*shape T D"]:
         frequencies = SLOWEST ** -(torch.arange(0, self.width, 2, device=index.device) / self.width)

@@ -100,6 +100,7 @@ def test_sinusoidal_positions_are_waves_of_geometric_lengths() -> None:
     positions = SinusoidalPositions(width)
     np.testing.assert_allclose(positions(torch.arange(30)).numpy(), expected, atol=1e-5)
     np.testing.assert_array_equal(positions.between(3, 20, 2), positions(torch.arange(3, 20, 2)))
+    assert positions.between(3, 20, device=torch.device("meta")).is_meta, "made where it is asked for, not copied there"
     with pytest.raises(UsageError, match="even"):
         SinusoidalPositions(7)
 
