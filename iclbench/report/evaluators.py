@@ -36,8 +36,10 @@ TESTS = {
         0.5, "1/2",
     ),
     "icl_paired": Meaning(
-        "ICL, paired", "each ICL sequence a second time with its two labels exchanged; right only if both are", 0.25,
-        "1/4",
+        "ICL, paired",
+        "each ICL sequence a second time with its two labels exchanged; right only if both are. Repeating the label of "
+        "one place in the context, whatever the images, gets 1/2",
+        0.25, "1/4",
     ),
     "iwl": Meaning("IWL", "no context image of the query's class: only the weights can tell", None, _ONE_LABEL),
     "iwl_macro": Meaning("IWL, macro", "IWL with every class asked equally often", None, _ONE_LABEL),
