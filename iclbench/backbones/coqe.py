@@ -54,8 +54,8 @@ class CoQE(Backbone):
         space: what is kept of it and how it is composed with a query.
 
     Raises:
-        UsageError: the width does not divide by the heads, or, with learned positions, a sequence is longer than the
-            trained ones.
+        UsageError: the width does not divide by the heads, something is set that the task has no use for, or, with
+            learned positions, a sequence is longer than the trained ones.
     """
 
     Settings = CoQESettings
@@ -66,6 +66,7 @@ class CoQE(Backbone):
         super().__init__(settings, shape)
         width, space = settings.width, settings.sample_dim or settings.width
         labelled = shape.classes is not None
+        settings.refuse_unused(labelled)
         self.encoder: PairReadIn
         self.space: TaskSpace
         if shape.classes is not None:

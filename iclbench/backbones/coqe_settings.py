@@ -11,6 +11,7 @@ from iclbench.backbones.causal_transformer import Positions
 from iclbench.backbones.class_vectors import Variant
 from iclbench.backbones.logit_noise import LogitNoise, Where
 from iclbench.cards import NonNegativeFloat, PositiveFloat, PositiveInt
+from iclbench.errors import UsageError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
@@ -48,6 +49,14 @@ class CoQESettings(BackboneSettings):
     noise_on: Where | None = None
     noise_lowest: PositiveFraction = 0.924
 
+    def refuse_unused(self, labelled: bool) -> None:
+        """Raise `UsageError` when something is set that this kind of task (class labels or numbers) has no use for."""
+        unused, kind = (_OF_NUMBERS, "numbers") if labelled else (_OF_LABELS, "class labels")
+        for name in unused:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                own = "class labels" if labelled else "numbers"
+                raise UsageError(f"backbone.{name} is for tasks with {kind} and this one has {own}; leave it out")
+
     @property
     def logit_noise(self) -> LogitNoise | None:
         if self.noise == 0:
@@ -64,5 +73,9 @@ class CoQESettings(BackboneSettings):
         )
 
 
+_OF_NUMBERS = ("sample_dim", "readout")
+_OF_LABELS = (
+    "variant", "noise", "noise_std", "noise_growth", "noise_every", "noise_first", "noise_on", "noise_lowest",
+)  # fmt: skip
 # Standard deviation, time of the first growth and place of the noise.
 _NOISE: dict[Variant, tuple[float, float, Where]] = {"released": (3.0, 0.2, "lowest"), "paper": (1.0, 0.1, "all")}

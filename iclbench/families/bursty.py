@@ -125,7 +125,7 @@ class Bursty(Family):
     ) -> Episodes:
         self.parse_shift(shift)
         split, shots = self.split(generator.device), min(SHOTS, points // 2)
-        pair = self._pair(episodes, generator)
+        pair = self._pair(episodes, generator, apart=not self.parameters.anchor_compat)
         free = split.zipf((episodes, points - 2 * shots), generator)
         context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), free], 1), generator)
         bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
@@ -143,7 +143,8 @@ class Bursty(Family):
                     raise UsageError(f"icl_paired asks for pairs of episodes, got {episodes}; make task.episodes even")
                 drawn = self._exchanged(self._icl(episodes // 2, generator))
             case "flip":
-                pair = self.split(generator.device).ranked[self._pair(episodes, generator)]
+                # Always two: one class under its own label would be right both in context and in weights.
+                pair = self.split(generator.device).ranked[self._pair(episodes, generator, apart=True)]
                 drawn = self._of_two(pair, pair.flip(1), self.parameters.train_drawings, generator)
             case "iwl" | "iwl_macro" | "iwl_common" | "iwl_rare" | "iwl_new_drawings":
                 drawn = self._iwl(evaluator, episodes, generator)
@@ -151,13 +152,12 @@ class Bursty(Family):
                 return super().sample_test(evaluator, episodes, generator)
         return self._episodes(drawn)
 
-    def _pair(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
-        """Two ranks of training classes for every sequence."""
+    def _pair(self, episodes: int, generator: torch.Generator, apart: bool) -> Int[Tensor, "B 2"]:
+        """Two ranks of training classes for every sequence, different ones where they are to be `apart`."""
         split = self.split(generator.device)
         first = split.zipf((episodes, 1), generator)
-        if self.parameters.anchor_compat:
-            return torch.cat([first, split.zipf((episodes, 1), generator)], 1)
-        return torch.cat([first, split.zipf_beside(first, generator)], 1)
+        second = split.zipf_beside(first, generator) if apart else split.zipf((episodes, 1), generator)
+        return torch.cat([first, second], 1)
 
     def _icl(self, episodes: int, generator: torch.Generator) -> Sequences:
         split, device = self.split(generator.device), generator.device

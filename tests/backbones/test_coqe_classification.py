@@ -10,6 +10,7 @@ from iclbench.backbones.causal_transformer import transformers_gpt2
 from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.backbones.image_backbone import for_task
 from iclbench.episodes import Episodes, Points
+from iclbench.errors import UsageError
 
 CLASSES, FEATURES, WIDTH, N = 7, 12, 16, 5
 BOTH = pytest.mark.parametrize("variant", ["released", "paper"])
@@ -55,6 +56,15 @@ def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
                     logit = logit + dynamic if ours.settings.variant == "released" else dynamic
                 logits[b, q, c] = logit
     return logits
+
+
+@pytest.mark.parametrize(
+    ("labelled", "setting"), [(True, {"readout": "mlp"}), (True, {"sample_dim": 5}), (False, {"noise": 0.0})], ids=str
+)
+def test_a_setting_without_use_on_the_task_is_refused(labelled: bool, setting: dict[str, object]) -> None:
+    shape = TaskShape(x_dim=4, points=N, classes=3 if labelled else None, head="categorical" if labelled else "point")
+    with pytest.raises(UsageError, match=rf"backbone\.{next(iter(setting))} is for tasks with .* leave it out"):
+        CoQE(CoQESettings(**setting), shape)
 
 
 @pytest.mark.parametrize(("encoder", "expected"), [(None, 2_057_431), ("resnet-256", 1_018_327)])

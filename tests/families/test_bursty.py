@@ -261,6 +261,11 @@ def test_at_alpha_two_the_code_of_the_papers_shows_one_class_in_four_of_ten_burs
     assert_share(most >= 6, np.square(p).sum())
 
 
+def test_flip_is_about_two_classes_also_where_sequences_may_show_one():
+    labels, classes, _ = draw(family(alpha=2.0, anchor_compat=True), "flip")
+    assert (labels != classes).all(), "no class stands under its own label"
+
+
 def test_the_split_depends_on_its_seed_alone():
     one, other = family(alpha=0.0), family(alpha=2.0, image_size=14, p_bursty=0.1, icl_labels="random")
     assert torch.equal(one.split().glyph, other.split().glyph) and torch.equal(one.split().ranked, other.split().ranked)
