@@ -105,7 +105,7 @@ class TaskConfig(Strict):
 
         Raises:
             UnknownNameError: the family has none of this name.
-            UsageError: they ask for targets, and this task does not.
+            UsageError: they ask for targets, and this task does not; or the task's parameters do not allow one.
         """
         known = {canonical(name): name for name in family.evaluators()}
         for name in asked:
@@ -113,7 +113,10 @@ class TaskConfig(Strict):
                 raise UnknownNameError("evaluator", name, known.values(), hint=f"(of task '{self.name}')")
         if asked and self.question != "targets":
             raise UsageError(f"task '{self.name}': evaluators ask for targets; write question = \"targets\"")
-        return list(dict.fromkeys(known[canonical(name)] for name in asked))
+        found = list(dict.fromkeys(known[canonical(name)] for name in asked))
+        for name in found:
+            family.check_test(name)
+        return found
 
 
 class BackboneConfig(Strict):

@@ -91,16 +91,20 @@ def main(arguments: list[str]) -> int:
             traceback.print_exc()
         return _report(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201
-        return INTERRUPTED
+        return _interrupted()
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)  # noqa: T201
+    return INTERRUPTED
 
 
 def _report(error: Exception) -> int:
     """One line on stderr; the exit code belongs to the error."""
     if isinstance(error, typer.Exit):
         return error.exit_code
-    if isinstance(error, typer.Abort):
-        return INTERRUPTED
+    if isinstance(error, typer.Abort):  # what the command-line parser makes of Ctrl-C
+        return _interrupted()
     if isinstance(error, BrokenPipeError):
         sys.stderr.close()
         return 1

@@ -71,7 +71,8 @@ def probe(
         table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
     elif representation:
         asked = partial(probe_representation, results, **of_all)
-        table, what = probe_tables.representation_table, "a sample representation to probe"
+        table, title = probe_tables.representation_table, probe_tables.representation_title
+        what = "a sample representation to probe"
     failed = 0
     probed: list[str] = []
     refused: dict[str, UsageError] = {}

@@ -74,6 +74,11 @@ def rank_title(values: pd.DataFrame) -> str:
     return f"{examples_in_context(values)}effective rank (rank) of m contexts, "
 
 
+def representation_title(values: pd.DataFrame) -> str:
+    """What the numbers are; a linear map without intercept can be worse than the mean, hence below 0."""
+    return "R² of the true features read off by a linear map without intercept, "
+
+
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: R² of every true feature and their mean; the best first."""
     from iclbench.report.formats import fixed

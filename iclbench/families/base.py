@@ -110,6 +110,11 @@ class Family(ABC):
         """The tests that this family has besides being asked about further episodes of its own, by name."""
         return {}
 
+    def check_test(self, evaluator: str) -> None:
+        """Raise `UsageError` when there is no such test, or the parameters leave nothing to put it with."""
+        if evaluator not in self.evaluators():
+            raise UnknownNameError("evaluator", evaluator, self.evaluators())
+
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
         """Episodes of one of the `evaluators`.
 

@@ -134,6 +134,12 @@ class Bursty(Family):
         drawn = self._trained(split.ranked[torch.where(chosen, bursty, independent)], generator)
         return self._episodes(drawn, active_dims)
 
+    def check_test(self, evaluator: str) -> None:
+        super().check_test(evaluator)
+        if evaluator == "iwl_new_drawings" and self.parameters.train_drawings == DRAWINGS:
+            raise UsageError(f"iwl_new_drawings needs drawings that are not trained on: of {DRAWINGS}, {DRAWINGS} are; "
+                             "lower task.train_drawings, as bursty-new-drawings does")  # fmt: skip
+
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
         match evaluator:
             case "icl":
@@ -198,6 +204,7 @@ class Bursty(Family):
         return twice._replace(labels=torch.where(second, both - twice.labels, twice.labels))
 
     def _iwl(self, evaluator: str, episodes: int, generator: torch.Generator) -> Sequences:
+        self.check_test(evaluator)
         split, known = self.split(generator.device), self.parameters.train_drawings
         ranks = {"iwl_macro": (0, split.training), "iwl_common": (0, split.common),
                  "iwl_rare": (split.common, split.training)}  # fmt: skip
@@ -208,9 +215,6 @@ class Bursty(Family):
         context = split.zipf_beside(query.expand(episodes, TESTED), generator)
         drawn = self._trained(split.ranked[torch.cat([context, query], 1)], generator)
         if evaluator == "iwl_new_drawings":
-            if known == DRAWINGS:
-                raise UsageError(f"iwl_new_drawings needs drawings that are not trained on: of {DRAWINGS}, "
-                                 f"{known} are; lower task.train_drawings")  # fmt: skip
             new = torch.randint(known, DRAWINGS, (episodes, 1), generator=generator, device=generator.device)
             drawn = drawn._replace(drawings=torch.cat([drawn.drawings[:, :-1], new], 1))
         return drawn

@@ -331,6 +331,8 @@ def test_tests_that_cannot_be_asked_are_one_clear_line():
     generator = torch.Generator().manual_seed(0)
     with pytest.raises(UsageError, match=r"of 20, 20 are; lower task.train_drawings"):
         family().sample_test("iwl_new_drawings", 4, generator)
+    with pytest.raises(UsageError, match=r"of 20, 20 are; lower task.train_drawings"):
+        resolve_task("bursty", "smoke")[0].tests(family(), ["iwl_new_drawings"])
     with pytest.raises(UsageError, match=r"pairs of episodes, got 5; make task.episodes even"):
         family().sample_test("icl_paired", 5, generator)
     with pytest.raises(UnknownNameError, match="unknown evaluator 'icll'; did you mean 'icl'"):
