@@ -47,19 +47,23 @@ ORACLE = Look(INK)
 ZERO = Look("#777777", (1, 3), 1.6)
 # The baseline that stands beside every number on learning in context, unlike the rule of guessing near it.
 NEAREST = Look(MUTED[4], DASHES[0])
+FIXED = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST}
 
 
 def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
     """A look for every contestant, by name; more backbones than colours differ in their dashes."""
+    baselines = set(baselines)
     own = {name: Look(OWN[name], (), 2.6) for name in backbones if name in OWN}
     solid = [Look(colour, dash, 2.6) for dash, colour in product(((), *DASHES), STRONG)]
     free = [look for look in solid if look not in own.values()]
     others = sorted(set(backbones) - set(own))
-    dashed = [Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES)]
+    fixed = {name: look for name, look in FIXED.items() if name in {"zero", *baselines}}
+    pairs = (Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES))
+    dashed = [look for look in pairs if look not in fixed.values()]
     black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
-        {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(set(baselines)))}
-        | {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST}
+        {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(baselines))}
+        | fixed
         | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
         | {name: free[i % len(free)] for i, name in enumerate(others)}
         | own

@@ -70,12 +70,13 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
         return False
 
 
-# Every head with the first settings of a backbone; the other settings, and tasks with related datasets, with one head.
+# Every head with the first settings of a backbone; the other settings, and tasks with related datasets, with one head:
+# the one that they are for.
 CASES = [
     (name, settings, head, related)
     for name in BACKBONES.names()
     for i, settings in enumerate(SMALL.get(name, [{}]))
-    for head in (BACKBONES.get(name).heads if i == 0 else ["gaussian"])
+    for head in (BACKBONES.get(name).heads if i == 0 else ["categorical" if "variant" in settings else "gaussian"])
     for related in ([0, 3] if head == "gaussian" and reads_related(name, settings) else [0])
 ]
 
