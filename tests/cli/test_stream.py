@@ -134,6 +134,8 @@ def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
     with subprocess.Popen(
         [*command, "--save", str(tmp_path / "state")], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A shell's background job ignores SIGINT, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write("1,2,3,0.5\n0.1,0.2,0.3,?\n")
@@ -141,11 +143,12 @@ def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
         assert process.stdout.readline().startswith("x1,")
         mean = float(process.stdout.readline().split(",")[3])
         assert mean == pytest.approx(answer(results, [[1, 2, 3, 0.5]], [0.1, 0.2, 0.3])[0], rel=1e-4, abs=1e-5)
-        process.stdin.write("0,1,0,-1\n")
+        process.stdin.write("0,1,0,-1\n0,0,0,?\n")
         process.stdin.flush()
+        assert process.stdout.readline().startswith("0.0,0.0,0.0,"), "the second point has been read"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert "2 points and 1 queries" in process.stderr.read()
+        assert "2 points and 2 queries" in process.stderr.read()
     (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
     out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)[1]
     assert len(out) == 2
