@@ -116,12 +116,15 @@ class Family(ABC):
             raise UnknownNameError("evaluator", evaluator, self.evaluators())
 
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
-        """Episodes of one of the `evaluators`.
+        """Episodes of one of the `evaluators`; a family that has some writes this.
 
         Raises:
-            UnknownNameError: there is none of this name.
+            UsageError: see `check_test`.
         """
-        raise UnknownNameError("evaluator", evaluator, self.evaluators())
+        self.check_test(evaluator)
+        raise NotImplementedError(
+            f"{type(self).__name__} names the evaluator '{evaluator}' and does not write sample_test"
+        )
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Named parts of these episodes that are reported on their own too (read off the truth)."""

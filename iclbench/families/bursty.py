@@ -141,6 +141,7 @@ class Bursty(Family):
                              "lower task.train_drawings, as bursty-new-drawings does")  # fmt: skip
 
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
+        self.check_test(evaluator)
         match evaluator:
             case "icl":
                 drawn = self._icl(episodes, generator)
@@ -152,10 +153,8 @@ class Bursty(Family):
                 # Always two: one class under its own label would be right both in context and in weights.
                 pair = self.split(generator.device).ranked[self._pair(episodes, generator, apart=True)]
                 drawn = self._of_two(pair, pair.flip(1), self.parameters.train_drawings, generator)
-            case "iwl" | "iwl_macro" | "iwl_common" | "iwl_rare" | "iwl_new_drawings":
-                drawn = self._iwl(evaluator, episodes, generator)
             case _:
-                return super().sample_test(evaluator, episodes, generator)
+                drawn = self._iwl(evaluator, episodes, generator)
         return self._episodes(drawn)
 
     def _pair(self, episodes: int, generator: torch.Generator, apart: bool) -> Int[Tensor, "B 2"]:
@@ -204,7 +203,6 @@ class Bursty(Family):
         return twice._replace(labels=torch.where(second, both - twice.labels, twice.labels))
 
     def _iwl(self, evaluator: str, episodes: int, generator: torch.Generator) -> Sequences:
-        self.check_test(evaluator)
         split, known = self.split(generator.device), self.parameters.train_drawings
         ranks = {"iwl_macro": (0, split.training), "iwl_common": (0, split.common),
                  "iwl_rare": (split.common, split.training)}  # fmt: skip
