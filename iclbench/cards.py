@@ -26,7 +26,7 @@ PresetName = Literal["smoke", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "small", "paper")
 
 Head = Literal["point", "gaussian", "mixture", "categorical"]
-CardKind = Literal["tasks", "baselines", "grids"]
+CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -319,13 +319,18 @@ def _path(kind: CardKind, name: str) -> Path:
     if name.endswith(".toml"):
         return Path(name)
     if canonical(name) not in names(kind):
-        raise UnknownNameError(kind.removesuffix("s"), name, names(kind), hint="(or a path to a .toml card)")
+        raise UnknownNameError(_called(kind), name, names(kind), hint="(or a path to a .toml card)")
     return cards_folder(kind) / f"{canonical(name)}.toml"
+
+
+def _called(kind: CardKind) -> str:
+    """A kind in the singular."""
+    return {"tasks/language": "language task", "tasks/language/suites": "suite"}.get(kind, kind.removesuffix("s"))
 
 
 def card_file(name: str) -> Path:
     """The file of a task, baseline or grid card, by name or path."""
-    kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids")
+    kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
     for kind in kinds:
         if name.endswith(".toml") or canonical(name) in names(kind):
             return _path(kind, name)

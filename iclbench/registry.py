@@ -178,3 +178,17 @@ ESTIMATORS = Registry(
         "gp-bayes-oracle": Entry("iclbench.families.gp_oracles:OracleBayes", "posterior over kernels and functions"),
     },
 )
+
+READERS = Registry(
+    "reader",
+    {
+        "generated": Entry("iclbench.language.readers.generated:Generated", "letters and lists of letters"),
+        "mapping": Entry("iclbench.language.readers.mapping:Mapping", "pairs of words from a JSON file"),
+        "classification": Entry(
+            "iclbench.language.readers.classification:Classification",
+            "labelled texts: SST, MR, TREC, AG News, JSONL",
+        ),
+        "mmlu": Entry("iclbench.language.readers.mmlu:MMLU", "MMLU's CSV files (Hendrycks et al. 2021)"),
+        "bbh": Entry("iclbench.language.readers.bbh:BBH", "BIG-Bench Hard's JSON files (Suzgun et al. 2022)"),
+    },
+)

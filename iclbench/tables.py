@@ -1,8 +1,9 @@
 """The schema of the result tables and the only door to parquet.
 
-Four tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
+Five tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
 what is measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are
-tested paired, `examples` a few episodes and what was predicted for them, to be drawn. Nothing here imports torch, and
+tested paired, `examples` a few episodes and what was predicted for them, to be drawn, `answers` what a language model
+was asked and said. Nothing here imports torch, and
 no file carries a time stamp.
 """
 
@@ -23,7 +24,7 @@ from iclbench.files import atomic
 
 log = logging.getLogger("iclbench")
 
-TableName = Literal["values", "costs", "errors", "examples"]
+TableName = Literal["values", "costs", "errors", "examples", "answers"]
 
 # name -> (pandas dtype, may be missing, meaning)
 VALUES: dict[str, tuple[str, bool, str]] = {
@@ -32,7 +33,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "family": ("string", False, "family of the task"),
     "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
-    "preset": ("string", False, "smoke, small or paper"),
+    "preset": ("string", False, "smoke, small or paper; language: a pretrained language model, whose size is its own"),
     "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
     "variant": (
         "string",
@@ -40,15 +41,19 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "hash of what was trained but for the seed: the same for runs that differ in nothing else; backbones only",
     ),
     "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
-    "evaluator": ("string", False, "question or test: next, targets, icl, iwl, probe, gamma_search, train, ..."),
+    "evaluator": (
+        "string",
+        False,
+        "question or test: next, targets, icl, iwl, probe, gamma_search, train, choice, greedy, ...",
+    ),
     "axis": (
         "string",
         True,
-        "name of a further coordinate: layer, gd_step, gamma, train_step, passes, demo_seed; n_context (upper end of a "
-        "bin of context sizes: 4, 16, 64, ...); stratum:NAME (only the episodes of that kind)",
+        "name of a further coordinate: layer, gd_step, gamma, train_step, passes, demo_seed, order; "
+        "n_context (upper end of a bin of context sizes: 4, 16, 64, ...); stratum:NAME (only episodes of that kind)",
     ),
     "axis_value": ("Float64", True, "that coordinate"),
-    "n_context": ("Int64", True, "context points the prediction was conditioned on"),
+    "n_context": ("Int64", True, "context points, or demonstrations, that the prediction was conditioned on"),
     "n_related": ("Int64", True, "related datasets"),
     "metric": ("string", False, "squared_error, log_likelihood, accuracy_within_choices, loss, auc, score, ..."),
     "value": ("Float64", True, "mean over episodes, divided by the normaliser; missing when the cell failed"),
@@ -115,11 +120,24 @@ EXAMPLES: dict[str, tuple[str, bool, str]] = {
     "version": ("string", False, "version of iclbench"),
 }
 
+ANSWERS: dict[str, tuple[str, bool, str]] = {
+    "run": ("string", False, "as in values"),
+    "prompt_set": ("string", False, "as in values"),
+    "episode": ("Int64", False, "index within the prompt set"),
+    "prompt": ("string", False, "the whole text that the model was given, or its end behind shared demonstrations"),
+    "target": ("string", False, "the right answer"),
+    "predicted": ("string", False, "the answer that was given"),
+    "correct": ("boolean", False, "whether it counts as right"),
+    "candidates": ("string", True, "what there was to choose from, as a JSON list"),
+    "scores": ("string", True, "their summed log-probabilities, as a JSON list"),
+}
+
 SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {
     "values": VALUES,
     "costs": COSTS,
     "errors": ERRORS,
     "examples": EXAMPLES,
+    "answers": ANSWERS,
 }
 
 # A row is told apart from all others by these columns.
@@ -142,6 +160,7 @@ _KEYS: dict[TableName, list[str]] = {
     "costs": ["run", "task", "preset", "phase", "n_points", "metric", "device", "threads", "n_episodes"],
     "errors": ["run", "prompt_set", "metric", "n_context", "n_related", "episode"],
     "examples": ["run", "prompt_set", "episode", "n_related", "role", "set", "point", "output"],
+    "answers": ["run", "prompt_set", "episode"],
 }
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 
