@@ -1,0 +1,66 @@
+"""The memory of a Transformer: the keys and values that its layers keep of tokens they have read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.records import TensorRecord
+
+
+@dataclass(frozen=True)
+class Memory(TensorRecord):
+    """Keys and values, a tensor `(B, H, L, C)` per layer, without gaps: every one of the L slots holds a token."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def batch(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
+    def length(self) -> int:
+        """Tokens that are kept, L."""
+        return self.keys[0].shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.keys[0].dtype
+
+    def rows(self, index: slice | Sequence[int] | Int[Tensor, " n"]) -> Memory:
+        """The memories of these sequences."""
+        return self[index]
+
+    def expand(self, batch: int) -> Memory:
+        """One memory for so many sequences, without a copy of it; one that has as many already stays as it is."""
+        return self.map(lambda t: t.expand(batch, -1, -1, -1))
+
+    def last(self, length: int) -> Memory:
+        """The last so many tokens."""
+        return self.map(lambda t: t[:, :, t.shape[2] - length :])
+
+    def plus(self, other: Memory, weight: float) -> Memory:
+        """This and `weight` times the other, slot by slot, in this one's precision."""
+        return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))
+
+    def update(self, present: Memory, eta: float) -> Memory:
+        """(1 - eta) of this and eta of the present, slot by slot, in this one's precision (Deep-Thinking, eq. 4)."""
+        return self.plus(present.to(dtype=self.dtype).plus(self, -1.0), eta)
+
+    def distance(self, other: Memory) -> Float[Tensor, " B"]:
+        """How far the other one is from this, relative to this: norms per layer, of keys and of values; their mean."""
+        pairs = [*zip(self.keys, other.keys, strict=True), *zip(self.values, other.values, strict=True)]
+        return torch.stack([_norm(theirs.to(own) - own) / _norm(own) for own, theirs in pairs]).mean(0)
+
+
+def _plus(own: tuple[Tensor, ...], others: tuple[Tensor, ...], weight: float) -> tuple[Tensor, ...]:
+    return tuple(torch.add(a, b.to(a), alpha=weight) for a, b in zip(own, others, strict=True))
+
+
+def _norm(t: Tensor) -> Float[Tensor, " B"]:
+    return t.float().flatten(1).norm(dim=1)
