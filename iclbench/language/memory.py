@@ -48,14 +48,10 @@ class Memory(TensorRecord):
         """This and `weight` times the other, slot by slot, in this one's precision."""
         return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))
 
-    def update(self, present: Memory, eta: float) -> Memory:
-        """(1 - eta) of this and eta of the present, slot by slot, in this one's precision (Deep-Thinking, eq. 4)."""
-        return self.plus(present.to(dtype=self.dtype).plus(self, -1.0), eta)
-
-    def distance(self, other: Memory) -> Float[Tensor, " B"]:
-        """How far the other one is from this, relative to this: norms per layer, of keys and of values; their mean."""
-        pairs = [*zip(self.keys, other.keys, strict=True), *zip(self.values, other.values, strict=True)]
-        return torch.stack([_norm(theirs.to(own) - own) / _norm(own) for own, theirs in pairs]).mean(0)
+    def relative_to(self, other: Memory) -> Float[Tensor, " B"]:
+        """How large this is, relative to the other: norms of keys and of values, layer by layer; their mean."""
+        pairs = zip([*self.keys, *self.values], [*other.keys, *other.values], strict=True)
+        return torch.stack([_norm(a) / _norm(b) for a, b in pairs]).mean(0)
 
 
 def _plus(own: tuple[Tensor, ...], others: tuple[Tensor, ...], weight: float) -> tuple[Tensor, ...]:
