@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ import torch
 
 from iclbench import __version__, devices, tables
 from iclbench.cards import content_hash
+from iclbench.errors import IclbenchError
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.curves import Curve, learning_curve
@@ -28,16 +30,59 @@ Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]
 
 
-def cell_path(results: Path, contestant: Contestant, prompts: PromptSet, table: str = "values") -> Path:
+@runtime_checkable
+class Entrant(Protocol):
+    """Whoever a cell is about, by what the tables know: a predictor, or a language model under a method."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def run(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def variant(self) -> str | None: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def libraries(self) -> dict[str, str]: ...
+
+
+@runtime_checkable
+class Frozen(Protocol):
+    """A frozen prompt set of any kind: `card` is the hash of the task's card, `headline` the metric that a failed cell
+    is missing."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def task_name(self) -> str: ...
+    @property
+    def family_name(self) -> str: ...
+    @property
+    def preset(self) -> str: ...
+    @property
+    def shift(self) -> str: ...
+    @property
+    def card(self) -> str: ...
+    @property
+    def headline(self) -> str: ...
+
+
+def cell_path(results: Path, contestant: Entrant, prompts: Frozen, table: str = "values") -> Path:
     return results / "tables" / prompts.id / f"{contestant.run}.{table}.parquet"
 
 
-def cell_hash(contestant: Contestant, prompts: PromptSet) -> str:
+def cell_hash(contestant: Entrant, prompts: Frozen) -> str:
     """Hash of everything the cell's values depend on."""
     return content_hash({"contestant": contestant.identity, "prompts": prompts.id})
 
 
-def is_done(results: Path, contestant: Contestant, prompts: PromptSet) -> bool:
+def is_done(results: Path, contestant: Entrant, prompts: Frozen) -> bool:
     """Whether the cell's value table is there, whole, and of exactly this contestant, and the others beside it."""
     path = cell_path(results, contestant, prompts)
     own, about = cell_hash(contestant, prompts), tables.metadata(path)
@@ -68,7 +113,7 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
 
 
 def compute_cell(
-    results: Path, contestant: Contestant, prompts: PromptSet, shared: dict[str, object], work: Callable[[], Tables]
+    results: Path, contestant: Entrant, prompts: Frozen, shared: dict[str, object], work: Callable[[], Tables]
 ) -> str | None:
     """Do the work of one cell and write its tables, `values` last; returns the reason if the work failed.
 
@@ -77,9 +122,9 @@ def compute_cell(
     try:
         found = work()
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        headline = "accuracy" if prompts.task.head == "categorical" else "squared_error"
-        failed = shared | {"metric": headline, "status": "failed", "reason": reason}
+        line = str(error).splitlines()[0] if str(error) else "no message"
+        reason = line if isinstance(error, IclbenchError) else f"{type(error).__name__}: {line}"
+        failed = shared | {"metric": prompts.headline, "status": "failed", "reason": reason}
         with writing(results):
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})
             for name in tables.SCHEMAS.keys() - {"values"}:  # of an earlier, other contestant of this name
@@ -94,12 +139,12 @@ def compute_cell(
     return None
 
 
-def row(contestant: Contestant, prompts: PromptSet, evaluator: str) -> dict[str, object]:
+def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, object]:
     """What all rows of a cell share."""
     return {
         "run": contestant.run,
-        "task": prompts.task.name,
-        "family": prompts.task.family,
+        "task": prompts.task_name,
+        "family": prompts.family_name,
         "contestant": contestant.name,
         "kind": contestant.kind,
         "preset": prompts.preset,
@@ -108,7 +153,7 @@ def row(contestant: Contestant, prompts: PromptSet, evaluator: str) -> dict[str,
         "shift": prompts.shift,
         "evaluator": evaluator,
         "prompt_set": prompts.id,
-        "card": prompts.task.card,
+        "card": prompts.card,
         "status": "ok",
         "version": __version__,
     }
@@ -131,7 +176,7 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Row
 
 
 def error_rows(
-    contestant: Contestant, prompts: PromptSet, scores: dict[str, np.ndarray], **sizes: np.ndarray
+    contestant: Entrant, prompts: Frozen, scores: dict[str, np.ndarray], **sizes: np.ndarray
 ) -> pd.DataFrame:
     """One row per metric and finite score of `(episodes, positions)`; `sizes` are further columns of the table by
     position, `(positions,)`, or by episode and position."""
@@ -155,13 +200,18 @@ def cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows
     same."""
     if prompts.evaluator or (prompts.shift != "none" and not prompts.shift.startswith("points-")):
         return []
+    return measured_rows(contestant, prompts, cost, prompts.context_points)
+
+
+def measured_rows(contestant: Entrant, prompts: Frozen, cost: Measure, n_points: int) -> Rows:
+    """What the evaluation of a cell took."""
     shared: dict[str, object] = {
         "run": contestant.run,
-        "task": prompts.task.name,
+        "task": prompts.task_name,
         "contestant": contestant.name,
         "preset": prompts.preset,
         "phase": "evaluate",
-        "n_points": prompts.context_points,
+        "n_points": n_points,
         "device": devices.label(contestant.device),
         "threads": torch.get_num_threads(),
         "version": __version__,

@@ -67,6 +67,24 @@ class PromptSet:
         """The largest number of context points."""
         return Shift.parse(self.shift).examples or self.task.points
 
+    @property
+    def task_name(self) -> str:
+        return self.task.name
+
+    @property
+    def family_name(self) -> str:
+        return self.task.family
+
+    @property
+    def card(self) -> str:
+        """Content hash of the task's card."""
+        return self.task.card
+
+    @property
+    def headline(self) -> str:
+        """The metric that stands for all of them where a contestant failed."""
+        return "accuracy" if self.task.head == "categorical" else "squared_error"
+
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""

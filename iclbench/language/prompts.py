@@ -62,6 +62,7 @@ class LanguagePrompts:
     data_dir: Path | None = None
 
     preset = PRESET
+    headline = "accuracy"
 
     def __post_init__(self) -> None:
         if self.shift not in SHIFTS:
@@ -73,6 +74,19 @@ class LanguagePrompts:
         """The same, drawing from a pool that was read already."""
         self.__dict__["pool"] = pool
         return self
+
+    @property
+    def task_name(self) -> str:
+        return self.task.name
+
+    @property
+    def family_name(self) -> str:
+        return self.task.family
+
+    @property
+    def card(self) -> str:
+        """Content hash of the task's card."""
+        return self.task.hash
 
     @cached_property
     def pool(self) -> Pool:
