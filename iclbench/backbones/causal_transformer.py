@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.activations import gelu_tanh
@@ -138,17 +138,20 @@ class CausalTransformer(nn.Module):
         tokens: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"] | None = None,
         read: slice | None = None,
+        first: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
         """`resume` that also gives the hidden vectors at the further tokens that are read (None: at none). Without a
-        mask all of them are there, and a device is not waited for to find out."""
+        mask all of them are there, and a device is not waited for to find out. `first` is where the first of them
+        stands; None: behind all that the state holds."""
         held, new = state.mask.shape[1], tokens.shape[1]
         masks = [m for m in (state.mask if held else None, mask) if m is not None]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
-        if all(bool(m.all()) for m in masks):
+        if first is None and all(bool(m.all()) for m in masks):
             visible = causal(new, held, tokens.device) if held else None
             return self._extend(state, self._placed(tokens, first=held), mask, visible, read)
         if self.positions is not None:
-            tokens = tokens + self.positions(state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long())
+            first = state.mask.sum(1, keepdim=True) if first is None else first
+            tokens = tokens + self.positions(first + mask.cumsum(1) - mask.long())
         return self._extend(state, tokens, mask, causal_present(state, mask), read)
 
     def _extend(

@@ -159,17 +159,21 @@ class SequenceBackbone(Backbone, abstract=True):
 
     def condition(self, context: Points, related: Points | None = None) -> State:
         """One pass over the batch whatever its masks: `update` would go through it in groups of equal counts."""
-        prompt = Prompt.of(context, None if self.marks is None else related)
+        prompt = self.prompt(context, related)
         complete = bool(prompt.points.mask.all())
-        if not complete:
-            prompt = prompt.aligned(self.padding)
         state = self.start(len(context))
         for segment in prompt.segments(SEGMENT):
             mask = None if complete else segment.points.mask.repeat_interleave(2, 1)
-            state = self.absorb(state, self._read_prompt(segment), mask)
+            state = self.absorb(state, self.tokens(segment), mask)
         return state
 
-    def _read_prompt(self, prompt: Prompt) -> Float[Tensor, "B T D"]:
+    def prompt(self, context: Points, related: Points | None = None) -> Prompt:
+        """What is read before a query, and what is missing of it on the side of `padding`."""
+        prompt = Prompt.of(context, None if self.marks is None else related)
+        return prompt if bool(prompt.points.mask.all()) else prompt.aligned(self.padding)
+
+    def tokens(self, prompt: Prompt) -> Float[Tensor, "B T D"]:
+        """Two tokens a point, before any position."""
         tokens = self.read_in(prompt.points)
         return tokens if self.marks is None or prompt.part is None else self.marks(tokens, prompt.part)
 
