@@ -1,0 +1,223 @@
+"""Checkpoints as transformers writes them: from a folder or from the hub's local cache, in one line where that fails.
+
+A folder is read without any attempt to reach the network. Code that comes with a checkpoint is not run unless it is
+asked for, and nobody is asked in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iclbench.cards import content_hash
+from iclbench.errors import DataError, UnknownNameError, UsageError
+
+_DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
+_WEIGHTS = ("*.safetensors", "*.bin")
+# What else of a folder says what the model is.
+_DEFINING = ("*.json", "*.model", "*.txt", "*.tiktoken", "*.py")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
+
+_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint is.
+
+    Attributes:
+        name: as the user wrote it.
+        folder: None: it is an id of the hub.
+        revision: branch, tag or commit, of an id.
+        trust_remote_code: whether its code may be run.
+        offline: only the local cache is looked at.
+    """
+
+    name: str
+    folder: Path | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    offline: bool = False
+
+    @property
+    def called(self) -> str:
+        """The contestant's name."""
+        return self.folder.resolve().name if self.folder else self.name.rpartition("/")[2]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What all of transformers' loaders are told."""
+        return {
+            "pretrained_model_name_or_path": str(self.folder or self.name),
+            "revision": self.revision,
+            "local_files_only": self.offline or self.folder is not None,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+def find(name: str, *, revision: str | None = None, trust_remote_code: bool = False, offline: bool = False) -> Source:
+    """The folder or the id that is meant.
+
+    Raises:
+        UsageError: there is no such folder, and it is no id either.
+        DataError: the folder lacks configuration, weights or tokenizer.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision:
+            raise UsageError(f"'{name}' is a folder, which has no revisions; leave out --revision {revision}")
+        _complete(folder)
+        return Source(name, folder, trust_remote_code=trust_remote_code)
+    if folder.exists():
+        raise DataError(f"'{name}' is a file; give the folder with config.json, weights and tokenizer")
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or name.endswith("/"):
+        raise UsageError(f"there is no folder '{name}'; give the folder of a checkpoint, or the id of a model")
+    if offline:
+        _stay_offline()
+    return Source(name, None, revision, trust_remote_code, offline)
+
+
+def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tuple[Any, Any, str]:
+    """The model, its tokenizer, and a hash that identifies both.
+
+    Raises:
+        UsageError: there is no such model, it wants what was not allowed, or it is no causal language model.
+        DataError: files of the checkpoint are missing or damaged.
+    """
+    if dtype not in _DTYPES:
+        raise UnknownNameError("dtype", dtype, _DTYPES)
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = _configuration(source)
+    tokenizer = _tokenizer(source)
+    quantised = getattr(config, "quantization_config", None) is not None
+    with _one_line(source, "its weights cannot be read"):
+        module, about = AutoModelForCausalLM.from_pretrained(
+            **source.options,
+            config=config,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            output_loading_info=True,
+            **({"device_map": {"": device}} if quantised else {}),
+        )
+    wrong = sorted(about["missing_keys"]) + sorted(str(key) for key in about["mismatched_keys"])
+    if wrong:
+        raise DataError(f"'{source.name}' lacks {len(wrong)} of the weights of a {type(module).__name__}: {wrong[0]}")
+    try:
+        module = module if quantised else module.to(device)
+    except torch.OutOfMemoryError:
+        raise UsageError(
+            f"'{source.name}' does not fit on {device}; give --dtype bfloat16 or another --device"
+        ) from None
+    return module, tokenizer, _identity(source, config, str(module.dtype))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within, transformers reports errors only."""
+    from transformers.utils import logging as reports
+
+    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity(logging.ERROR)
+    reports.disable_progress_bar()
+    try:
+        yield
+    finally:
+        reports.set_verbosity(verbosity)
+        if bars:
+            reports.enable_progress_bar()
+
+
+def _complete(folder: Path) -> None:
+    """Raises `DataError` where one of the three is missing, before anything is imported."""
+    for what, patterns in (("config.json", ("config.json",)), ("weights", _WEIGHTS), ("tokenizer", _TOKENIZERS)):
+        if not any(True for pattern in patterns for _ in folder.glob(pattern)):
+            looked = "" if patterns == (what,) else f" ({', '.join(patterns)})"
+            raise DataError(f"'{folder}' has no {what}{looked}; save model and tokenizer there with save_pretrained")
+
+
+def _stay_offline() -> None:
+    """The hub's library reads the variable once, when it is imported."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if (constants := sys.modules.get("huggingface_hub.constants")) is not None:
+        constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+
+
+def _configuration(source: Source) -> Any:
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, __version__
+
+    from iclbench.language.architectures import refusal
+
+    options = {key: value for key, value in source.options.items() if key != "trust_remote_code"}
+    with _one_line(source, "config.json cannot be read"):
+        raw, _ = PretrainedConfig.get_config_dict(**options)
+    kind, own_code = raw.get("model_type"), raw.get("auto_map") or {}
+    if kind not in CONFIG_MAPPING and own_code and not source.trust_remote_code:
+        raise UsageError(
+            f"'{source.name}' wants to run code of its own ({', '.join(sorted(map(str, own_code.values())))}); read it "
+            "and give --trust-remote-code to allow that"
+        )
+    if kind not in CONFIG_MAPPING and not own_code:
+        raise DataError(f"'{source.name}' is of the type {kind!r}, which transformers {__version__} does not know")
+    with _one_line(source, "config.json cannot be read"):
+        config = AutoConfig.from_pretrained(**source.options)
+    if reason := refusal(config):
+        raise UsageError(f"'{source.name}' is no causal language model: {reason}; give one like GPT-2 or Llama")
+    return config
+
+
+def _tokenizer(source: Source) -> Any:
+    """As tokenizer.json has it, where it says that it is all: for some architectures transformers would take the rules
+    by which the first tokenizer of that architecture split texts."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    options = {key: value for key, value in source.options.items() if key != "trust_remote_code"}
+    with _one_line(source, "its tokenizer cannot be read"):
+        about = get_tokenizer_config(**options)
+        if about.get("tokenizer_class") in _GENERIC and "auto_map" not in about:
+            return PreTrainedTokenizerFast.from_pretrained(**options)
+        return AutoTokenizer.from_pretrained(**source.options)
+
+
+@contextmanager
+def _one_line(source: Source, what: str) -> Iterator[None]:
+    """What goes wrong in transformers, in one line that names the way out."""
+    try:
+        yield
+    except Exception as error:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        if "trust_remote_code" in str(error):
+            message = (
+                f"'{source.name}' wants to run code of its own; read it and give --trust-remote-code to allow that"
+            )
+            raise UsageError(message) from error
+        if source.folder is None and isinstance(error, OSError):
+            if source.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+                said = "it is not in the local cache, and offline it is not fetched; give a folder, or go online once"
+            raise UsageError(
+                f"'{source.name}' is no folder here, and no model of the hub can be had: {said}"
+            ) from error
+        raise DataError(f"'{source.name}': {what}: {said}") from error
+
+
+def _identity(source: Source, config: Any, dtype: str) -> str:
+    """Hash of what defines the model: the commit of one from the hub, the files of a folder."""
+    if source.folder is None:
+        return content_hash({"id": source.name, "commit": config._commit_hash, "dtype": dtype})
+    weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
+    files = sorted({path for pattern in weights + _DEFINING for path in source.folder.glob(pattern)})
+    digests = {path.name: _sha256(path) for path in files if path.name != "generation_config.json"}
+    return content_hash({"files": digests, "dtype": dtype})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
