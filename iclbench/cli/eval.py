@@ -12,6 +12,7 @@ from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Thread
 if TYPE_CHECKING:
     from iclbench.config import TaskConfig
     from iclbench.families.base import Family
+    from iclbench.language.methods import Method
     from iclbench.runs import Run
 
 # What stands beside a model on a user's own table.
@@ -44,6 +45,12 @@ def evaluate(
     baseline: Annotated[
         list[str] | None, typer.Option("--baseline", help="Only these baselines instead of the card's.")
     ] = None,
+    method: Annotated[
+        str, typer.Option("--method", help="Also with the context taken in by deep-thinking; icl: only as it is.")
+    ] = "icl",
+    override: Annotated[
+        list[str] | None, typer.Option("-o", "--override", help="method.key=value: method.eta, method.passes, ...")
+    ] = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet).")
     ] = None,
@@ -71,6 +78,7 @@ def evaluate(
     if extrapolate is not None:
         _examples(extrapolate, 1)
     chosen = set_up_torch(device, threads)
+    way = _method(method, override or [])
     failed = 0
     evaluated: list[str] = []
     for each in runs:
@@ -88,6 +96,7 @@ def evaluate(
                 baseline,
                 evaluated,
                 evaluator,
+                way,
             )
         except UsageError as error:
             if run and len(runs) == 1:
@@ -103,7 +112,7 @@ def evaluate(
 def evaluate_run(  # type: ignore[no-untyped-def]
     results: Path, run: Run, shift: list[str], extrapolate: int | str | None, device: str, seed: int = 0,
     data_dir: Path | None = None, own_table=None, baseline: list[str] | None = None, evaluated: list[str] | None = None,
-    evaluator: list[str] | None = None,
+    evaluator: list[str] | None = None, method: Method | None = None,
 ) -> int:  # fmt: skip
     """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets."""
     from iclbench.cli.terminal import say, step_bar
@@ -114,9 +123,10 @@ def evaluate_run(  # type: ignore[no-untyped-def]
     shifts = shifts_of(run, shift, beyond)
     task, family = own_table or (run.config.task, None)
     tests = [] if own_table else evaluators_of(run, evaluator or [])
+    models = 1 if method is None else 2
     size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
     failed = done = 0
-    with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (1 + size)) as update:
+    with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (models + size)) as update:
         for cell in run_evaluation(
             results,
             run,
@@ -128,6 +138,7 @@ def evaluate_run(  # type: ignore[no-untyped-def]
             task=task,
             family=family,
             baseline_names=baseline,
+            method=method,
         ):
             done += 1
             update(done, f"{cell.prompts.put}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
@@ -137,6 +148,15 @@ def evaluate_run(  # type: ignore[no-untyped-def]
                 failed += 1
                 say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
     return failed
+
+
+def _method(name: str, overrides: list[str]) -> Method | None:
+    """The method of this name with what `-o` says of it; None where the context is taken in as it is."""
+    from iclbench.config import parse_overrides
+    from iclbench.language.methods import method
+
+    chosen = method(name, parse_overrides(overrides, ("method",)).get("method"))
+    return None if chosen.name == "icl" else chosen
 
 
 def _examples(extrapolate: str, trained: int) -> int:

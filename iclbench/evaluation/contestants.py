@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import sklearn
 import torch
 import xgboost
 
+from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash, load_baseline, validate
 from iclbench.config import TaskConfig
 from iclbench.errors import UsageError
 from iclbench.estimators.base import TaskFacts
 from iclbench.evaluation.curves import prefix_grid
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.language.deep_thinking import DeepThinking
+from iclbench.language.methods import Method
+from iclbench.language.thinking_backbones import ThinkingBackbone
 from iclbench.predictor import Predictor
 from iclbench.registry import ESTIMATORS
 from iclbench.runs import Run
@@ -66,6 +70,29 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Con
         device=device,
 libraries={"torch": torch.__version__},
     )  # fmt: skip
+
+
+def thinking(plain: Contestant, method: Method, examples: int) -> Contestant:
+    """The backbone of a run as a further contestant that thinks over contexts of up to so many examples.
+
+    Raises:
+        UsageError: the method is none for runs, or not defined for this backbone or so many examples.
+    """
+    if not isinstance(method.settings, DeepThinking) or not isinstance(plain.predictor, Backbone):
+        raise UsageError(f"--method {method.name} is for language models (iclbench lm eval); runs take deep-thinking")
+    try:
+        predictor = ThinkingBackbone(plain.predictor, method.settings)
+        predictor.check_length(examples)
+    except UsageError as error:
+        raise UsageError(f"run '{plain.run}': {error}") from None
+    return replace(
+        plain,
+        name=plain.name + method.suffix,
+        run=plain.run + method.suffix,
+        predictor=predictor,
+        identity=content_hash({"run": plain.identity, "method": method.hash}),
+        variant=content_hash({"run": plain.variant, "method": method.hash}, 8),
+    )
 
 
 def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Contestant]:

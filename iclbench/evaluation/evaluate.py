@@ -13,6 +13,7 @@ from iclbench.evaluation import cells, contestants, examples, gaps, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+from iclbench.language.methods import Method
 from iclbench.registry import canonical
 from iclbench.runs import Run, writing
 
@@ -66,6 +67,7 @@ def evaluate(
     task: TaskConfig | None = None,
     family: Family | None = None,
     baseline_names: Sequence[str] | None = None,
+    method: Method | None = None,
 ) -> Iterator[Cell]:
     """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
 
@@ -80,9 +82,11 @@ def evaluate(
         task: evaluate on this task instead of the run's own (the user's own table) ...
         family: ... whose episodes this family gives.
         baseline_names: instead of the card's baselines and oracles.
+        method: put the run to everything once more, taking in its context in this way.
 
     Raises:
-        UsageError: the run is not finished, or cannot take in as many examples as some shift asks; nothing is computed.
+        UsageError: the run is not finished, or cannot take in as many examples as some shift asks, or not in this way;
+            nothing is computed.
     """
     model = contestants.backbone(run, device, data_dir)
     task = task or run.config.task
@@ -91,11 +95,13 @@ def evaluate(
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
     asked = [PromptSet(task, run.config.preset, shift, seed, data_dir, family) for shift in shifts]
     asked += [PromptSet(task, run.config.preset, "none", seed, data_dir, family, evaluator=name) for name in tests]
-    refuse_too_long(model, max(prompts.context_points for prompts in asked))
+    longest = max(prompts.context_points for prompts in asked)
+    refuse_too_long(model, longest)
+    models = [model] if method is None else [model, contestants.thinking(model, method, longest)]
     score = targets.evaluate_targets if task.question == "targets" else cells.evaluate_cell
     while asked:
         prompts = asked.pop(0)  # and its episodes go when it is done
-        field = [model, *contestants.baselines(prompts, baseline_names)]
+        field = [*models, *contestants.baselines(prompts, baseline_names)]
         for contestant in field:
             cached = cells.is_done(results, contestant, prompts)
             reason = None if cached else score(results, contestant, prompts)

@@ -116,7 +116,7 @@ class ThinkingBackbone(Predictor):
 def forgets(backbone: Backbone) -> str:
     """Why there are no keys and values to think over, as a clause for an error line; empty: there are."""
     if isinstance(backbone, ImageBackbone):
-        return "this one has an image encoder in front, and a state of features"
+        return "this one has an image encoder in front"
     if isinstance(backbone, CausalTransformer) and isinstance(backbone, SequenceBackbone):
         return ""
     if backbone.order == "set":
