@@ -20,6 +20,13 @@ def longest(config: Any) -> int | None:
     return found[0] if found else None
 
 
+def ends(module: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokens with which the model's texts end."""
+    named = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+    several = named if isinstance(named, list) else [named, tokenizer.eos_token_id]
+    return frozenset(token for token in several if token is not None)
+
+
 def inputs(module: Any) -> set[str]:
     """Names of what the model can be given."""
     return set(inspect.signature(module.forward).parameters)

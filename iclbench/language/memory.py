@@ -44,6 +44,12 @@ class Memory(TensorRecord):
         """The last so many tokens."""
         return self.map(lambda t: t[:, :, t.shape[2] - length :])
 
+    def then(self, later: Memory) -> Memory:
+        """This and what was read after it, one behind the other."""
+        pairs = zip([*self.keys, *self.values], [*later.keys, *later.values], strict=True)
+        joined = tuple(torch.cat([a.to(b), b], dim=2) for a, b in pairs)
+        return Memory(joined[: len(self.keys)], joined[len(self.keys) :])
+
     def plus(self, other: Memory, weight: float) -> Memory:
         """This and `weight` times the other, slot by slot, in this one's precision."""
         return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))

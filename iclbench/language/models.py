@@ -31,6 +31,7 @@ class LanguageModel:
         dtype: what it computes in.
         longest: tokens of the longest sequence; None: no limit.
         forgets: why its memory cannot be read out and put back, as a clause; empty: it can.
+        ends: tokens with which its texts end.
         placed: tokens can be read as if they stood elsewhere (`first`), which needs positions that are given.
 
     Raises:
@@ -103,6 +104,13 @@ class LanguageModel:
         Raises:
             UsageError: the model has no such memory or no positions to choose, or the tokens are too many.
         """
+        return self.step(ids, after, first)[1]
+
+    @torch.no_grad()
+    def step(
+        self, ids: Int[Tensor, "B L"], after: Memory | None = None, first: int | None = None
+    ) -> tuple[Float[Tensor, "B V"], Memory]:
+        """As `read`, and the logits of the token that follows."""
         from iclbench.language import caches
 
         if self.forgets:
@@ -112,8 +120,9 @@ class LanguageModel:
             raise UsageError(f"{self.name} is not told positions; give -o method.positions=continue")
         cache = caches.cache_of(None) if after is None else self._cache(after, len(ids))
         last = torch.full((len(ids), 1), ids.shape[1] - 1)
-        self._forward(ids, torch.ones_like(ids, dtype=torch.bool), cache, behind if first is None else first, last)
-        return caches.present(cache)
+        start, every = behind if first is None else first, torch.ones_like(ids, dtype=torch.bool)
+        logits = self._forward(ids, every, cache, start, last)
+        return logits[:, 0], caches.present(cache)
 
     def _cache(self, memory: Memory, batch: int) -> Any:
         from iclbench.language import caches
