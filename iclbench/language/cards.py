@@ -20,6 +20,7 @@ from iclbench.cards import (
     Published,
     Strict,
     Values,
+    cards_folder,
     content_hash,
     load_card,
     names,
@@ -120,6 +121,7 @@ class LanguageTask:
         subset: the subset of the data set, where the card has several.
         family: what stands in the column `family`.
         left_out: why it is not asked unless it is named; empty: it is.
+        folder: where the card lies, and files that it names.
     """
 
     name: str
@@ -127,6 +129,7 @@ class LanguageTask:
     subset: str | None = None
     family: str = ""
     left_out: str = ""
+    folder: Path | None = None
 
     @cached_property
     def hash(self) -> str:
@@ -143,7 +146,7 @@ class LanguageTask:
     def pool(self, data_dir: Path | None = None) -> Pool:
         """The examples; raises `DataError` where the user's copy of the data is missing or damaged."""
         parameters = validate(self.reader.Parameters, self.card.parameters, f"task '{self.name}': parameters")
-        return self.reader(parameters, self.card.labels, data_dir).read(self.subset)
+        return self.reader(parameters, self.card.labels, data_dir, self.folder).read(self.subset)
 
 
 def load_language_card(name: str) -> tuple[str, LanguageCard]:
@@ -156,13 +159,13 @@ def load_suite(name: str) -> tuple[str, SuiteCard]:
     return load_card("tasks/language/suites", name, SuiteCard)
 
 
-def tasks_of(name: str, card: LanguageCard) -> list[LanguageTask]:
+def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[LanguageTask]:
     """The task that a card stands for, or those of its subsets."""
     if not card.subsets:
-        return [LanguageTask(name, card, None, card.family)]
+        return [LanguageTask(name, card, None, card.family, "", folder)]
     return [
         LanguageTask(f"{name}-{canonical(subset)}", card, subset, f"{card.family}-{canonical(group)}",
-                     card.left_out.get(subset, ""))
+                     card.left_out.get(subset, ""), folder)
         for group, subsets in card.subsets.items()
         for subset in subsets
     ]  # fmt: skip
@@ -170,7 +173,8 @@ def tasks_of(name: str, card: LanguageCard) -> list[LanguageTask]:
 
 def shipped_tasks() -> list[LanguageTask]:
     """All tasks of the cards that come with iclbench."""
-    return [task for name in names("tasks/language") for task in tasks_of(*load_language_card(name))]
+    folder = cards_folder("tasks/language")
+    return [task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder)]
 
 
 def suites() -> dict[str, list[str]]:
@@ -196,7 +200,8 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
     found: dict[str, LanguageTask] = {}
     for name in (part.strip() for given in names_ for part in given.split(",") if part.strip()):
         if name.endswith(".toml"):
-            chosen = [task for task in tasks_of(*load_language_card(name)) if not task.left_out]
+            card = load_language_card(name)
+            chosen = [task for task in tasks_of(*card, Path(name).parent) if not task.left_out]
         elif name.endswith((".json", ".jsonl")):
             from iclbench.language.own import own_task
 

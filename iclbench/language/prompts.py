@@ -1,7 +1,7 @@
 """Frozen language prompts: the episodes of (task, shots, demonstration seed, shift) that every model is asked.
 
 Queries are the same for all demonstration seeds, shots and shifts, so that answers are compared pair by pair. With
-fewer shots the demonstrations are some of those with more.
+fewer shots the demonstrations are some of those with more. No query is among its demonstrations.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -116,9 +117,10 @@ class LanguagePrompts:
         """What is asked, before any demonstrations are drawn."""
         if self.split == "development":
             return self._development()
-        queries = self.pool.queries
+        own = self.task.card.demonstrations == "own"
+        queries = self.pool.queries if own else self.pool.apart[0]
         order = self._rng("queries").permutation(len(queries))
-        if self.task.card.demonstrations == "own":  # the same query comes again with other demonstrations
+        if own:  # the same query comes again with other demonstrations
             order = np.resize(order, self.episodes)
         return tuple(queries[i] for i in order[: self.episodes])
 
@@ -127,9 +129,14 @@ class LanguagePrompts:
         """The episodes.
 
         Raises:
-            UsageError: there are too few examples for so many demonstrations.
+            UsageError: there are too few examples for so many demonstrations, or no answers to choose from.
         """
-        shared = self.shared
+        shared, choice = self.shared, self.task.card.answers == "choice"
+        if choice and not all(query.candidates or self.pool.labels for query in self.queries):
+            raise UsageError(
+                f"the answers of task '{self.task.name}' are free, there is nothing to choose from; ask a copy of its "
+                'card that says answers = "greedy"'
+            )
         return tuple(
             LanguageEpisode(
                 self._own(query, i) if shared is None else shared, query, query.candidates or self.pool.labels
@@ -142,22 +149,22 @@ class LanguagePrompts:
         return replace(self, shots=0, demo_seed=0, order=0, shift="none").with_pool(self.pool)
 
     def _shared(self) -> list[Example]:
-        if self.pool.fixed:
-            self._enough(len(self.pool.demonstrations))
-            chosen = list(self.pool.demonstrations[: self.shots])
-            if self.demo_seed:  # the data set has one set of them: seeds change its order
-                chosen = [chosen[i] for i in self._rng("fixed", self.demo_seed).permutation(len(chosen))]
-            return chosen
-        pool = self._split()[0]
+        pool = self.pool.apart[1]
         self._enough(len(pool))
-        return _stratified(pool, self.shots, self._rng("demonstrations", self.demo_seed))
+        if not self.pool.fixed:
+            return _stratified(pool, self.shots, self._rng("demonstrations", self.demo_seed))
+        chosen = list(pool[: self.shots])
+        if self.demo_seed:  # the data set has one set of them: seeds change its order
+            chosen = [chosen[i] for i in self._rng("fixed", self.demo_seed).permutation(len(chosen))]
+        return chosen
 
     def _own(self, query: Example, episode: int) -> tuple[Example, ...]:
         """Demonstrations other than the query."""
-        others = [e for e in self.pool.demonstrations if e.x != query.x]
-        self._enough(len(others))
-        picks = self._rng("own", self.demo_seed, episode).permutation(len(others))[: self.shots]
-        return self._arranged([others[i] for i in picks], episode + 1)
+        every = self.pool.demonstrations
+        order = self._rng("own", self.demo_seed, episode).permutation(len(every))
+        chosen = list(islice((every[i] for i in order if every[i].asked != query.asked), self.shots))
+        self._enough(len(chosen))
+        return self._arranged(chosen, episode + 1)
 
     def _arranged(self, chosen: list[Example], episode: int) -> tuple[Example, ...]:
         """In the asked order, with outputs exchanged where that is the shift."""
@@ -169,21 +176,12 @@ class LanguagePrompts:
         return tuple(chosen)
 
     def _development(self) -> tuple[Example, ...]:
-        card = self.task.card
-        found = self.pool.development or (() if self.pool.fixed or card.demonstrations == "own" else self._split()[1])
+        own = self.task.card.demonstrations == "own"
+        found = self.pool.development if own else self.pool.apart[2]
         if not found:
             raise UsageError(f"task '{self.task.name}' has no examples to choose settings on; give -o method.passes=5")
         order = self._rng("development").permutation(len(found))
         return tuple(found[i] for i in order[: self.episodes])
-
-    def _split(self) -> tuple[list[Example], list[Example]]:
-        """Examples to demonstrate with, and those kept for development: the same halves whatever is asked."""
-        every = self.pool.demonstrations
-        if self.pool.development:
-            return list(every), []
-        order = np.random.default_rng(stream_seed(0, "development")).permutation(len(every))
-        half = (len(every) + 1) // 2
-        return [every[i] for i in sorted(order[:half])], [every[i] for i in sorted(order[half:])]
 
     def _enough(self, there: int) -> None:
         if self.shots > there:
@@ -197,8 +195,8 @@ class LanguagePrompts:
 
 
 def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -> list[Example]:
-    """So many examples, one of each class in turn, the classes of every turn in a random order. Where outputs are
-    hardly ever the same, this is a plain draw."""
+    """So many examples, one of each class in turn as long as there are any, in a random order. Where outputs are hardly
+    ever the same, this is a plain draw."""
     by_class: dict[str, list[int]] = defaultdict(list)
     for i in rng.permutation(len(pool)):
         by_class[pool[i].y].append(int(i))
@@ -206,7 +204,7 @@ def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -
     while len(chosen) < shots:
         waiting = [own for own in by_class.values() if own]
         chosen += [waiting[i].pop() for i in rng.permutation(len(waiting))]
-    return [pool[i] for i in chosen[:shots]]
+    return [pool[chosen[i]] for i in rng.permutation(shots)]
 
 
 def _shuffled(chosen: list[Example], rng: np.random.Generator) -> list[Example]:

@@ -48,18 +48,25 @@ def prompt(
 
 def example(card: LanguageCard, x: str, y: str) -> str:
     """One example; braces in texts mean nothing."""
-    before, _, rest = card.template.partition("{x}")
-    middle, _, after = rest.partition("{y}")
+    before, middle, after = _parts(card)
     return f"{before}{x}{middle}{y}{after}"
 
 
 def ending(card: LanguageCard) -> str:
     """What follows an answer: a greedy answer is read up to there."""
-    return card.template.partition("{y}")[2] + card.separator
+    return _parts(card)[2] + card.separator
 
 
 def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
     """An example up to its answer, and the white space before the answer."""
-    opening = example(card, x, "\0").partition("\0")[0]
+    before, middle, _ = _parts(card)
+    opening = before + x + middle
     head = opening.rstrip(" ")
     return head, opening[len(head) :]
+
+
+def _parts(card: LanguageCard) -> tuple[str, str, str]:
+    """The template before, between and after the two places."""
+    before, _, rest = card.template.partition("{x}")
+    middle, _, after = rest.partition("{y}")
+    return before, middle, after
