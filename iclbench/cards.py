@@ -216,6 +216,8 @@ def names(kind: CardKind) -> tuple[str, ...]:
 
 def load_task(name: str) -> tuple[str, TaskCard]:
     """The task's canonical name and its card, from a name or a path to a `.toml` file."""
+    if canonical(name) in names("tasks/language"):
+        raise UsageError(f"'{name}' is a task for language models: iclbench lm eval --model DIR_OR_ID --tasks {name}")
     return load_card("tasks", name, TaskCard)
 
 

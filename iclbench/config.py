@@ -184,7 +184,7 @@ def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "task": task}
 
 
-def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[str, Any]:
     """Nested tables from `key=value` pairs; values are TOML, and plain words need no quotes.
 
     >>> parse_overrides(["backbone.layers=6", "task.glyphs=omniglot"])
@@ -195,8 +195,8 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         path = [part.strip().replace("-", "_") for part in key.split(".")]
         if not equals or len(path) < 2 or not all(path):
-            raise UsageError(f"-o {pair}: write -o root.key=value with root one of {', '.join(ROOTS)}")
-        _check_root(path[0])
+            raise UsageError(f"-o {pair}: write -o root.key=value with root one of {', '.join(roots)}")
+        _check_root(path[0], roots)
         table = tables
         for part in path[:-1]:
             table = table.setdefault(part, {})
@@ -320,9 +320,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _check_root(root: str) -> None:
-    if root not in ROOTS:
-        raise UnknownNameError("key", root, ROOTS)
+def _check_root(root: str, roots: Sequence[str] = ROOTS) -> None:
+    if root not in roots:
+        raise UnknownNameError("key", root, roots)
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ def list_things(
             continue
         columns = [column for column in rows[0] if column not in _FOR_SCRIPTS]
         table(name if what == "all" else "", columns, [[row[c] for c in columns] for row in rows])
+        if name == "tasks":
+            out.print("tasks for language models: iclbench lm tasks")
         if what == "all":
             out.print()
 
@@ -81,13 +83,20 @@ def _families() -> list[dict[str, str]]:
 def _grids() -> list[dict[str, str]]:
     from iclbench.cards import names
     from iclbench.grids import load_grid
+    from iclbench.language.grids import is_language_grid, load_language_grid
 
-    cards = [load_grid(name) for name in names("grids")]
-    return [
-        {"grid": name, "tasks": " ".join(card.tasks), "backbones": " ".join(card.backbones),
-         "presets": " ".join(card.presets), "summary": card.summary}
-        for name, card in cards
-    ]  # fmt: skip
+    rows = []
+    for name in names("grids"):
+        if is_language_grid(name):
+            of_models = load_language_grid(name)[1]
+            contestants = [model.rpartition("/")[2] for model in of_models.models]
+            tasks, presets, summary = of_models.tasks, "language", of_models.summary
+        else:
+            card = load_grid(name)[1]
+            tasks, contestants, presets, summary = card.tasks, card.backbones, " ".join(card.presets), card.summary
+        rows.append({"grid": name, "tasks": " ".join(tasks), "backbones": " ".join(contestants), "presets": presets,
+                     "summary": summary})  # fmt: skip
+    return rows
 
 
 def _entries(kind: str, registry) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]

@@ -16,6 +16,7 @@ from iclbench.cli.demo import demo
 from iclbench.cli.doctor import doctor
 from iclbench.cli.eval import evaluate
 from iclbench.cli.list import list_things
+from iclbench.cli.lm import lm
 from iclbench.cli.probe import probe
 from iclbench.cli.report import report
 from iclbench.cli.show import show
@@ -44,6 +45,7 @@ app.command("stream")(stream)
 app.command("report")(report)
 app.command("check")(check)
 app.command("doctor")(doctor)
+app.add_typer(lm, name="lm")
 
 
 class _Lines(logging.Handler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,7 +16,7 @@ from iclbench.cli.options import RESULTS, Json, Results
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="A task, backbone, baseline, grid or run, a path to a task or grid card, or 'glyphs'."),
+        typer.Argument(help="A task, suite, backbone, baseline, grid or run, a path to a card, or 'glyphs'."),
     ],
     preset: Annotated[str | None, typer.Option("--preset", "-p", help="Only this preset of a task or grid.")] = None,
     card: Annotated[bool, typer.Option("--card", help="The card's own file, to copy and change.")] = False,
@@ -31,12 +32,8 @@ def show(
         typer.echo(_glyphs(name, png))
         return
     if commands:
-        from iclbench.grids import grid_runs
-
-        where = None if results == RESULTS else results
-        for run in grid_runs(name, preset):
-            for line in run.commands(where):
-                typer.echo(line)
+        for line in _commands(name, preset, None if results == RESULTS else results):
+            typer.echo(line)
         return
     if card:
         from iclbench.cards import card_file
@@ -65,8 +62,21 @@ def _glyphs(name: str, path: Path | None) -> str:
     return write_glyphs(path)
 
 
+def _commands(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
+    from iclbench.cli.show_language import grid_commands
+    from iclbench.grids import grid_runs
+    from iclbench.language.grids import is_language_grid
+
+    if is_language_grid(name):
+        yield from grid_commands(name, preset, results)
+        return
+    for run in grid_runs(name, preset):
+        yield from run.commands(results)
+
+
 def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]
     from iclbench.cards import content_hash, load_baseline, load_task, names
+    from iclbench.cli import show_language
     from iclbench.config import resolve_task
     from iclbench.errors import UnknownNameError
     from iclbench.grids import is_grid
@@ -74,6 +84,8 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     from iclbench.runs import all_runs
 
     short = canonical(name)
+    if (found := show_language.find(name)) is not None:
+        return found
     if short in names("grids") or is_grid(name):
         return _grid(name, preset)
     if name.endswith(".toml") or short in names("tasks"):
@@ -97,7 +109,7 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     raise UnknownNameError(
         "name",
         name,
-        [*names("tasks"), *names("baselines"), *names("grids"), *BACKBONES.names(), *runs],
+        [*names("tasks"), *show_language.known(), *names("baselines"), *names("grids"), *BACKBONES.names(), *runs],
         hint="(see iclbench list)",
     )
 

@@ -1,0 +1,12 @@
+"""`iclbench lm eval|tasks|demo-model`: pretrained language models, in-context tasks and Deep-Thinking."""
+
+from __future__ import annotations
+
+import typer
+
+from iclbench.cli.lm_eval import evaluate
+from iclbench.cli.lm_tasks import tasks
+
+lm = typer.Typer(help="Pretrained language models: in-context tasks and Deep-Thinking.", no_args_is_help=True)
+lm.command("eval")(evaluate)
+lm.command("tasks")(tasks)

@@ -1,0 +1,56 @@
+"""What `iclbench show` knows of language models: their tasks, suites of them, and grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def known() -> list[str]:
+    """The names of all cards of language models but the grids."""
+    from iclbench.cards import names
+
+    return [*names("tasks/language"), *names("tasks/language/suites")]
+
+
+def grid_commands(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
+    """The commands that a grid of language models stands for."""
+    from iclbench.errors import UsageError
+    from iclbench.language.grids import commands
+
+    if preset is not None:
+        raise UsageError(f"grid '{name}' is of language models, whose size is their own; drop --preset")
+    yield from commands(name, results)
+
+
+def find(name: str) -> dict[str, Any] | None:
+    """The grid, task or suite of this name, or at this path, with every value; None: there is none of language models.
+
+    A grid or a suite that is shown can be asked: all its tasks are found first.
+    """
+    from iclbench.cards import content_hash, names, read_toml
+    from iclbench.language.cards import language_tasks, load_language_card, load_suite, shipped_tasks, tasks_of
+    from iclbench.language.grids import grid_tasks, is_language_grid, load_language_grid
+    from iclbench.registry import canonical
+
+    if is_language_grid(name):
+        grid, of_models = load_language_grid(name)
+        asked = [task.name for task in grid_tasks(name)]
+        plain = of_models.model_dump(mode="json", exclude_unset=True)
+        return {"grid": grid, "hash": content_hash(of_models), **plain, "tasks_in_full": asked}
+    short = canonical(name)
+    if short in names("tasks/language") or (name.endswith(".toml") and "template" in read_toml(Path(name))):
+        task, card = load_language_card(name)
+        values = {"language_task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
+        return values | ({"tasks": [each.name for each in tasks_of(task, card)]} if card.subsets else {})
+    of_subset = {task.name: task for task in shipped_tasks() if task.subset}.get(short)
+    if of_subset is not None:
+        about = {"language_task": short, "subset": of_subset.subset, "hash": of_subset.hash}
+        whole = of_subset.card.model_dump(mode="json", exclude={"subsets", "left_out", "published"})
+        return about | whole | {"family": of_subset.family}
+    if short in names("tasks/language/suites"):
+        suite, together = load_suite(name)
+        language_tasks(together.tasks)
+        return {"suite": suite, "hash": content_hash(together), **together.model_dump(mode="json", exclude_none=True)}
+    return None
