@@ -48,6 +48,7 @@ class LanguageModel:
         self.model_type = str(module.config.model_type)
         self.device = str(module.device)
         self.dtype: torch.dtype = module.dtype
+        self.ends = architectures.ends(module, tokenizer)
         self.longest = architectures.longest(module.config)
         checks.causal(self)
         if not checks.keeps(self):
