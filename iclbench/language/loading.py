@@ -7,12 +7,13 @@ asked for, and nobody is asked in between.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,14 @@ class Source:
         return self.folder.resolve().name if self.folder else self.name.rpartition("/")[2]
 
     @property
+    def where(self) -> str:
+        """What transformers takes in its place."""
+        return str(self.folder or self.name)
+
+    @property
     def options(self) -> dict[str, Any]:
-        """What all of transformers' loaders are told."""
-        return {
-            "pretrained_model_name_or_path": str(self.folder or self.name),
-            "revision": self.revision,
-            "local_files_only": self.offline or self.folder is not None,
-            "trust_remote_code": self.trust_remote_code,
-        }
+        """How transformers looks for files there."""
+        return {"revision": self.revision, "local_files_only": self.offline or self.folder is not None}
 
 
 def find(name: str, *, revision: str | None = None, trust_remote_code: bool = False, offline: bool = False) -> Source:
@@ -96,15 +97,18 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
     import torch
     from transformers import AutoModelForCausalLM
 
-    config = _configuration(source)
+    source, raw = _resolved(source)
+    config = _configuration(source, raw)
     tokenizer = _tokenizer(source)
     quantised = getattr(config, "quantization_config", None) is not None
     with _one_line(source, "its weights cannot be read"):
         module, about = AutoModelForCausalLM.from_pretrained(
-            **source.options,
+            source.where,
             config=config,
+            trust_remote_code=source.trust_remote_code,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             output_loading_info=True,
+            **source.options,
             **({"device_map": {"": device}} if quantised else {}),
         )
     wrong = sorted(about["missing_keys"]) + sorted(str(key) for key in about["mismatched_keys"])
@@ -116,7 +120,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
         raise UsageError(
             f"'{source.name}' does not fit on {device}; give --dtype bfloat16 or another --device"
         ) from None
-    return module, tokenizer, _identity(source, config, str(module.dtype))
+    return module, tokenizer, _identity(source, str(module.dtype))
 
 
 @contextmanager
@@ -150,14 +154,23 @@ def _stay_offline() -> None:
         constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
-def _configuration(source: Source) -> Any:
-    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, __version__
+def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
+    """The source, of an id with the commit that the revision stands for now, and what its config.json says."""
+    from transformers.utils import cached_file
+
+    with _one_line(source, "config.json cannot be read"):
+        path = Path(cached_file(filename="config.json", path_or_repo_id=source.where, **source.options))
+        said = json.loads(path.read_text())
+    if not (isinstance(said, dict) and (said.get("model_type") or said.get("auto_map"))):
+        raise DataError(f"'{source.name}': config.json names no model type, so it is not of a checkpoint")
+    return (source if source.folder else replace(source, revision=path.parent.name)), said
+
+
+def _configuration(source: Source, raw: dict[str, Any]) -> Any:
+    from transformers import CONFIG_MAPPING, AutoConfig, __version__
 
     from iclbench.language.architectures import refusal
 
-    options = {key: value for key, value in source.options.items() if key != "trust_remote_code"}
-    with _one_line(source, "config.json cannot be read"):
-        raw, _ = PretrainedConfig.get_config_dict(**options)
     kind, own_code = raw.get("model_type"), raw.get("auto_map") or {}
     if kind not in CONFIG_MAPPING and own_code and not source.trust_remote_code:
         raise UsageError(
@@ -167,7 +180,7 @@ def _configuration(source: Source) -> Any:
     if kind not in CONFIG_MAPPING and not own_code:
         raise DataError(f"'{source.name}' is of the type {kind!r}, which transformers {__version__} does not know")
     with _one_line(source, "config.json cannot be read"):
-        config = AutoConfig.from_pretrained(**source.options)
+        config = AutoConfig.from_pretrained(source.where, trust_remote_code=source.trust_remote_code, **source.options)
     if reason := refusal(config):
         raise UsageError(f"'{source.name}' is no causal language model: {reason}; give one like GPT-2 or Llama")
     return config
@@ -179,12 +192,11 @@ def _tokenizer(source: Source) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    options = {key: value for key, value in source.options.items() if key != "trust_remote_code"}
     with _one_line(source, "its tokenizer cannot be read"):
-        about = get_tokenizer_config(**options)
+        about = get_tokenizer_config(source.where, **source.options)
         if about.get("tokenizer_class") in _GENERIC and "auto_map" not in about:
-            return PreTrainedTokenizerFast.from_pretrained(**options)
-        return AutoTokenizer.from_pretrained(**source.options)
+            return PreTrainedTokenizerFast.from_pretrained(source.where, **source.options)
+        return AutoTokenizer.from_pretrained(source.where, trust_remote_code=source.trust_remote_code, **source.options)
 
 
 @contextmanager
@@ -208,10 +220,10 @@ def _one_line(source: Source, what: str) -> Iterator[None]:
         raise DataError(f"'{source.name}': {what}: {said}") from error
 
 
-def _identity(source: Source, config: Any, dtype: str) -> str:
+def _identity(source: Source, dtype: str) -> str:
     """Hash of what defines the model: the commit of one from the hub, the files of a folder."""
     if source.folder is None:
-        return content_hash({"id": source.name, "commit": config._commit_hash, "dtype": dtype})
+        return content_hash({"id": source.name, "commit": source.revision, "dtype": dtype})
     weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
     files = sorted({path for pattern in weights + _DEFINING for path in source.folder.glob(pattern)})
     digests = {path.name: _sha256(path) for path in files if path.name != "generation_config.json"}
