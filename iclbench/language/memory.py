@@ -61,7 +61,7 @@ class Memory(TensorRecord):
 
 
 def _plus(own: tuple[Tensor, ...], others: tuple[Tensor, ...], weight: float) -> tuple[Tensor, ...]:
-    return tuple(torch.add(a, b.to(a), alpha=weight) for a, b in zip(own, others, strict=True))
+    return tuple(a + weight * b.to(a) for a, b in zip(own, others, strict=True))
 
 
 def _norm(t: Tensor) -> Float[Tensor, " B"]:

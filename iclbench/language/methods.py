@@ -13,7 +13,7 @@ from pydantic import Field
 
 from iclbench.cards import Strict, content_hash, validate
 from iclbench.errors import UnknownNameError, UsageError
-from iclbench.language.deep_thinking import DeepThinking, slots_needed
+from iclbench.language.thinking_settings import DeepThinking, slots_needed
 from iclbench.registry import canonical
 
 # Raised whenever a change of a method gives other answers for the same settings.
