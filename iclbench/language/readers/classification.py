@@ -47,10 +47,10 @@ class Classification(Reader):
     def read(self, subset: str | None = None) -> Pool:
         layout, paths = self._found()
         rows = {split: [(path, *row) for row in layout.rows(path)] for split, path in paths.items()}
-        labels = self.labels or {name: name for name in sorted({row[3] for part in rows.values() for row in part})}
-        if len(labels) < 2:
-            only = next(iter(labels), "nothing")
-            raise DataError(f"{next(iter(paths.values()))}: expected at least two different labels, got only '{only}'")
+        for split, part in rows.items():
+            if not part:
+                raise DataError(f"{paths[split]} holds no labelled texts")
+        labels = self.labels or _own_labels([row for part in rows.values() for row in part])
         parts = {split: tuple(_example(row, labels) for row in part) for split, part in rows.items()}
         candidates = tuple(dict.fromkeys(labels.values()))
         if "all" in parts:
@@ -82,6 +82,19 @@ class Classification(Reader):
         named = layouts[0].files if self.parameters.layout in PUBLIC else {}
         what = " and ".join([*(f"'{file}'" for file in named.values())])
         raise files.missing(f"{what}{' (or ' if what else ''}'{name}.jsonl'{')' if what else ''}", where)
+
+
+def _own_labels(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
+    """The labels that stand in the files, as they stand there."""
+    labels, path = sorted({label for *_, label in rows}), rows[0][0]
+    if len(labels) < 2:
+        raise DataError(f"{path}: expected at least two different labels, got only '{labels[0]}'")
+    if 2 * len(labels) > len(rows):
+        raise DataError(
+            f"{path}: {len(labels)} different labels of {len(rows)} texts are no classes; write free answers as "
+            "pairs in a .json file"
+        )
+    return {label: label for label in labels}
 
 
 def _example(row: tuple[Path, int, str, str], labels: dict[str, str]) -> Example:
