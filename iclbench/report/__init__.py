@@ -50,9 +50,16 @@ def build(results: Path, out: Path, *, formats: Sequence[str] = exports.FORMATS,
 
 def subtitle(results: Results) -> str:
     """How much is in the report."""
-    own = results.rows[results.rows["kind"] != "published"]
+    own, cells = results.rows[results.rows["kind"] != "published"], results.language.cells
     by_kind = own.groupby("kind")["contestant"].nunique()
-    parts = [plural(int(own["task"].nunique()), "task")]
-    parts += [plural(int(by_kind[kind]), kind) for kind in ("backbone", "baseline", "oracle") if kind in by_kind]
-    presets = sorted(own["preset"].unique())
-    return f"{', '.join(parts)}; {'preset' if len(presets) == 1 else 'presets'} {', '.join(presets)}"
+    parts = []
+    if len(own):
+        parts = [plural(int(own["task"].nunique()), "task")]
+        parts += [plural(int(by_kind[kind]), kind) for kind in ("backbone", "baseline", "oracle") if kind in by_kind]
+        presets = sorted(own["preset"].unique())
+        parts[-1] += f"; {'preset' if len(presets) == 1 else 'presets'} {', '.join(presets)}"
+    if len(cells):
+        parts.append(plural(int(cells["task"].nunique()), "language task"))
+        models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
+        parts.append(plural(int(models), "language model"))
+    return ", ".join(parts)

@@ -21,7 +21,8 @@ class Column:
     """One column of a table as it is shown.
 
     `key` names the column of the frame, `show` writes one of its values; `low` and `high` name the ends of an interval
-    that is written behind the value; `shade` maps a value to a background between 0 (white) and 1.
+    that is written behind the value, `spread` a standard deviation that is written instead where it is known; `shade`
+    maps a value to a background between 0 (white) and 1.
     """
 
     key: str
@@ -31,6 +32,7 @@ class Column:
     low: str | None = None
     high: str | None = None
     shade: Callable[[Any], float | None] | None = None
+    spread: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ def _cell(column: Column, record: dict[Any, Any]) -> Cell:
     if pd.isna(value):
         return Cell("–")
     interval = ""
-    if column.low and column.high and not (pd.isna(record[column.low]) or pd.isna(record[column.high])):
+    if column.spread and not pd.isna(record[column.spread]):
+        interval = f"± {column.show(record[column.spread])}"
+    elif column.low and column.high and not (pd.isna(record[column.low]) or pd.isna(record[column.high])):
         interval = f"[{column.show(record[column.low])}, {column.show(record[column.high])}]"
     return Cell(column.show(value), interval, column.shade(value) if column.shade else None)

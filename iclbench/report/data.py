@@ -15,6 +15,7 @@ from iclbench.report.comparable import comparable, name_variants, trained_with
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.report.formats import slug
+from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks
 
 KINDS = ("oracle", "backbone", "baseline", "published")
@@ -26,12 +27,13 @@ _TARGETS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "axis_
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that was read from a results folder."""
+    """Everything that was read from a results folder; what language models did stands apart, in `language`."""
 
     rows: pd.DataFrame
     costs: pd.DataFrame
     errors: EpisodeScores
     examples: pd.DataFrame
+    language: Language
     skipped: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()
 
@@ -233,9 +235,13 @@ def load(results: Path) -> Results:
             "'iclbench eval', or name another folder with --results"
         )
     costs = tables.read_all("costs", results, problems)
+    told, values = values[values["preset"] == PRESET], values[values["preset"] != PRESET].reset_index(drop=True)
+    told, not_told = prepared(told)
+    language = Language(told, costs[costs["preset"] == PRESET], answers(results, told, problems))
+    costs = costs[costs["preset"] != PRESET].reset_index(drop=True)
     values, set_aside = comparable(name_variants(values))
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
-    errors = EpisodeScores(_errors(results, problems), paired)
+    errors = EpisodeScores(_errors(results, set(told["prompt_set"].dropna()), problems), paired)
     # Variants of one backbone have names of their own there too.
     names = values.drop_duplicates("run").set_index("run")["contestant"]
     examples = tables.read_all("examples", results, problems)
@@ -243,7 +249,7 @@ def load(results: Path) -> Results:
         table["contestant"] = table["run"].map(names).fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    return Results(values, costs, errors, examples, skipped_lines, set_aside)
+    return Results(values, costs, errors, examples, language, skipped_lines, (*set_aside, *not_told))
 
 
 def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -259,9 +265,12 @@ def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:
     return data[(data["task"] == task) & (data["preset"] == preset)]
 
 
-def _errors(results: Path, problems: list[tables.TableError]) -> Iterator[pd.DataFrame]:
-    """One file at a time: the errors of all episodes together may not fit into memory."""
+def _errors(results: Path, passed_over: set[str], problems: list[tables.TableError]) -> Iterator[pd.DataFrame]:
+    """One file at a time: the errors of all episodes together may not fit into memory. Those in the folders of some
+    prompt sets are not read at all."""
     for path in tables.files("errors", results):
+        if path.parent.name in passed_over:
+            continue
         try:
             yield tables.read("errors", path)
         except tables.TableError as error:

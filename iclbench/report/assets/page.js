@@ -34,7 +34,7 @@
     const where = Object.entries(JSON.parse(plot.dataset.where));
     const own = rows.filter((row) => where.every(([key, value]) => row[key] === value));
     const complete = { ...JSON.parse(spec), datasets: { rows: own } };
-    if (plot.closest(".many")) complete.height = 200;
+    if (plot.closest(".many") && !complete.usermeta) complete.height = 200;
     const pending = vegaEmbed(plot, complete, { mode: "vega-lite", actions: false, renderer: "canvas" }).then(({ view }) => {
       plot.style.minHeight = "0";
       return view;

@@ -1,6 +1,6 @@
 """The sections of a report, in reading order. Each takes the frames and returns a section, or None when it has no rows.
 
-A new kind of result (language models, streams) becomes a new file here and an entry in one of the lists.
+A new kind of result (streams) becomes a new file here and an entry in one of the lists.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from iclbench.report.sections import (
     extrapolation,
     gap,
     in_context,
+    language,
     leaderboard,
     learning_curves,
     missing,
@@ -48,7 +49,13 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
     published.section,
     training.section,
 ]
-CLOSING: list[Callable[[Results], Section | None]] = [plane.section, costs.section, missing.section, provenance.section]
+CLOSING: list[Callable[[Results], Section | None]] = [
+    plane.section,
+    language.section,
+    costs.section,
+    missing.section,
+    provenance.section,
+]
 
 
 def report(results: Results) -> list[Section]:

@@ -41,7 +41,9 @@ def section(results: Results) -> Section:
 
 def _failed(results: Results) -> Table | None:
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "reason"]
-    rows = results.rows[results.rows["status"] == "failed"]
+    rows = pd.concat(
+        [every.loc[every["status"] == "failed", [*keys, "metric"]] for every in (results.rows, results.language.rows)]
+    )
     if rows.empty:
         return None
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(

@@ -32,7 +32,9 @@ _ACCURACY = (
 _OF_CLASSES = (HEADLINE, "accuracy", "cross_entropy")
 
 
-def section(results: Results) -> Section:
+def section(results: Results) -> Section | None:
+    if results.rows.empty:
+        return None
     tables = [table for table in (scores(results), likelihoods(results), in_context(results)) if table is not None]
     return Section("overview", "Overview", (reading(results), *tables))
 

@@ -8,16 +8,16 @@ from iclbench.report.formats import integer, plural
 
 
 def section(results: Results) -> Section:
-    v = results.rows
-    own = v[v["kind"] != "published"]
+    own = results.rows[results.rows["kind"] != "published"]
+    told = results.language
     frame = own.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
         episodes=("n_episodes", "max"), contestants=("contestant", "nunique"), runs=("run", "nunique")
     )
-    versions = ", ".join(sorted(own["version"].unique()))
+    versions = ", ".join(sorted({*own["version"], *told.rows["version"]}))
     text = Text(
-        f"Written by iclbench {versions} from {plural(len(v), 'row')} of values and "
-        f"{plural(len(results.costs), 'row')} of costs. The prompt set names the frozen episodes and the card's hash "
-        "the exact protocol; equal hashes mean comparable numbers. "
+        f"Written by iclbench {versions} from {plural(len(results.rows) + len(told.rows), 'row')} of values and "
+        f"{plural(len(results.costs) + len(told.costs), 'row')} of costs. The prompt set names "
+        "the frozen episodes and the card's hash the exact protocol; equal hashes mean comparable numbers. "
         "Figures on this page carry six significant digits; the CSV files carry every digit."
     )
     table = Table(
@@ -38,4 +38,4 @@ def section(results: Results) -> Section:
         ),
         folded=True,
     )
-    return Section("provenance", "Provenance", (text, table))
+    return Section("provenance", "Provenance", (text,) if own.empty else (text, table))

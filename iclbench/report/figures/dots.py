@@ -1,0 +1,121 @@
+"""Dots with intervals, a row per name: means, single draws behind them, and levels to hold them against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from iclbench.report.blocks import Figure, Panel
+from iclbench.report.figures.curves import layer, records
+from iclbench.report.style import CONFIG, Look
+
+# `part` is mean (a disc with its interval), draw (a small dot behind it) or level (a dashed rule across the panel).
+COLUMNS = ["panel", "part", "row", "contestant", "value", "low", "high", "note"]
+STEP = 19
+_LIT = "highlight === null || datum.contestant === highlight"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The axis of values: its title, its range, and whether it marks zero."""
+
+    title: str
+    domain: tuple[float, float]
+    zero_rule: bool = False
+
+
+def figure(
+    name: str, title: str, caption: str, data: pd.DataFrame, panels: Sequence[str], rows: Sequence[str],
+    looks: Mapping[str, Look], scale: Scale,
+) -> Figure:  # fmt: skip
+    """One panel per title.
+
+    Args:
+        name: of the figure.
+        title: of the figure.
+        caption: of the figure.
+        data: a row per mark, with `COLUMNS`.
+        panels: titles, in order; the column `panel` names them.
+        rows: names on the y axis, from the top; the column `row` names them.
+        looks: of everybody in the data, levels among them.
+        scale: of the x axis.
+    """
+    drawn = data[COLUMNS].reset_index(drop=True)
+    printed, live = (_layers(looks, rows, scale, legend) for legend in (len(looks) > 1, False))
+    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    height = STEP * len(rows)
+    size = {"width": 460 if len(panels) == 1 else 260, "height": height}
+    views = [
+        size | {"title": panel, "layer": printed, "data": {"values": records(drawn[drawn["panel"] == panel])}}
+        for panel in panels
+    ]
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        alt=f"{title}: {scale.title} of {', '.join(looks)}; panels: {'; '.join(panels)}.",
+        data=drawn,
+        static=shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3},
+        live=shared
+        | {
+            "data": {"name": "rows"},
+            "width": "container",
+            "height": height,
+            "layer": live,
+            "usermeta": {"height": "as it is"},
+        },
+        panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
+        legend=looks,
+        columns=min(len(panels), 3),
+    )
+
+
+def _layers(looks: Mapping[str, Look], rows: Sequence[str], scale: Scale, legend: bool) -> list[dict[str, Any]]:
+    key = alt.Legend(title=None, symbolType="circle", symbolOpacity=1) if legend else None
+    colour = alt.Color(
+        "contestant", type="nominal", legend=key,
+        scale=alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()]),
+    )  # fmt: skip
+    axis = alt.Axis(title=None, labelLimit=150, labelFontSize=11, grid=True, labelOverlap=False)
+    y = alt.Y("row", type="nominal", scale=alt.Scale(domain=list(rows)), axis=axis)
+
+    def x(field: str = "value") -> alt.X:
+        bounds = alt.Scale(domain=list(scale.domain), nice=False, zero=False, clamp=True)
+        return alt.X(field, type="quantitative", title=scale.title, scale=bounds, axis=alt.Axis(tickCount=5))
+
+    def lit(full: float) -> alt.OpacityValue:
+        return alt.OpacityValue(0.15 * full, condition={"test": _LIT, "value": full})
+
+    def part(name: str) -> alt.Chart:
+        return alt.Chart().transform_filter(f"datum.part === '{name}'")
+
+    ends = "isValid(datum.low) ? format(datum.low, '.3f') + ' to ' + format(datum.high, '.3f') : 'none'"
+    told = (
+        f"{{'contestant': datum.contestant, '': datum.note, 'value': format(datum.value, '.3f'), 'interval': {ends}}}"
+    )
+    tooltip = alt.TooltipValue(alt.ExprRef(told))
+    mean = part("mean")
+    # No sorting of the y axis by a level, which has no row of its own.
+    level = (
+        part("level")
+        .mark_rule(strokeDash=[2, 3], strokeWidth=1.6)
+        .encode(x=x(), color=colour, opacity=lit(1.0), tooltip=tooltip)
+    )
+    charts = [
+        level,
+        part("draw").mark_point(filled=True, size=26, clip=True).encode(
+            x=x(), y=y, color=colour, opacity=lit(0.4), tooltip=tooltip
+        ),
+        mean.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6, clip=True).encode(
+            x=x("low"), x2=alt.X2("high"), y=y, color=colour, opacity=lit(0.9)
+        ),
+        mean.mark_point(filled=True, size=62).encode(x=x(), y=y, color=colour, opacity=lit(1.0), tooltip=tooltip),
+    ]  # fmt: skip
+    if scale.zero_rule:
+        zero = alt.Chart().transform_aggregate(rows="count()").mark_rule(color="#555", strokeWidth=1.1)
+        charts.insert(0, zero.encode(x=alt.XDatum(0)))
+    return [layer(chart) for chart in charts]

@@ -1,0 +1,62 @@
+"""Deep-Thinking pass by pass: accuracy (figure 6 of arXiv 2305.13016), and how far it has moved from plain in-context
+learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from iclbench.report.blocks import Figure
+from iclbench.report.figures import curves, language
+from iclbench.report.language import HEADLINE, Language
+
+_DRIFT = {
+    "kl_to_icl": ("divergence", "KL to plain ICL", "KL divergence of the next token at the end of the query from that "
+                  "of plain in-context learning, in nats, the mean over queries; the first pass is plain."),
+    "memory_change": ("memory", "change of the memory", "Norm of the change of keys and values in a pass relative to "
+                      "their own, the mean over layers, from the second pass on."),
+}  # fmt: skip
+
+
+def against_passes(found: Language) -> Iterator[Figure]:
+    """Accuracy after every pass, on the development split too where T was chosen on it; then both drifts."""
+    rows = found.trace[found.trace["shift"] == "none"]
+    rows = found.at_main(rows)
+    if rows["axis_value"].nunique() < 2:
+        return
+    accuracy = rows[rows["metric"] == HEADLINE]
+    if len(accuracy):
+        yield _figure(
+            found, accuracy, "language-passes", "Accuracy against passes", "accuracy", language.around(accuracy),
+            "Accuracy on the same queries after every pass over the demonstrations; one pass is plain in-context "
+            "learning.",
+        )  # fmt: skip
+    for metric, (name, label, reading) in _DRIFT.items():
+        own = rows[(rows["metric"] == metric) & (rows["value"] > 0)]
+        if len(own["axis_value"].unique()) > 1:
+            domain = float(own["value"].min()) / 1.5, float(own["value"].max()) * 1.5
+            yield _figure(
+                found, own, f"language-{name}", f"{label} against passes", label, domain, f"{reading} Logarithmic "
+                "axis.", log=True,
+            )  # fmt: skip
+
+
+def _figure(
+    found: Language, rows: pd.DataFrame, name: str, title: str, label: str, domain: tuple[float, float], caption: str,
+    log: bool = False,
+) -> Figure:  # fmt: skip
+    held_out = rows["evaluator"] == "development"
+    rows = rows.assign(contestant=rows["contestant"].where(~held_out, rows["contestant"] + language.DEVELOPMENT))
+    data, panels, what = language.paneled(found, rows, "axis_value")
+    passes = sorted(data["axis_value"].unique())
+    axes = curves.Axes(
+        "passes", label, curves.extent(data["axis_value"]), domain, log=log, field="axis_value", unit="pass",
+        band="95 % interval", ticks=tuple(passes) if len(passes) <= 8 else (),
+    )  # fmt: skip
+    split = " Development: the queries on which T was chosen, which are asked of nobody else." if held_out.any() else ""
+    return language.lines(
+        found, data, panels, axes, name=name, title=title,
+        caption=f"{caption}{split} Lines: means over sets of demonstrations, {what}. Bands: their 95 % intervals.",
+        levels=False,
+    )  # fmt: skip

@@ -1,0 +1,245 @@
+"""The frames behind the section on pretrained language models.
+
+Their rows (preset `language`) are no slices of the other sections: a cell is one contestant on one set of
+demonstrations, and its numbers are averaged over these. Means are made here from the cells, so that a page on an
+evaluation that was interrupted shows what is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from iclbench import tables
+from iclbench.report.formats import plural
+from iclbench.report.style import DASHES, MUTED, STRONG, ZERO, Look
+
+PRESET = "language"
+# So many answers of a cell are shown.
+SAMPLES = 3
+MAJORITY = "majority"
+SHUFFLED = "shuffled-labels"
+HEADLINE = "accuracy"
+GAIN = "accuracy_gain"
+# What a contestant's name says of the method that is applied to the model.
+_METHOD = r"^(?P<model>.+?)(?P<method>\+(?:deep-thinking|repeat).*)?$"
+_IDENTIFIER = r"-d(?P<seed>\d+)(?:-o(?P<order>\d+))?-[0-9a-f]+$"
+_CELL = ["task", "n_context", "shift", "demo_seed", "order"]
+WHO = ["family", "task", "kind", "contestant", "model", "method"]
+COLUMNS = ["value", "sd", "low", "high", "seeds", "n_episodes"]
+
+
+@dataclass(frozen=True)
+class Language:
+    """All that was read of language models.
+
+    Attributes:
+        rows: their values, failed and published ones too, with the columns `model`, `method` ("" for plain in-context
+            learning), `demo_seed` and `order`.
+        costs: seconds and bytes of their cells.
+        answers: what a few of them were asked and said.
+    """
+
+    rows: pd.DataFrame
+    costs: pd.DataFrame
+    answers: pd.DataFrame
+    looks: dict[str, Look] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = self.rows[self.rows["kind"] == "backbone"]
+        models = sorted(own["model"].unique())
+        methods = sorted({"", *own["method"]}, key=lambda name: (name != "", name))
+        object.__setattr__(self, "looks", looks(models, methods))
+
+    @cached_property
+    def _ok(self) -> pd.DataFrame:
+        return self.rows[(self.rows["status"] == "ok") & (self.rows["kind"] != "published")]
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """Scores of the test split cell by cell: a row per task, contestant, set of demonstrations and metric."""
+        v = self._ok
+        of_cell = v["axis"].isna() | v["axis"].isin(["demo_seed", "order"])
+        return v[of_cell & v["prompt_set"].notna() & v["evaluator"].ne("development")]
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Means over demonstration seeds, in the order as drawn.
+
+        Columns `WHO`, n_context, shift, evaluator, metric, and `COLUMNS`.
+        """
+        drawn = self.cells[self.cells["order"] == 0]
+        return over_seeds(drawn, [*WHO, "n_context", "shift", "evaluator", "metric"])
+
+    @cached_property
+    def shots(self) -> dict[str, int]:
+        """The number of demonstrations at which a task is tabulated: that of its published numbers, else the one that
+        most cells have, of equal ones the highest."""
+        asked = self.cells[(self.cells["n_context"] > 0) & (self.cells["kind"] == "backbone")]
+        printed = self.rows[self.rows["kind"] == "published"].groupby("task")["n_context"].unique()
+        found = {}
+        for task, rows in (asked if len(asked) else self.cells).groupby("task"):
+            counts = Counter(int(n) for n in rows["n_context"].dropna())
+            known = {n: size for n, size in counts.items() if n in printed.get(task, [])}
+            found[str(task)] = max(known or counts, key=lambda n: (counts[n], n))
+        return found
+
+    def at_main(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Those of the rows that have the number of demonstrations at which their task is tabulated."""
+        return rows[rows["n_context"].eq(rows["task"].map(self.shots)).fillna(False).astype(bool)]
+
+    @cached_property
+    def trace(self) -> pd.DataFrame:
+        """Accuracy, `kl_to_icl` and `memory_change` after every pass of Deep-Thinking, averaged like `scores`.
+
+        Columns `WHO`, n_context, shift, evaluator, metric, axis_value (the pass) and `COLUMNS`.
+        """
+        v = self._ok
+        of_pass = v["axis"].eq("passes").fillna(False).astype(bool)
+        passes = v[of_pass & v["prompt_set"].notna() & v["order"].eq(0)]
+        return over_seeds(passes, [*WHO, "n_context", "shift", "evaluator", "metric", "axis_value"])
+
+    @cached_property
+    def majority(self) -> pd.DataFrame:
+        """What always giving the most frequent answer gets: columns family, task, metric, value."""
+        own = self.cells[(self.cells["contestant"] == MAJORITY) & (self.cells["shift"] == "none")]
+        return own.groupby(["family", "task", "metric"], as_index=False).agg(value=("value", "mean"))
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """Paired differences to plain in-context learning on the same queries, with their interval."""
+        return self._ok[self._ok["metric"] == GAIN].sort_values(["family", "task", "contestant", "n_context"])
+
+    @cached_property
+    def published(self) -> pd.DataFrame:
+        """Published accuracies of tasks and of groups of tasks."""
+        v = self.rows
+        return v[(v["kind"] == "published") & (v["metric"] == HEADLINE) & (v["status"] == "ok")]
+
+    @cached_property
+    def families(self) -> dict[str, list[str]]:
+        """The tasks of every family, by name."""
+        pairs = self.cells[["family", "task"]].drop_duplicates().sort_values(["family", "task"])
+        return {str(family): [str(t) for t in own["task"]] for family, own in pairs.groupby("family")}
+
+    @property
+    def contestants(self) -> list[str]:
+        """Models, each before what a method makes of it."""
+        asked = self.cells[self.cells["kind"] == "backbone"].drop_duplicates("contestant")
+        return [str(name) for name in asked.sort_values(["model", "method"])["contestant"]]
+
+
+def prepared(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Rows of language models with the columns that `Language.rows` has, those that cannot be compared left out."""
+    named = values["contestant"].str.extract(_METHOD)
+    where = values["prompt_set"].str.extract(_IDENTIFIER).astype("Int64")
+    axis_seed = values["axis_value"].where(values["axis"].eq("demo_seed").fillna(False).astype(bool))
+    values = values.assign(
+        model=named["model"], method=named["method"].fillna(""),
+        demo_seed=where["seed"].fillna(axis_seed.astype("Int64")).fillna(0).astype(int),
+        order=where["order"].fillna(0).astype(int),
+    )  # fmt: skip
+    for column in ("value", "low", "high", "axis_value"):
+        values[column] = values[column].astype(float)
+    return _comparable(values)
+
+
+def _comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Of every task, number of demonstrations, shift, seed and order the prompt set that most contestants were asked,
+    of equal ones the longest."""
+    asked = values[
+        values["prompt_set"].notna() & values["evaluator"].ne("development") & values["kind"].ne("published")
+    ]
+    users = asked.groupby([*_CELL, "prompt_set"], as_index=False).agg(
+        run=("run", "nunique"), episodes=("n_episodes", "max")
+    )
+    users = users.fillna({"episodes": 0}).sort_values(["run", "episodes", "prompt_set"], ascending=[False, False, True])
+    others = users[users.duplicated(_CELL)]
+    lines = [
+        f"{task} · {plural(int(str(n)), 'demonstration')}{'' if shift == 'none' else f' · {shift}'}: "
+        f"{plural(len(own), 'prompt set')} of other episodes or data left out ({own['prompt_set'].min()}"
+        f"{', ...' if len(own) > 1 else ''}); evaluate again"
+        for (task, n, shift), own in others.groupby(["task", "n_context", "shift"])
+    ]
+    return values[~values["prompt_set"].isin(others["prompt_set"])].reset_index(drop=True), tuple(lines)
+
+
+def answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]) -> pd.DataFrame:
+    """The first answers of every run on every task, with its task and contestant: of the lowest demonstration seed and
+    the most demonstrations. The other files, thousands of whole prompts, are not opened."""
+    cells = rows[rows["kind"].eq("backbone") & rows["shift"].eq("none") & rows["evaluator"].ne("development")]
+    cells = cells[cells["status"].eq("ok") & cells["prompt_set"].notna() & cells["order"].eq(0)]
+    cells = cells.sort_values(["demo_seed", "n_context"], ascending=[True, False]).drop_duplicates(["task", "run"])
+    wanted = {(c["prompt_set"], c["run"]): (c["task"], c["contestant"]) for c in cells.to_dict("records")}
+    found = [tables.frame("answers", []).assign(task=[], contestant=[])]
+    for path in tables.files("answers", results):
+        known = wanted.get((path.parent.name, path.name.removesuffix(".answers.parquet")))
+        if known is None:
+            continue
+        try:
+            first = tables.read("answers", path).sort_values("episode").head(SAMPLES)
+        except tables.TableError as error:
+            tables.log.warning("skipped: %s", error)
+            problems.append(error)
+            continue
+        found.append(first.assign(task=known[0], contestant=known[1]))
+    return pd.concat(found[1:] or found, ignore_index=True)
+
+
+def over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Means over cells: the standard deviation and Student's 95 % interval over them where there are several, else the
+    interval of the one."""
+    found = rows.groupby(list(keys), as_index=False, dropna=False).agg(
+        value=("value", "mean"), sd=("value", "std"), low=("low", "min"), high=("high", "max"),
+        seeds=("demo_seed", "nunique"), n_episodes=("n_episodes", "max"),
+    )  # fmt: skip
+    several = found["seeds"] > 1
+    n = found["seeds"].clip(lower=2).to_numpy(float)
+    half = stats.t.ppf(0.975, n - 1) * found["sd"] / np.sqrt(n)
+    found["low"], found["high"] = (
+        found[end].where(~several, found["value"] + sign * half) for end, sign in (("low", -1), ("high", 1))
+    )
+    shares = found["metric"].str.startswith(("accuracy", "balanced_accuracy")).astype(bool) & found["metric"].ne(GAIN)
+    for end in ("low", "high"):
+        found[end] = found[end].where(~shares, found[end].clip(0, 1))
+    return found
+
+
+def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
+    """Means over tasks, of those who have a value on each of them; the tasks' intervals in quadrature.
+
+    Columns `keys`, value, low, high.
+    """
+    own = rows[rows["task"].isin(tasks)]
+    own = own.assign(below=(own["value"] - own["low"]) ** 2, above=(own["high"] - own["value"]) ** 2)
+    found = own.groupby(list(keys), as_index=False, dropna=False).agg(
+        value=("value", "mean"), below=("below", _root), above=("above", _root), tasks=("task", "nunique"),
+    )  # fmt: skip
+    found = found[found["tasks"] == len(tasks)]
+    found = found.assign(low=found["value"] - found["below"], high=found["value"] + found["above"])
+    return found.drop(columns=["below", "above", "tasks"]).reset_index(drop=True)
+
+
+def _root(squares: pd.Series) -> float:
+    """Half of the interval of a mean, from the squared halves of the intervals of what is averaged."""
+    return float(np.sqrt(squares.to_numpy(float).sum()) / len(squares))
+
+
+def looks(models: Sequence[str], methods: Sequence[str]) -> dict[str, Look]:
+    """A colour per model, a dash per method, plain in-context learning solid; more methods than dashes take further
+    colours, more models than colours other dashes."""
+    colours, dashes = (*STRONG, *MUTED), ((), *DASHES)
+    found = {MAJORITY: ZERO}
+    for (i, model), (j, method) in product(enumerate(models), enumerate(methods)):
+        place = i + len(models) * (j // len(dashes))
+        dash = dashes[(j + place // len(colours)) % len(dashes)]
+        found[f"{model}{method}"] = Look(colours[place % len(colours)], dash, 2.2)
+    return found

@@ -1,0 +1,159 @@
+"""Language models compared: methods with plain in-context learning, query by query, and ours with published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from iclbench.report.blocks import Column, Table
+from iclbench.report.formats import fixed, integer, signed
+from iclbench.report.language import HEADLINE, SHUFFLED, Language, mean_over_tasks
+from iclbench.report.sections.language_tables import ALL
+from iclbench.report.sections.overview import shade
+
+# A table of more rows is folded.
+_UNFOLDED = 60
+FIRST_TOKEN = "accuracy_first_token"
+# How rows of a suite end their `reason`: with the tasks that their number is the mean of.
+_MEMBERS = r"; mean over ([^;]+)$"
+_WHO = ["task", "contestant", "n_context"]
+_GAINS = (
+    "Gain: accuracy with the method less that of plain in-context learning on the same queries, with its paired 95 % "
+    "interval; a tie where that holds zero. Repeat stands beside Deep-Thinking because reading the demonstrations "
+    "again may be all that it does. With shuffled labels: accuracy of plain in-context learning and of the method "
+    "after demonstrations whose answers were exchanged; what gains there too does not gain by learning from them."
+)
+
+
+def gains(found: Language) -> Table | None:
+    """A row per task and method at the task's number of demonstrations, and the mean over tasks."""
+    rows = found.at_main(found.gains)
+    rows = rows[rows["shift"] == "none"]
+    if rows.empty:
+        return None
+    every = found.scores[found.scores["metric"] == HEADLINE]
+    frame = rows[["family", *_WHO, "model", "value", "low", "high"]].rename(columns={"value": "gain"})
+    for name, shift in (("none", "none"), ("shuffled", SHUFFLED)):
+        own = every[every["shift"] == shift]
+        with_method = own[[*_WHO, "value"]].rename(columns={"value": f"{name}_method"})
+        plain = own[own["method"] == ""][["task", "model", "n_context", "value"]]
+        plain = plain.rename(columns={"value": f"{name}_plain"})
+        frame = frame.merge(with_method, "left", _WHO).merge(plain, "left", ["task", "model", "n_context"])
+    means = _means(found, rows)
+    frame = pd.concat([frame.sort_values(["family", *_WHO]), means], ignore_index=True)
+    verdict = pd.Series("tie", index=frame.index).mask(frame["low"] > 0, "better").mask(frame["high"] < 0, "worse")
+    frame = frame.assign(verdict=verdict.where(frame["low"].notna()))
+    columns = (
+        Column("task", "task"),
+        Column("contestant", "contestant"),
+        Column("n_context", "demonstrations", integer, numeric=True),
+        Column("none_plain", "plain", fixed, numeric=True),
+        Column("none_method", "with the method", fixed, numeric=True),
+        Column("gain", "gain", signed, True, "low", "high"),
+        Column("verdict", "verdict"),
+        Column("shuffled_plain", "labels shuffled: plain", fixed, numeric=True),
+        Column("shuffled_method", "labels shuffled: with the method", fixed, numeric=True),
+    )
+    return Table(
+        name="language-gains",
+        title="Methods against plain in-context learning",
+        caption=_GAINS,
+        frame=frame,
+        columns=tuple(c for c in columns if frame[c.key].notna().any()),
+        group="task",
+        folded=len(frame) > _UNFOLDED,
+    )
+
+
+def _means(found: Language, rows: pd.DataFrame) -> pd.DataFrame:
+    """The gain of every method over all of its tasks, where there are several."""
+    parts = []
+    for contestant, own in rows.groupby("contestant"):
+        tasks = sorted(own["task"].unique())
+        if len(tasks) > 1:
+            mean = mean_over_tasks(own, tasks, ["contestant"]).rename(columns={"value": "gain"})
+            parts.append(mean.assign(task=ALL, contestant=contestant))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["task", "contestant", "gain"])
+
+
+def published(found: Language) -> list[Table]:
+    """Contestants x tasks that have published numbers: ours first, theirs below; and where theirs come from."""
+    members = {str(name): members_of(str(name), own, found) for name, own in found.published.groupby("task")}
+    known = {name: tasks for name, tasks in members.items() if tasks}
+    theirs = found.published[found.published["task"].isin(list(known))]
+    ours = [
+        mean_over_tasks(own, tasks, ["contestant"]).assign(task=name, n_context=n)
+        for name, tasks in known.items()
+        for n, own in _asked(found, name, theirs)
+    ]
+    if not any(len(own) for own in ours):
+        return []
+    both = pd.concat([pd.concat(ours).assign(whose="ours"), theirs.assign(whose="published")], ignore_index=True)
+    several = both.groupby("task")["n_context"].transform("nunique").groupby(both["contestant"]).transform("max") > 1
+    shots = both["n_context"].astype("Int64").astype("string")
+    both["row"] = both["contestant"].where(~several | shots.isna(), both["contestant"] + ", n = " + shots)
+    keys = ["whose", "row"]
+    frame = both[[*keys, "contestant"]].drop_duplicates(keys).sort_values(keys, ignore_index=True)
+    for name in known:
+        renamed = {"value": name, "low": f"{name} low", "high": f"{name} high"}
+        own = both[both["task"] == name].drop_duplicates(keys)
+        frame = frame.merge(own[[*keys, *renamed]].rename(columns=renamed), "left", keys)
+    headers = {name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in known.items()}
+    columns = [
+        Column(name, header, fixed, True, f"{name} low", f"{name} high", shade) for name, header in headers.items()
+    ]
+    side = Table(
+        name="language-published",
+        title="Ours beside published numbers",
+        caption="Accuracy after n demonstrations, ours with its 95 % interval. Published numbers are of the models "
+        "they name, on other samples of queries and demonstrations; those of greedy answers count the first token "
+        "alone, as our rows of that name do, over the queries whose answer is one token. Of a group of tasks ours is "
+        "the mean over those of its tasks that were asked, so many as the header says.",
+        frame=frame,
+        columns=(Column("row", "contestant"), Column("whose", "whose"), *columns),
+        group="whose",
+    )
+    return [side, _sources(theirs)]
+
+
+def _asked(found: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """Our scores at every published number of demonstrations of a task, or at the tasks' own where none is printed."""
+    scores = found.scores[found.scores["metric"].isin([HEADLINE, FIRST_TOKEN]) & (found.scores["shift"] == "none")]
+    scores = scores[scores["kind"] == "backbone"]
+    first = scores["metric"] == FIRST_TOKEN
+    scores = scores.assign(contestant=scores["contestant"].where(~first, scores["contestant"] + ", first token"))
+    for n in theirs.loc[theirs["task"] == name, "n_context"].unique():
+        yield (np.nan, found.at_main(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
+
+
+def _sources(theirs: pd.DataFrame) -> Table:
+    order = ["task", "contestant", "n_context"]
+    return Table(
+        name="language-published-sources",
+        title="Where the published numbers come from",
+        caption="Every published number of a task that was asked, and how it was read.",
+        frame=theirs.sort_values(order, ignore_index=True)[[*order, "value", "evaluator", "reason"]],
+        columns=(
+            Column("task", "task"),
+            Column("contestant", "contestant"),
+            Column("n_context", "demonstrations", integer, numeric=True),
+            Column("value", "accuracy", fixed, numeric=True),
+            Column("evaluator", "answers"),
+            Column("reason", "source and how it was read"),
+        ),
+        group="task",
+        folded=True,
+    )
+
+
+def members_of(name: str, published: pd.DataFrame, found: Language) -> list[str]:
+    """Our tasks that published numbers speak of: the task of that name; the members of the suite, which its rows name;
+    or the subsets of the card."""
+    tasks = [task for own in found.families.values() for task in own]
+    if name in tasks:
+        return [name]
+    if (named := published["reason"].str.extract(_MEMBERS)[0].dropna()).size:
+        return [task for task in str(named.iloc[0]).split(", ") if task in tasks]
+    return [task for task in tasks if task.startswith(f"{name}-")]

@@ -1,0 +1,112 @@
+"""What lies behind the section on language models: a few answers, the prompt sets, and what cells cost."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.report.blocks import Column, Table
+from iclbench.report.formats import integer, nbytes, seconds
+from iclbench.report.language import Language
+
+# So many characters of a prompt's end are shown.
+_END = 90
+
+
+def samples(found: Language) -> Table | None:
+    """The first answers of every contestant on every task."""
+    rows = found.answers
+    if rows.empty:
+        return None
+    frame = rows.assign(
+        end=rows["prompt"].map(ending), mark=rows["correct"].map({True: "right", False: "wrong"}).astype("string")
+    ).sort_values(["task", "episode", "contestant"], ignore_index=True)
+    return Table(
+        name="language-samples",
+        title="A few answers",
+        caption="The first queries of every task after the drawn demonstrations: the end of what the model was given "
+        "(⏎ is a line break), the right answer and the one that was given.",
+        frame=frame[["task", "contestant", "episode", "end", "target", "predicted", "mark", "prompt_set"]],
+        columns=(
+            Column("task", "task"),
+            Column("contestant", "contestant"),
+            Column("end", "end of the prompt"),
+            Column("target", "right answer"),
+            Column("predicted", "answer"),
+            Column("mark", "judged"),
+        ),
+        group="task",
+        folded=True,
+    )
+
+
+def ending(prompt: str) -> str:
+    """The end of a prompt on one line.
+
+    >>> ending("example:a->A\\nexample:b->")
+    'example:a->A ⏎ example:b->'
+    """
+    flat = prompt.replace("\n", " ⏎ ")
+    return flat if len(flat) <= _END else "… " + flat[-_END:].lstrip()
+
+
+def prompt_sets(found: Language) -> Table:
+    """The frozen prompts behind the numbers, a row per task, number of demonstrations and shift."""
+    keys = ["family", "task", "n_context", "shift", "evaluator", "card"]
+    cells = found.cells
+    frame = cells.groupby(keys, as_index=False, dropna=False).agg(
+        seeds=("demo_seed", "nunique"), orders=("order", "nunique"), prompt_sets=("prompt_set", "nunique"),
+        episodes=("n_episodes", "max"), contestants=("contestant", "nunique"),
+    )  # fmt: skip
+    return Table(
+        name="language-prompt-sets",
+        title="Prompt sets",
+        caption="Queries are the same for all sets of demonstrations, so that contestants are compared pair by pair. "
+        "Answers: a choice among candidates by their log-probability, or greedy, the most probable next tokens.",
+        frame=frame.sort_values(keys, ignore_index=True),
+        columns=(
+            Column("task", "task"),
+            Column("family", "family"),
+            Column("n_context", "demonstrations", integer, numeric=True),
+            Column("shift", "shift"),
+            Column("evaluator", "answers"),
+            Column("episodes", "queries", integer, numeric=True),
+            Column("seeds", "sets of demonstrations", integer, numeric=True),
+            Column("orders", "orders", integer, numeric=True),
+            Column("contestants", "contestants", integer, numeric=True),
+            Column("card", "card"),
+        ),
+        group="family",
+        folded=True,
+    )
+
+
+def costs(found: Language) -> Table | None:
+    """Seconds and bytes of a cell by contestant and number of demonstrations."""
+    if found.costs.empty:
+        return None
+    keys = ["contestant", "n_points", "device", "threads"]
+    of_task = found.costs.groupby([*keys, "task", "metric"], as_index=False, dropna=False)["value"].mean()
+    wide = of_task.pivot_table("value", index=[*keys, "task"], columns="metric").reset_index()
+    wide = wide.reindex(columns=[*keys, "task", "seconds", "bytes"])
+    frame = wide.groupby(keys, as_index=False, dropna=False).agg(
+        tasks=("task", "nunique"), seconds=("seconds", "mean"), bytes=("bytes", "max")
+    )
+    columns = (
+        Column("contestant", "contestant"),
+        Column("n_points", "demonstrations", integer, numeric=True),
+        Column("tasks", "tasks", integer, numeric=True),
+        Column("seconds", "seconds a cell", seconds, numeric=True),
+        Column("bytes", "peak memory", nbytes, numeric=True),
+        Column("device", "device"),
+        Column("threads", "threads", integer, numeric=True),
+    )
+    return Table(
+        name="language-costs",
+        title="Costs",
+        caption="Seconds of a cell (one contestant on one set of demonstrations), the mean over tasks; peak memory "
+        "beyond what was there before, the highest of the tasks. Measured, so different on every machine.",
+        frame=frame,
+        columns=tuple(c for c in columns if pd.Series(frame[c.key]).notna().any()),
+        group="contestant",
+        folded=True,
+    )
