@@ -1,0 +1,92 @@
+"""One cell of an evaluation of language models: a contestant on one prompt set, as rows of the tables."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iclbench.evaluation import cells
+from iclbench.evaluation.measure import Measure
+from iclbench.language import answers, majority
+from iclbench.language.accuracies import balanced, summarised
+from iclbench.language.batches import Batches
+from iclbench.language.contestants import Contestant
+from iclbench.language.fitting import Overlength, Sheets
+from iclbench.language.prompts import LanguagePrompts
+from iclbench.language.sitting import Outcome, Pass, Sitting
+
+
+def cell_tables(
+    contestant: Contestant, prompts: LanguagePrompts, batches: Batches, overlength: Overlength, sheets: Sheets
+) -> tuple[cells.Tables, str]:
+    """The tables of a cell, and how its answers were found where that is not plain.
+
+    Raises:
+        UsageError: a prompt is too long; nothing has been computed then.
+    """
+    prompts.drawn  # noqa: B018  (drawn before the clock starts: everyone shares them)
+    if contestant.model is None or contestant.method is None:
+        always, reason = majority.majority(prompts.task.card, prompts.drawn)
+        given = [e.query.x for e in prompts.drawn]
+        return _tables(contestant, prompts, Outcome(always, reason, texts=given), []), reason
+    model, method = contestant.model, contestant.method
+    sat = Sitting(model, method, batches, overlength, sheets)
+    sheet = sat.sheet(prompts)
+    with Measure(model.device) as cost:
+        outcome = sat.outcome(prompts, sheet)
+    costs = cells.measured_rows(contestant, prompts, cost, prompts.shots)
+    return _tables(contestant, prompts, outcome, costs), outcome.reason
+
+
+def _tables(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome, costs: cells.Rows) -> cells.Tables:
+    correct = outcome.answers.scores["accuracy"]
+    own: dict[str, object] = {"run": contestant.run, "prompt_set": prompts.id}
+    return {
+        "errors": cells.error_rows(
+            contestant, prompts, {"accuracy": correct[:, None]}, n_context=np.asarray([prompts.shots])
+        ),
+        "answers": answers.answer_rows(own, prompts.drawn, outcome.texts, outcome.answers),
+        "costs": costs,
+        "values": value_rows(contestant, prompts, outcome),
+    }
+
+
+def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
+    """Rows of `values`: every metric of the answers that count, and the trace of Deep-Thinking."""
+    shared = shared_columns(contestant, prompts)
+    which = {"axis": "order", "axis_value": prompts.order} if prompts.order else {
+        "axis": "demo_seed", "axis_value": prompts.demo_seed}  # fmt: skip
+    final = shared | which | ({"reason": outcome.reason} if outcome.reason else {})
+    targets = [e.query.y for e in prompts.drawn]
+    rows = [
+        final | {"metric": metric} | summarised(metric, scores, prompts.seed)
+        for metric, scores in outcome.answers.scores.items()
+        if np.isfinite(scores).any()
+    ]
+    rows.append(
+        final | {"metric": "balanced_accuracy"}
+        | balanced(outcome.answers.scores["accuracy"], targets, prompts.seed)
+    )  # fmt: skip
+    for passes, found in outcome.passes.items():
+        rows += _trace_rows(shared, passes, found, prompts.seed)
+    for passes, found in outcome.development.items():
+        rows += _trace_rows(shared | {"evaluator": "development"}, passes, found, prompts.seed)
+    return rows
+
+
+def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str, object]:
+    """What all rows of a cell share."""
+    return cells.row(contestant, prompts, prompts.task.card.answers) | {"n_context": prompts.shots}
+
+
+def _trace_rows(shared: dict[str, object], passes: int, found: Pass, seed: int) -> cells.Rows:
+    scores = {
+        "accuracy": found.answers.scores["accuracy"],
+        "kl_to_icl": found.divergence,
+        "memory_change": found.change,
+    }
+    at = shared | {"axis": "passes", "axis_value": passes}
+    return [
+        at | {"metric": metric} | summarised(metric, values, seed)
+        for metric, values in scores.items()
+        if np.isfinite(values).any()
+    ]

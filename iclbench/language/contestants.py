@@ -1,0 +1,57 @@
+"""Who takes part in an evaluation of language models: a model under a method, and the baseline that always says the
+same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import torch
+
+from iclbench.cards import content_hash
+from iclbench.language import majority
+from iclbench.language.fitting import Overlength
+from iclbench.language.methods import Method
+from iclbench.language.models import LanguageModel
+
+# Raised whenever a change of tokenising, scoring or judging gives other values for the same model and prompts.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A contestant as the tables know it; attributes as in `evaluation.contestants.Contestant`.
+
+    Attributes:
+        model: None for the baseline.
+        method: likewise.
+    """
+
+    name: str
+    kind: str
+    identity: str
+    variant: str | None = None
+    device: str = "cpu"
+    libraries: dict[str, str] = field(default_factory=dict)
+    model: LanguageModel | None = None
+    method: Method | None = None
+    seed: int | None = None
+
+    @property
+    def run(self) -> str:
+        return self.name
+
+
+def contestant(model: LanguageModel, method: Method, overlength: Overlength) -> Contestant:
+    """A model under a method."""
+    what = {"model": model.identity, "method": method.hash}
+    identity = content_hash(what | {"version": VERSION, "overlength": overlength})
+    libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
+    return Contestant(
+        model.name + method.suffix, "backbone", identity, content_hash(what, 8), model.device, libraries, model, method
+    )
+
+
+def constant() -> Contestant:
+    """The most frequent answer."""
+    return Contestant("majority", "baseline", content_hash({"majority": majority.VERSION}))

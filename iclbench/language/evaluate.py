@@ -1,0 +1,203 @@
+"""Evaluation of a pretrained language model on in-context tasks, with what every accuracy has to be seen beside.
+
+`evaluate` yields one cell after the other; what is already there is not computed again. Controls, all on the same
+questions: plain ICL; the demonstrations with their outputs exchanged; none at all; written twice, where the method is
+Deep-Thinking (is it more than repetition?); and the most frequent answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from iclbench.errors import UsageError
+from iclbench.evaluation import cells
+from iclbench.language.batches import Batches
+from iclbench.language.cards import LanguageTask
+from iclbench.language.cell import cell_tables, shared_columns
+from iclbench.language.contestants import Contestant, constant, contestant
+from iclbench.language.deep_thinking import DeepThinking
+from iclbench.language.development import development
+from iclbench.language.fitting import Overlength, Sheets
+from iclbench.language.methods import Method
+from iclbench.language.methods import method as method_named
+from iclbench.language.models import LanguageModel
+from iclbench.language.prompts import LanguagePrompts
+from iclbench.language.published import write_published
+from iclbench.language.summary import write_summary
+from iclbench.runs import check_name
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of an evaluation, as it is reported while the evaluation runs.
+
+    Attributes:
+        contestant: its name in the tables.
+        prompts: the prompt set.
+        cached: it was there already.
+        reason: why it failed; None: it did not.
+        note: how its answers were found, where that is not plain.
+    """
+
+    contestant: str
+    prompts: LanguagePrompts
+    cached: bool
+    reason: str | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Prompt sets that differ in nothing but their demonstrations, and who is put to all of them.
+
+    Attributes:
+        sets: the prompt sets.
+        field: who is put to them.
+        plain: plain ICL, where it is among these and others are compared with it.
+        summed: whether there is a summary over the sets.
+    """
+
+    sets: tuple[LanguagePrompts, ...]
+    field: tuple[Contestant, ...]
+    plain: Contestant | None = None
+    summed: bool = True
+
+
+def evaluate(
+    results: Path,
+    model: LanguageModel,
+    tasks: Sequence[LanguageTask],
+    method: Method,
+    *,
+    shots: Sequence[int] | None = None,
+    episodes: int | None = None,
+    demo_seeds: Sequence[int] = (0,),
+    orders: Sequence[int] = (0,),
+    seed: int = 0,
+    data_dir: Path | None = None,
+    controls: bool = True,
+    batch: int = 64,
+    overlength: Overlength = "error",
+) -> Iterator[Cell]:
+    """Evaluate a model under a method, yielding every cell when it is done; a cell that fails is a failed row, and the
+    others go on.
+
+    Args:
+        results: results folder.
+        model: the model.
+        tasks: the tasks.
+        method: how it takes in its demonstrations.
+        shots: numbers of demonstrations; None: those of the cards.
+        episodes: queries of a prompt set, at most; None: those of the cards.
+        demo_seeds: which demonstrations are drawn.
+        orders: which orders these have; 0: as they were drawn.
+        seed: evaluation seed: which queries.
+        data_dir: where the user's copies of data sets lie.
+        controls: whether the controls are evaluated, too.
+        batch: rows that go through the model at a time, at most.
+        overlength: what is done about prompts that are too long for the model.
+
+    Raises:
+        UsageError: the model cannot do what the method asks, or a task has no data; nothing has been computed then.
+    """
+    _refuse(model, method)
+    series: list[Series] = []
+    for task in tasks:
+        asked = LanguagePrompts(task, 0, episodes or task.card.episodes, seed=seed, data_dir=data_dir)
+        asked.with_pool(task.pool(data_dir))
+        field = _Field(model, method, controls, overlength)
+        series += _series(asked, field, shots or [task.card.shots], demo_seeds, orders)
+    write_published(results, tasks)
+    batches = Batches(batch)
+    for each in series:
+        yield from _cells(results, each, batches, overlength)
+
+
+class _Field:
+    """Who is asked: the model under the method, and the controls."""
+
+    def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
+        self.controls, self.method = controls, method
+        self.asked = contestant(model, method, overlength)
+        self.plain = contestant(model, method_named("icl"), overlength) if controls else self.asked
+        self.others = (constant(),) if controls else ()
+        if controls and isinstance(method.settings, DeepThinking):
+            self.others = (contestant(model, method_named("repeat"), overlength), *self.others)
+
+    @property
+    def paired(self) -> tuple[Contestant, ...]:
+        """The method and plain ICL; one contestant where they are the same."""
+        return tuple({each.run: each for each in (self.asked, self.plain)}.values())
+
+
+def _series(
+    zero: LanguagePrompts, field: _Field, shots: Sequence[int], demo_seeds: Sequence[int], orders: Sequence[int]
+) -> Iterator[Series]:
+    """What is evaluated of a task, of which `zero` are the prompts without demonstrations.
+
+    Raises:
+        UsageError: the method needs demonstrations, or examples to choose settings on, and there are none.
+    """
+
+    def sets(count: int, order: int, shift: str = "none") -> tuple[LanguagePrompts, ...]:
+        return tuple(
+            replace(zero, shots=count, demo_seed=seed, order=order, shift=shift).with_pool(zero.pool)
+            for seed in demo_seeds
+        )
+
+    if 0 in shots and field.method.name != "icl":
+        raise UsageError(
+            f"task '{zero.task.name}': method '{field.method.name}' needs demonstrations; give --shots from 1 on"
+        )
+    if isinstance(field.method.settings, DeepThinking) and field.method.settings.passes == "dev":
+        development(zero).queries  # noqa: B018  (raises where there are none)
+    plain = field.plain if field.controls else None
+    for count in filter(None, dict.fromkeys(shots)):
+        yield Series(sets(count, orders[0]), (*field.paired, *field.others), plain)
+        for order in orders[1:]:
+            yield Series(sets(count, order), field.paired, summed=False)
+        if field.controls:
+            yield Series(sets(count, orders[0], "shuffled-labels"), field.paired, plain)
+    if field.controls or 0 in shots:
+        yield Series((zero,), (field.plain, *(each for each in field.others if each.model is None)))
+
+
+def _cells(results: Path, series: Series, batches: Batches, overlength: Overlength) -> Iterator[Cell]:
+    for prompts in series.sets:
+        sheets = Sheets()
+        for each in series.field:
+            yield _cell(results, each, prompts, partial(cell_tables, each, prompts, batches, overlength, sheets))
+    if series.summed:
+        for each in series.field:
+            compared = None if each is series.plain or each.model is None else series.plain
+            write_summary(results, each, series.sets, compared)
+
+
+def _cell(
+    results: Path,
+    one: Contestant,
+    prompts: LanguagePrompts,
+    tables_of: Callable[[], tuple[cells.Tables, str]],
+) -> Cell:
+    """The cell that is already there, or else computed."""
+    if cells.is_done(results, one, prompts):
+        return Cell(one.name, prompts, True, None)
+    notes = [""]
+
+    def work() -> cells.Tables:
+        found, notes[0] = tables_of()
+        return found
+
+    reason = cells.compute_cell(results, one, prompts, shared_columns(one, prompts), work)
+    return Cell(one.name, prompts, False, reason, notes[0])
+
+
+def _refuse(model: LanguageModel, method: Method) -> None:
+    """Raise `UsageError` for what cannot be done whatever the task."""
+    if check_name(model.name) == constant().name or model.name.startswith("published-"):
+        raise UsageError(f"'{model.name}' is the name of other rows in the tables; choose another with --name")
+    if isinstance(method.settings, DeepThinking) and model.forgets:
+        raise UsageError(f"'{model.name}' cannot do Deep-Thinking: {model.forgets}; give --method icl or repeat")
