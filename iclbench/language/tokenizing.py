@@ -50,22 +50,23 @@ class Tokenizer:
 
     def __call__(self, text: str) -> Tokens:
         found = self._backend.encode(text)
+        every, offsets = found.ids, found.offsets  # each a list of its own whenever it is asked for
         added = [bool(a) for a in found.special_tokens_mask]
         opening = added.index(False) if False in added else len(added)
         body = [i for i, special in enumerate(added) if not special]
         if not body:  # of an empty text nobody can tell the beginning from the end
             bos = self._tokenizer.bos_token_id
-            return Tokens((bos,), (0,)) if bos is not None and bos in found.ids[:1] else Tokens((), ())
-        first = found.ids[:opening]
-        if first and found.ids[body[0]] == first[-1]:  # the text brings its own
+            return Tokens((bos,), (0,)) if bos is not None and bos in every[:1] else Tokens((), ())
+        first = every[:opening]
+        if first and every[body[0]] == first[-1]:  # the text brings its own
             first = first[:-1]
-        ids = (*first, *(found.ids[i] for i in body))
+        ids = (*first, *(every[i] for i in body))
         if max(ids) >= self._known:
             raise DataError(
                 f"the tokenizer of '{self._name}' has a token {max(ids)} and its model knows {self._known}; they do "
                 "not belong together"
             )
-        return Tokens(ids, (*[0] * len(first), *(found.offsets[i][1] for i in body)))
+        return Tokens(ids, (*[0] * len(first), *(offsets[i][1] for i in body)))
 
     def text(self, ids: Sequence[int]) -> str:
         """What these tokens spell, without tokens of beginning and end."""
