@@ -87,6 +87,7 @@ class Pool:
 
 def fixed_shuffle(examples: tuple[Example, ...], stream: str) -> tuple[Example, ...]:
     """In an order that is the same in every run."""
+    # Imported here, so that listing tasks needs neither.
     import numpy as np
 
     from iclbench.seeds import stream_seed

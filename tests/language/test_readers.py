@@ -324,6 +324,15 @@ def test_options_are_texts_or_letters(tmp_path):
     assert [len(p) for p in (by_text.demonstrations, by_text.development, by_text.queries)] == [1, 1, 3]
 
 
+def test_the_same_question_with_other_options_is_another_one(tmp_path):
+    """All of `hyperbaton` asks "Which sentence has the correct adjective order:"; none of them is dropped or leaks."""
+    raw = [{"input": f"Which?\nOptions:\n(A) a {i}\n(B) b {i}", "target": "(A)"} for i in range(12)]
+    task = LanguageTask("t", bbh(tmp_path, "t", [*raw, raw[0]]).card, "t")
+    found = task.pool(tmp_path)
+    assert len(every(found)) == len(found.queries) + 2 == 12
+    assert [len(part) for part in found.apart] == [10, 1, 1]
+
+
 def test_without_options_the_targets_are_the_candidates_unless_they_are_many(tmp_path):
     few = bbh(tmp_path, "few", [{"input": f"q{i}", "target": ["valid", "invalid"][i % 2]} for i in range(6)])
     listed = bbh(

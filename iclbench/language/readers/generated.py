@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterator
 from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 
-import numpy as np
-
 from iclbench.cards import Strict
 from iclbench.language.pools import Example, Pool, Reader
-from iclbench.seeds import stream_seed
 
 LENGTHS = (2, 3, 4)
 # Of every length; there are 676 of two letters.
@@ -34,6 +31,11 @@ class Generated(Reader):
 
 def _lists() -> Iterator[str]:
     """Different lists with commas; lengths are equally frequent, letters may come again, as in the released code."""
+    # Imported here, so that listing tasks needs neither.
+    import numpy as np
+
+    from iclbench.seeds import stream_seed
+
     rng = np.random.default_rng(stream_seed(0, "language-lists"))
     for length in LENGTHS:
         found: dict[str, None] = {}
