@@ -38,14 +38,14 @@ def obstacle(module: Any) -> str:
 
     kind = module.config.model_type
     if "past_key_values" not in inputs(module):
-        return f"{kind} keeps a recurrent state in the place of keys and values"
+        return f"{kind} keeps no keys and values of what it has read"
     layers = DynamicCache(config=module.config).layers
     windows = [layer for layer in layers if getattr(layer, "is_sliding", False)]
     if windows:
         return f"{kind} attends to a sliding window of {windows[0].sliding_window} tokens here and drops older ones"
     others = sorted({type(layer).__name__ for layer in layers} - {"DynamicLayer"})
     if others:
-        return f"{kind} has layers without keys and values of every token"
+        return f"{kind} has layers that keep no keys and values of what they have read"
     return ""
 
 

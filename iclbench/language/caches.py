@@ -31,7 +31,7 @@ class Layer(DynamicLayer):
         keys, values = self.past
         return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
 
-    def get_seq_length(self) -> int:
+    def get_seq_length(self, *_: Any) -> int:
         return sum(part[0].shape[-2] for part in (self.past, self.present) if part is not None)
 
 

@@ -25,7 +25,7 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 # What else of a folder says what the model is.
 _DEFINING = ("*.json", "*.model", "*.txt", "*.tiktoken", "*.py")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
-
+# Classes of tokenizers that are what tokenizer.json says and nothing else.
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
@@ -70,18 +70,18 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
         UsageError: there is no such folder, and it is no id either.
         DataError: the folder lacks configuration, weights or tokenizer.
     """
+    if offline:
+        _stay_offline()
     folder = Path(name).expanduser()
     if folder.is_dir():
         if revision:
             raise UsageError(f"'{name}' is a folder, which has no revisions; leave out --revision {revision}")
         _complete(folder)
-        return Source(name, folder, trust_remote_code=trust_remote_code)
+        return Source(name, folder, None, trust_remote_code, offline)
     if folder.exists():
         raise DataError(f"'{name}' is a file; give the folder with config.json, weights and tokenizer")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or name.endswith("/"):
         raise UsageError(f"there is no folder '{name}'; give the folder of a checkpoint, or the id of a model")
-    if offline:
-        _stay_offline()
     return Source(name, None, revision, trust_remote_code, offline)
 
 
@@ -213,7 +213,9 @@ def _one_line(source: Source, what: str) -> Iterator[None]:
             raise UsageError(message) from error
         if source.folder is None and isinstance(error, OSError):
             if source.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-                said = "it is not in the local cache, and offline it is not fetched; give a folder, or go online once"
+                said = "it is not wholly in the local cache, and offline it is not fetched; give a folder, or go online"
+            else:
+                said = said.rstrip(".") + "; give a folder, or --offline where there is no network"
             raise UsageError(
                 f"'{source.name}' is no folder here, and no model of the hub can be had: {said}"
             ) from error

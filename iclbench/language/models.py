@@ -203,6 +203,10 @@ def load(
     """
     from iclbench.language import loading
 
+    if called is not None and (not called or called.startswith(".") or {"/", "\\"} & set(called)):
+        raise UsageError(
+            f"'{called}' is no name of a contestant, whose tables are files of that name; leave out slashes"
+        )
     source = loading.find(name, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
     with loading.quiet():
         module, tokenizer, identity = loading.read(source, dtype=dtype, device=device)

@@ -59,6 +59,16 @@ def refused(error: type[Exception], name: object, **options: object) -> str:
     return message
 
 
+def cached(folder: Path, hub: Path) -> str:
+    """Put the folder into a cache of the hub as someone/cached, and say its commit."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = hub / "models--someone--cached"
+    shutil.copytree(folder, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    return commit
+
+
 def without_network(program: str, cache_folder: Path) -> list[str]:
     """What the program prints; nothing is set that would forbid the network."""
     clean = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
@@ -74,11 +84,7 @@ def without_network(program: str, cache_folder: Path) -> list[str]:
 def test_folder_and_cache_are_read_and_an_id_refused_in_no_time_without_any_attempt_to_reach_the_network(
     shared, tmp_path: Path
 ) -> None:
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    repository = tmp_path / "hub" / "models--someone--cached"
-    shutil.copytree(shared("llama"), repository / "snapshots" / commit)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
+    commit = cached(shared("llama"), tmp_path / "hub")
     program = f"""
 print(load({str(shared("gpt2"))!r}).name)
 cached = load("someone/cached", offline=True)
@@ -90,23 +96,32 @@ except IclbenchError as error:
     print(error)
 print(time.perf_counter() - start)
 """
-    folder, cached, error, seconds = without_network(program, tmp_path)
+    folder, from_cache, error, seconds = without_network(program, tmp_path)
     assert folder == "tiny-gpt2"
-    assert cached == "cached True"
+    assert from_cache == "cached True"
     assert error == (
-        "'nobody/no-such-model' is no folder here, and no model of the hub can be had: it is not in the local cache, "
-        "and offline it is not fetched; give a folder, or go online once"
+        "'nobody/no-such-model' is no folder here, and no model of the hub can be had: it is not wholly in the "
+        "local cache, and offline it is not fetched; give a folder, or go online"
     )
     assert float(seconds) < 1
 
 
 def test_the_variable_for_offline_counts_as_the_option() -> None:
-    assert "not in the local cache, and offline" in refused(UsageError, "nobody/no-such-model")
+    assert "not wholly in the local cache, and offline" in refused(UsageError, "nobody/no-such-model")
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nowhere", "~/nowhere-at-all", "a/b/c", "models/"])
 def test_a_folder_that_is_not_there(name: str) -> None:
     assert refused(UsageError, name).startswith(f"there is no folder '{name}'")
+
+
+def test_a_model_of_the_cache_that_lacks_its_weights_is_not_there(
+    shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = cached(shared("llama"), tmp_path)
+    (tmp_path / "models--someone--cached" / "snapshots" / commit / "model.safetensors").unlink()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    assert "not wholly in the local cache" in refused(UsageError, "someone/cached")
 
 
 def test_what_is_no_id_either() -> None:
@@ -230,6 +245,7 @@ def test_the_name_is_the_last_part_or_the_one_that_is_given(folder: Path, monkey
     assert load(str(folder), called="another").name == "another"
     monkeypatch.chdir(folder)
     assert load(".").name == "my-llama"
+    assert "leave out slashes" in refused(UsageError, folder, called="a/b")
 
 
 def test_the_identity_is_that_of_what_defines_the_model_wherever_it_lies(folder: Path, tmp_path: Path) -> None:

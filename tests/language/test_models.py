@@ -166,7 +166,11 @@ def test_places_are_cut_out_where_the_head_cannot_be_asked_at_them(model, monkey
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("mamba", "recurrent state"), ("rwkv", "recurrent state"), ("mistral", "sliding window of 8 tokens")],
+    [
+        ("mamba", "keeps no keys and values"),
+        ("rwkv", "keeps no keys and values"),
+        ("mistral", "sliding window of 8 tokens"),
+    ],
 )
 def test_models_without_a_memory_say_why(kind: str, why: str, model) -> None:
     assert not model(kind).remembers
