@@ -253,7 +253,9 @@ def test_labels_that_are_no_classes_are_refused(tmp_path):
 
 
 def test_missing_files_say_what_is_looked_for_and_where(tmp_path):
-    assert "'stsa.binary.train' and 'stsa.binary.dev'" in message(SHIPPED["sst2"], tmp_path)
+    assert "'stsa.binary.train', 'stsa.binary.dev', 'stsa.binary.test' (or 'sst2.jsonl' or" in message(
+        SHIPPED["sst2"], tmp_path
+    )
     assert f"looked in {tmp_path}/classification" in message(SHIPPED["sst2"], tmp_path)
     assert "point --data-dir or ICLBENCH_DATA at" in message(SHIPPED["trec"], None)
     assert "'test/virology_test.csv' of MMLU are needed" in message(SHIPPED["mmlu-virology"], tmp_path)

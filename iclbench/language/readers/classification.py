@@ -80,8 +80,9 @@ class Classification(Reader):
         if lacking:
             raise DataError(f"{lacking}; {files.ADVICE}")
         named = layouts[0].files if self.parameters.layout in PUBLIC else {}
-        what = " and ".join([*(f"'{file}'" for file in named.values())])
-        raise files.missing(f"{what}{' (or ' if what else ''}'{name}.jsonl'{')' if what else ''}", where)
+        what = ", ".join(f"'{file}'" for file in named.values())
+        plain = f"'{name}.jsonl' or '{name}.train.jsonl' and '{name}.test.jsonl'"
+        raise files.missing(f"{what} (or {plain})" if what else plain, where)
 
 
 def _own_labels(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
