@@ -72,13 +72,13 @@ def evaluate(
         raise UsageError("--csv FILE and --target COLUMN go together")
     if csv is not None and (shift or evaluator or extrapolate is not None):
         raise UsageError("--csv evaluates on your table as it is; drop --shift, --evaluator and --extrapolate")
+    way = _method(method, override or [])
     runs = chosen_runs(results, run)
     for name in baseline or []:
         load_baseline(name)  # a mistyped name fails before anything is computed
     if extrapolate is not None:
         _examples(extrapolate, 1)
     chosen = set_up_torch(device, threads)
-    way = _method(method, override or [])
     failed = 0
     evaluated: list[str] = []
     for each in runs:

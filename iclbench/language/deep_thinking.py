@@ -23,7 +23,6 @@ from torch import Tensor
 
 from iclbench.language.memory import Memory
 from iclbench.language.thinking_settings import DeepThinking as DeepThinking
-from iclbench.language.thinking_settings import slots_needed as slots_needed
 
 if TYPE_CHECKING:
     from iclbench.language.models import LanguageModel

@@ -110,9 +110,14 @@ def label(runs: Sequence[str], seeds: Sequence[int], task: str, preset: str) -> 
     'coqe-noise-5'
     >>> label(["mine-s1"], [1], "bursty", "small"), label(["left", "right"], [0, 1], "bursty", "small")
     ('mine', 'left')
+    >>> label(["linear-gpt2-wide-small-s0+deep-thinking"], [0], "linear", "small")
+    'gpt2-wide+deep-thinking'
     """
-    common = shared_words([run.removesuffix(f"-s{seed}") for run, seed in zip(runs, seeds, strict=True)])
-    return common.removeprefix(f"{task}-").removesuffix(f"-{preset}") or min(runs)
+    _, applied, method = runs[0].partition("+")
+    trained = [run.removesuffix(applied + method) for run in runs]
+    common = shared_words([run.removesuffix(f"-s{seed}") for run, seed in zip(trained, seeds, strict=True)])
+    stem = common.removeprefix(f"{task}-").removesuffix(f"-{preset}") or min(trained)
+    return stem + applied + method
 
 
 def trained_with(values: pd.DataFrame) -> pd.Series:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from iclbench.language.deep_thinking import DeepThinking, Thought, reader, slots_needed, think
+from iclbench.language.deep_thinking import DeepThinking, Thought, reader, think
 from iclbench.language.memory import Memory
 from iclbench.language.models import load
+from iclbench.language.thinking_settings import slots_needed
 from tests.language.tiny_models import LENGTH, MEMORY, enlarge, tiny
 
 LEARNED = ("gpt2", "opt", "gpt_neo")
