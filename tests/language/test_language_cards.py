@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from iclbench.cards import names
+from iclbench.cards import cards_folder, names
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.language.cards import (
     LanguageCard,
@@ -87,6 +87,7 @@ def test_what_appendix_c_leaves_out_is_asked_only_by_name():
     named = "dyck_languages multistep_arithmetic_two object_counting word_sorting reasoning_about_colored_objects"
     assert not asked & set(named.split())
     assert all(CARDS["bbh"].left_out[task] for task in named.split())
+    assert len(language_tasks([str(cards_folder("tasks/language") / "bbh.toml")])) == 20
     assert language_tasks(["bbh-word-sorting"])[0].left_out.startswith("omitted by name in appendix C")
 
 

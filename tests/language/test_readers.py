@@ -153,8 +153,10 @@ def test_public_files_are_found_in_the_data_folder_and_below(tmp_path, below):
 def test_latin_1_is_read_and_only_line_feeds_end_lines(tmp_path):
     (tmp_path / "rt-polarity.all").write_bytes(b"0 the clich\xe9s\x85pile up \r\n1 fine\n\n1 good\n0 bad\n")
     found = pool("mr", tmp_path)
-    texts = {e.x: e.y for part in (found.queries, found.demonstrations, found.development) for e in part}
+    texts = {e.x: e.y for e in every(found)}
     assert texts == {"the clichés…pile up": "negative", "fine": "positive", "good": "positive", "bad": "negative"}
+    sst(tmp_path, test="1 one\x85and\u2028one\n0 two\n")
+    assert [e.x for e in pool("sst2", tmp_path).development] == ["one\x85and\u2028one", "two"]
 
 
 def test_trec_goes_by_name_in_both_layouts(tmp_path):
