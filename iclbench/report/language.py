@@ -8,7 +8,7 @@ evaluation that was interrupted shows what is there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -55,9 +55,7 @@ class Language:
 
     def __post_init__(self) -> None:
         own = self.rows[self.rows["kind"] == "backbone"]
-        models = sorted(own["model"].unique())
-        methods = sorted({"", *own["method"]}, key=lambda name: (name != "", name))
-        object.__setattr__(self, "looks", looks(models, methods))
+        object.__setattr__(self, "looks", looks(zip(own["model"], own["method"], strict=True)))
 
     @cached_property
     def _ok(self) -> pd.DataFrame:
@@ -233,13 +231,19 @@ def _root(squares: pd.Series) -> float:
     return float(np.sqrt(squares.to_numpy(float).sum()) / len(squares))
 
 
-def looks(models: Sequence[str], methods: Sequence[str]) -> dict[str, Look]:
-    """A colour per model, a dash per method, plain in-context learning solid; more methods than dashes take further
-    colours, more models than colours other dashes."""
+def looks(contestants: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """Looks of models with methods: a colour per model, a dash per method, plain in-context learning solid. Where there
+    are more than colours or dashes, whatever is free, of the same colour first."""
     colours, dashes = (*STRONG, *MUTED), ((), *DASHES)
+    pairs = sorted(set(contestants), key=lambda pair: (pair[1] != "", pair[1], pair[0]))
+    models, methods = sorted({model for model, _ in pairs}), sorted({"", *(method for _, method in pairs)})
+    free = [Look(colour, dash, 2.2) for dash, colour in product(dashes, colours)]
     found = {MAJORITY: ZERO}
-    for (i, model), (j, method) in product(enumerate(models), enumerate(methods)):
-        place = i + len(models) * (j // len(dashes))
-        dash = dashes[(j + place // len(colours)) % len(dashes)]
-        found[f"{model}{method}"] = Look(colours[place % len(colours)], dash, 2.2)
+    for model, method in pairs:
+        colour = colours[models.index(model) % len(colours)]
+        want = Look(colour, dashes[methods.index(method) % len(dashes)], 2.2)
+        others = [look for look in free if look.colour == colour] + free
+        look = want if want in free or not others else others[0]
+        found[f"{model}{method}"] = look
+        free = [other for other in free if other != look]
     return found

@@ -136,7 +136,7 @@ def _by_task(
     asked = {family: tasks for family, tasks in asked.items() if tasks}
     long = [family for family, tasks in asked.items() if len(tasks) > AT_MOST]
     entries = with_means(rows, asked)
-    short = entries[~(entries["family"].isin(long) & entries["name"].eq(entries["task"]))]
+    short = entries[~entries["family"].isin(long) | entries["task"].isna()]
     shown = columns if MAJORITY not in set(rows["column"]) else {MAJORITY: MAJORITY, **columns}
 
     def table(own: pd.DataFrame, stem: str, heading: str, more: str, closed: bool) -> Table:

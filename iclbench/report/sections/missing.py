@@ -64,6 +64,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     # A baseline that only stands beside a probe (GD++ with a gamma of its own) is not meant to be evaluated, and
     # guessing is no contestant.
     asked = set(evaluated["contestant"]) - {"chance"}
+    # What a method makes of a backbone (gpt2+deep-thinking) is nobody's duty.
     contestants = sorted(
         n for n, kind in task.kinds.items() if kind == "backbone" or (kind == "baseline" and n in asked)
     )
@@ -77,7 +78,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         )
         for name in contestants
         for shift in shifts or ["none"]
-        if (name, shift) not in tried
+        if (name, shift) not in tried and "+" not in name
     ]
     rows = task.results.rows
     rows = rows[(rows["kind"] == "backbone") & (rows["preset"] == task.preset)]
@@ -85,6 +86,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     return found + [
         (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
         for name in sorted(set(rows["backbone"]) - set(here))
+        if "+" not in name
     ]
 
 
