@@ -144,11 +144,11 @@ def _sheet(
 ) -> Sheet:
     card, shared = prompts.task.card, prompts.shared is not None
     texts = [prompt(card, e.demonstrations, e.query.x, e.candidates if _choice(card) else (), times) for e in episodes]
-    tokens = questions(model, texts, shared)
+    tokens = questions(model.tokens, texts, shared)
     if _choice(card):
         return Sheet(tuple(numbers), tuple(texts), tuple(tokens))
     right = [prompt(card, (), e.query.x, [e.query.y]).answers[0] for e in episodes]
-    sizes = [answer_tokens(model, text, answer) for text, answer in zip(texts, right, strict=True)]
+    sizes = [answer_tokens(model.tokens, text, answer) for text, answer in zip(texts, right, strict=True)]
     one = tuple(count == 1 and follows for count, follows in sizes)
     longest = max(count for count, _ in sizes) + _SPARE
     return Sheet(tuple(numbers), tuple(texts), tuple(tokens), one, longest)

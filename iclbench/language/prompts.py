@@ -25,6 +25,8 @@ from iclbench.seeds import stream_seed
 # Raised whenever a change of the drawing gives other prompts for the same configuration.
 VERSION = 1
 SHIFTS = ("none", "shuffled-labels")
+# What a card says of how examples are written down and how an answer is judged.
+_WRITTEN_AND_JUDGED = ("template", "separator", "demonstrations", "answers", "match")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class LanguagePrompts:
         drawn_from = {
             "data": self.pool.fingerprint, "shots": self.shots, "episodes": len(self.queries), "demo": self.demo_seed,
             "order": self.order, "shift": self.shift, "seed": self.seed, "split": self.split, "version": VERSION,
-            "card": [self.task.card.template, self.task.card.separator, self.task.card.demonstrations],
+            "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
         }  # fmt: skip
         put = self.shift if self.split == "test" else self.split
         which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")

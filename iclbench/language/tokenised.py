@@ -6,20 +6,17 @@ demonstrations end and where the answer begins is read off the characters at whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
 
 from iclbench.errors import DataError
 from iclbench.language.text import Prompt
 from iclbench.language.tokenizing import Tokens
 
 
-class Tokenising(Protocol):
-    """What turns texts into tokens: a language model."""
-
-    def tokens(self, text: str) -> Tokens: ...
+# A text in tokens: `LanguageModel.tokens`.
+Tokenise = Callable[[str], Tokens]
 
 
 @dataclass(frozen=True)
@@ -70,48 +67,48 @@ class Question:
         return Question(self.demonstrations[:length], tuple(later))
 
 
-def questions(model: Tokenising, prompts: Sequence[Prompt], shared: bool) -> list[Question]:
+def questions(tokens: Tokenise, prompts: Sequence[Prompt], shared: bool) -> list[Question]:
     """The prompts in tokens.
 
     Args:
-        model: whose tokens.
+        tokens: of the model.
         prompts: with answers: their candidates are scored; without: the answer is free.
         shared: all have the same demonstrations; they are cut back to the tokens that are the same for all.
 
     Raises:
         DataError: a prompt has no token before the answer, which then cannot be asked for.
     """
-    found = [_question(model, prompt) for prompt in prompts]
+    found = [_question(tokens, prompt) for prompt in prompts]
     if shared and found:
         common = _common(q.demonstrations for q in found)
         found = [q._split(common) for q in found]
     return found
 
 
-def answer_tokens(model: Tokenising, prompt: Prompt, answer: str) -> tuple[int, bool]:
+def answer_tokens(tokens: Tokenise, prompt: Prompt, answer: str) -> tuple[int, bool]:
     """How many tokens this answer to the prompt has, and whether they follow the prompt's own tokens: a model that is
     given the prompt can then write them one by one."""
-    before, whole = model.tokens(prompt.text), model.tokens(prompt.text + answer)
+    before, whole = tokens(prompt.text), tokens(prompt.text + answer)
     start = _reach(whole, len(prompt.text))
     return len(whole.ids) - start, whole.ids[:start] == before.ids
 
 
-def _question(model: Tokenising, prompt: Prompt) -> Question:
-    whole = [model.tokens(prompt.text + answer) for answer in prompt.answers or ("",)]
-    starts = [_reach(tokens, len(prompt.text)) for tokens in whole]
+def _question(tokens: Tokenise, prompt: Prompt) -> Question:
+    whole = [tokens(prompt.text + answer) for answer in prompt.answers or ("",)]
+    starts = [_reach(each, len(prompt.text)) for each in whole]
     if min(starts) == 0:
         raise DataError(f"the prompt {prompt.text[-40:]!r} has no token before its answer; give a template that begins")
     # The last token before the answer is asked for the answer's first: it is never only read.
-    ends = (_reach(tokens, len(prompt.demonstrations)) for tokens in whole)
-    length = _common(tokens.ids[:end] for tokens, end in zip(whole, ends, strict=True))
+    ends = (_reach(each, len(prompt.demonstrations)) for each in whole)
+    length = _common(each.ids[:end] for each, end in zip(whole, ends, strict=True))
     length = min(length, min(starts) - 1)  # the last one is asked for the answer, never only read
     later = (Continuation(t.ids[length:], start - length) for t, start in zip(whole, starts, strict=True))
     return Question(whole[0].ids[:length], tuple(later))
 
 
-def _reach(tokens: Tokens, characters: int) -> int:
+def _reach(found: Tokens, characters: int) -> int:
     """How many tokens end within so many characters."""
-    return sum(1 for _ in takewhile(lambda end: end <= characters, tokens.ends))
+    return sum(1 for _ in takewhile(lambda end: end <= characters, found.ends))
 
 
 def _common(sequences: Iterable[tuple[int, ...]]) -> int:

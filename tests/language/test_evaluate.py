@@ -1,0 +1,363 @@
+"""Evaluation of a language model whose answers are known, and of tiny ones: rows, controls, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+
+from iclbench import tables
+from iclbench.errors import DataError, UsageError
+from iclbench.language.cards import LanguageTask, language_tasks
+from iclbench.language.evaluate import Cell, evaluate
+from iclbench.language.methods import method
+from iclbench.language.models import LanguageModel, load
+from iclbench.language.prompts import LanguagePrompts
+from tests.language.scripted import Scripted, right
+from tests.language.tiny_models import tiny
+
+REVIEWS = [
+    (f"a {word} film number {i}", label) for i in range(20) for word, label in [("fine", "good"), ("dull", "bad")]
+]
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> LanguageTask:
+    """A choice between two classes, of which the first is asked twice as often."""
+    path = tmp_path / "reviews.jsonl"
+    kept = [pair for i, pair in enumerate(REVIEWS) if i % 4 != 3]
+    path.write_text("\n".join(json.dumps({"text": x, "label": y}) for x, y in kept))
+    task = language_tasks([str(path)])[0]
+    return replace(task, card=task.card.model_copy(update={"shots": 4}))
+
+
+@pytest.fixture
+def letters() -> LanguageTask:
+    return language_tasks(["to-upper"])[0]
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory: pytest.TempPathFactory):
+    """Tiny models with a token for every letter, each made once."""
+
+    def made(kind: str) -> LanguageModel:
+        longer = {"n_positions": 400} if kind == "gpt2" else {"max_position_embeddings": 400}
+        folder = tmp_path_factory.mktemp("models") / "model"
+        return load(str(tiny(kind, folder, "chars", **({} if kind == "mamba" else longer))))
+
+    return cache(made)
+
+
+def prompts(task: LanguageTask, shots: int = 4, episodes: int = 8, **changes: object) -> LanguagePrompts:
+    return LanguagePrompts(task, shots, episodes, **changes)  # type: ignore[arg-type]
+
+
+def run(results: Path, model: object, tasks: list[LanguageTask], name: str = "icl", *, settings: dict | None = None,
+        **options: object) -> list[Cell]:  # fmt: skip
+    return list(evaluate(results, model, tasks, method(name, settings or {}), **{"episodes": 8} | options))  # type: ignore[arg-type]
+
+
+def values(results: Path, query: str = "") -> pd.DataFrame:
+    found = tables.read_all("values", results).query("kind != 'published'")
+    return found.query(query) if query else found
+
+
+def one(frame: pd.DataFrame, column: str = "value") -> float:
+    assert len(frame) == 1, frame
+    return frame[column].iloc[0]
+
+
+CELL = "axis == 'demo_seed' and metric == 'accuracy'"
+
+
+@pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
+@pytest.mark.parametrize("forgets", ["", "it is scripted to"])
+def test_a_model_that_copies_the_answer_is_always_right(
+    name: str, forgets: str, reviews, letters, tmp_path: Path
+) -> None:
+    if forgets and name == "deep-thinking":
+        return
+    model = right([prompts(reviews), prompts(letters)], forgets=forgets)
+    cells = run(tmp_path, model, [reviews, letters], name, controls=False)
+    assert not [cell for cell in cells if cell.reason]
+    own = values(tmp_path, "kind == 'backbone'")
+    for name in ("accuracy", "accuracy_per_token", "accuracy_per_byte", "balanced_accuracy", "accuracy_first_token"):
+        assert (own.loc[own["metric"] == name, "value"] == 1).all()
+    assert (own.query("metric == 'log_likelihood'")["value"] > -0.01).all()
+
+
+def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> None:
+    run(tmp_path, right([prompts(reviews)]), [reviews], "deep-thinking", demo_seeds=[0, 1], orders=[0, 2])
+    found = values(tmp_path, "metric == 'accuracy' and axis in ['demo_seed', 'order']")
+    asked = found.groupby(["contestant", "shift", "n_context", "axis"])["axis_value"].agg(list).to_dict()
+    seeds = {name: {("none", 4, "demo_seed"): [0, 1]} for name in ("scripted+repeat-2", "majority")}
+    for name in ("scripted", "scripted+deep-thinking"):
+        seeds[name] = {
+            ("none", 4, "demo_seed"): [0, 1],
+            ("shuffled-labels", 4, "demo_seed"): [0, 1],
+            ("none", 4, "order"): [2, 2],
+        }
+    for name in ("scripted", "majority"):
+        seeds[name][("none", 0, "demo_seed")] = [0]
+    assert asked == {(name, *at): where for name, own in seeds.items() for at, where in own.items()}
+    answers = tables.read_all("answers", tmp_path)
+    questions = answers.groupby(["run", "prompt_set"])["target"].agg(" ".join)
+    assert len(questions) == 18 and len(set(questions)) == 1
+    assert set(found["preset"]) == {"language"} and set(found["evaluator"]) == {"choice"}
+
+
+def test_nothing_is_computed_twice_and_a_changed_card_is_another_prompt_set(reviews, tmp_path: Path) -> None:
+    model = right([prompts(reviews)])
+    first = run(tmp_path, model, [reviews])
+    read = model.tokens_read
+    again = run(tmp_path, model, [reviews])
+    assert model.tokens_read == read
+    assert not any(cell.cached for cell in first) and all(cell.cached for cell in again)
+    free = replace(reviews, card=reviews.card.model_copy(update={"answers": "greedy"}))
+    assert not run(tmp_path, model, [free], controls=False)[0].cached
+
+
+def test_summaries_are_of_the_last_evaluation(reviews, tmp_path: Path) -> None:
+    model = right([prompts(reviews)])
+    for episodes in (4, 8):
+        run(tmp_path, model, [reviews], episodes=episodes, controls=False)
+    assert one(values(tmp_path, "axis.isna() and metric == 'accuracy'"), "n_episodes") == 8
+
+
+def test_a_failed_cell_is_a_row_and_the_others_go_on(reviews, letters, tmp_path: Path) -> None:
+    model = right([prompts(reviews), prompts(letters)])
+    del model.known[next(iter(model.known))]
+    broken = replace(reviews, card=reviews.card.model_copy(update={"shots": 1000}))
+    cells = run(tmp_path, model, [broken, letters], controls=False)
+    assert [bool(cell.reason) for cell in cells] == [True, False]
+    assert "smaller --shots" in cells[0].reason
+    failed = values(tmp_path, "status == 'failed'")
+    assert one(failed, "reason") == cells[0].reason and one(failed, "metric") == "accuracy"
+    assert one(failed, "n_context") == 1000
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [({"passes": "dev", "eta": 1.0}, "development episodes"),
+     ({"setting": "released", "momentum": 0.0, "eta": 1.0}, "best T on the evaluation data")],
+)  # fmt: skip
+def test_the_number_of_passes_is_chosen_where_it_is_said(settings: dict, where: str, reviews, tmp_path: Path) -> None:
+    development = prompts(reviews, split="development", episodes=400)
+    model = right([prompts(reviews), development], only_after=3)
+    run(tmp_path, model, [reviews], "deep-thinking", settings={"max_passes": 4, **settings}, controls=False)
+    final = values(tmp_path, CELL)
+    assert one(final) == 1.0
+    assert one(final, "reason").startswith("T = 3 of 1..4") and where in one(final, "reason")
+    wrong_way = {1.0, 2.0, 4.0}
+    for evaluator in ("choice", "development") if "dev" in settings.values() else ("choice",):
+        trace = values(tmp_path, f"axis == 'passes' and metric == 'accuracy' and evaluator == '{evaluator}'")
+        by_pass = trace.dropna(subset="prompt_set").set_index("axis_value")["value"]
+        assert by_pass[3.0] == 1.0 and (by_pass[list(wrong_way)] < 1.0).all()
+
+
+def test_the_number_of_passes_is_not_chosen_on_what_is_asked(reviews, tmp_path: Path) -> None:
+    """Three passes answer all that is asked and one pass nothing of it, and development says one."""
+    model = right([prompts(reviews, split="development", episodes=400)], only_after=1)
+    run(
+        tmp_path,
+        model,
+        [reviews],
+        "deep-thinking",
+        settings={"passes": "dev", "eta": 1.0, "max_passes": 3},
+        controls=False,
+    )
+    assert one(values(tmp_path, CELL), "reason").startswith("T = 1 of 1..3")
+
+
+def test_the_trace_of_five_passes_contains_that_of_three(reviews, letters, model_of, tmp_path: Path) -> None:
+    model = model_of("gpt2")
+    for passes in (3, 5):
+        settings = {"passes": passes, "eta": 0.3}
+        run(tmp_path / str(passes), model, [reviews, letters], "deep-thinking", settings=settings, controls=False)
+    key = ["task", "axis_value", "metric"]
+    three, five = (
+        values(tmp_path / p, "axis == 'passes' and not prompt_set.isna()").set_index(key)["value"] for p in "35"
+    )
+    common = five.loc[three.index]
+    assert len(three) == 2 * (3 * 2 + 2) and len(five) == 2 * (5 * 2 + 4)
+    np.testing.assert_allclose(three.to_numpy(float), common.to_numpy(float), rtol=1e-6)
+    for task in ("reviews", "to-upper"):
+        moved = five[task].xs("kl_to_icl", level="metric")
+        assert moved[1.0] < 1e-6 and moved[5.0] > moved[3.0] > moved[2.0] > 0
+        assert five[task, 2.0, "memory_change"] > 0
+    final = values(tmp_path / "3", CELL).set_index("task")["value"]
+    assert final.to_dict() == {task: three[task, 3.0, "accuracy"] for task in ("reviews", "to-upper")}
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_one_pass_answers_as_plain_icl(trace: bool, reviews, letters, model_of, tmp_path: Path) -> None:
+    model = model_of("llama")
+    for name, settings in {"deep-thinking": {"passes": 4, "eta": 0.5, "trace": trace}, "icl": {}}.items():
+        run(tmp_path, model, [reviews, letters], name, settings=settings, controls=False)
+    found = values(tmp_path, "metric == 'accuracy' and not prompt_set.isna()")
+    traced = found.query("axis == 'passes'")
+    assert sorted(set(traced["axis_value"])) == ([1, 2, 3, 4] if trace else [1, 4])
+    first = traced.query("axis_value == 1").set_index("task")["value"]
+    plain = found.query("contestant == 'model'").set_index("task")["value"]
+    assert first.to_dict() == plain.to_dict()
+
+
+def test_rows_do_not_depend_on_the_batch_size(reviews, letters, model_of, tmp_path: Path) -> None:
+    model = model_of("llama")
+    for batch in (1, 3, 64):
+        options = {"settings": {"passes": 2}, "batch": batch, "controls": False}
+        run(tmp_path / str(batch), model, [reviews, letters], "deep-thinking", **options)
+    one_by_one, three, all_ = (values(tmp_path / b).drop(columns=["reason"]) for b in ("1", "3", "64"))
+    for other in (three, all_):
+        pd.testing.assert_frame_equal(one_by_one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_out_of_memory_halves_the_batch_and_changes_nothing(reviews, letters, tmp_path: Path) -> None:
+    sets = [prompts(reviews), prompts(letters)]
+    for rows in (3, 64):
+        model = right(sets, rows_at_most=rows)
+        cells = run(tmp_path / str(rows), model, [reviews, letters], "deep-thinking", controls=False)
+        assert not [cell.reason for cell in cells if cell.reason]
+    pd.testing.assert_frame_equal(values(tmp_path / "3"), values(tmp_path / "64"))
+    with_none = run(tmp_path / "0", right(sets, rows_at_most=0), [reviews], controls=False)
+    assert with_none[0].reason == "OutOfMemoryError: scripted"
+
+
+# Four reviews have some 170 letters, a query some 40 more.
+def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_computed(reviews, tmp_path: Path) -> None:
+    model = right([prompts(reviews)], longest=150)
+    plain, thinking = (run(tmp_path / n, model, [reviews], n, controls=False)[0] for n in ("icl", "deep-thinking"))
+    assert model.tokens_read == 0
+    for cell in (plain, thinking):
+        assert cell.reason and "150" in cell.reason and "--overlength skip or drop" in cell.reason
+    assert "twice" in thinking.reason and "of the query with its answer" in plain.reason
+
+
+def test_prompts_that_do_not_fit_are_skipped_and_counted_out(reviews, tmp_path: Path) -> None:
+    sizes = sorted({len(e.query.x) for e in prompts(reviews, episodes=30).drawn})
+    assert len(sizes) > 1
+    model = right([prompts(reviews, episodes=30)])
+    whole = run(tmp_path / "whole", model, [reviews], episodes=30, controls=False)[0]
+    answers = tables.read_all("answers", tmp_path / "whole")
+    first = answers["prompt"].iloc[0]
+    demonstrations = len(first) - len(prompts(reviews, episodes=30).drawn[0].query.x)
+    model.longest = demonstrations + sizes[-1] + len("bad") + 1
+    del whole
+    run(tmp_path, model, [reviews], episodes=30, controls=False, overlength="skip")
+    row = values(tmp_path, CELL)
+    asked = tables.read_all("answers", tmp_path / "tables")
+    assert 0 < one(row, "n_episodes") == len(asked) < 30
+    assert "skipped" in one(row, "reason") and one(row) == 1.0
+
+
+@pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
+@pytest.mark.parametrize("task", ["reviews", "letters"])
+def test_demonstrations_are_dropped_from_the_front_until_the_prompt_fits(
+    name: str, task: str, tmp_path: Path, request
+) -> None:
+    asked = request.getfixturevalue(task)
+    own = prompts(asked)
+    model = right([own], longest={"reviews": 190, "letters": 42}[task])
+    cells = run(tmp_path, model, [asked], name, shots=[4], controls=False, overlength="drop")
+    assert cells[0].reason is None and "demonstrations dropped" in cells[0].note
+    row = values(tmp_path, CELL)
+    assert one(row) == 1.0 and one(row, "n_context") == 4 and one(row, "n_episodes") == 8
+    text = tables.read_all("answers", tmp_path)["prompt"].iloc[0]
+    kept = own.drawn[0].demonstrations[1:]
+    assert (
+        own.drawn[0].demonstrations[0].x not in text.replace("example", "")[: -len(own.drawn[0].query.x) - 20]
+        or not kept
+    )
+    assert kept[-1].x in text
+    assert len(text) + 1 <= model.longest
+    assert run(tmp_path, replace_longest(model, 10), [asked], name, controls=False, overlength="drop")[0].reason
+
+
+def replace_longest(model: Scripted, longest: int) -> Scripted:
+    model.longest, model.identity = longest, str(longest)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "line"),
+    [({"forgets": "it was scripted so"}, {"name": "deep-thinking"}, "cannot do Deep-Thinking: it was scripted so"),
+     ({}, {"name": "deep-thinking", "shots": [2, 0]}, "needs demonstrations; give --shots from 1 on"),
+     ({}, {"name": "repeat", "shots": [0]}, "needs demonstrations; give --shots from 1 on"),
+     ({"called": "majority"}, {}, "choose another with --name"),
+     ({"called": "../up"}, {}, "cannot be a run name")],
+)  # fmt: skip
+def test_what_cannot_be_done_is_one_line_before_anything_is_computed(
+    changes, options, line, reviews, tmp_path: Path
+) -> None:
+    model = right([prompts(reviews)], **{k: v for k, v in changes.items() if k == "forgets"})
+    model.name = changes.get("called", model.name)
+    with pytest.raises(UsageError, match=line) as raised:
+        run(tmp_path, model, [reviews], **options)
+    assert "\n" not in str(raised.value) and model.tokens_read == 0
+    assert not tmp_path.joinpath("tables").exists()
+
+
+def test_missing_data_are_told_before_another_task_is_asked(letters, tmp_path: Path) -> None:
+    model = right([prompts(letters)])
+    with pytest.raises(DataError):
+        run(tmp_path, model, [letters, *language_tasks(["trec"])], data_dir=tmp_path / "nothing")
+    assert model.tokens_read == 0
+
+
+def test_mamba_does_not_think_deeply_and_says_why(reviews, model_of, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'model' cannot do Deep-Thinking: mamba"):
+        run(tmp_path, model_of("mamba"), [reviews], "deep-thinking")
+
+
+def test_the_most_frequent_answer_is_told_and_its_balanced_accuracy_is_that_of_one_class(
+    reviews, tmp_path: Path
+) -> None:
+    own = prompts(reviews, episodes=30)
+    run(tmp_path, right([own]), [reviews], episodes=30)
+    targets = [e.query.y for e in own.drawn]
+    most = max(set(targets), key=targets.count)
+    found = values(tmp_path, "contestant == 'majority' and axis == 'demo_seed' and n_context == 4").set_index("metric")
+    assert found.loc["accuracy", "value"] == targets.count(most) / len(targets)
+    assert found.loc["balanced_accuracy", "value"] == balanced_accuracy_score(targets, [most] * len(targets)) == 0.5
+    assert f"always '{most}', the right answer to {targets.count(most)} of" in found.loc["accuracy", "reason"]
+
+
+def test_greedy_accuracies_of_words_of_several_tokens(tmp_path: Path) -> None:
+    """Of a whole answer, and of its first token where the answer is no longer."""
+    task = language_tasks(["country-capital"])[0]
+    own = prompts(task, shots=5)
+    model = right([own])
+    wrong = own.drawn[0]
+    for end in list(model.known):
+        if wrong.query.x in end:
+            model.known[end] = "x\n"
+    run(tmp_path, model, [task], controls=False)
+    row = values(tmp_path, "axis == 'demo_seed'").set_index("metric")
+    assert row.loc["accuracy", "value"] < 1.0
+    assert "accuracy_first_token" not in row.index  # no capital is one letter
+    said = tables.read_all("answers", tmp_path).set_index("episode")
+    assert said.loc[0, "predicted"] == "x" and not said.loc[0, "correct"]
+
+
+def test_published_rows_stand_in_a_file_of_their_own(letters, tmp_path: Path) -> None:
+    run(tmp_path, right([prompts(letters)]), [letters], controls=False)
+    rows = tables.read("values", tmp_path / "tables" / "published" / "simple.values.parquet")
+    mamba = rows.query("contestant == 'Mamba-2.8B' and n_context == 5")
+    assert set(rows["kind"]) == {"published"} and set(rows["preset"]) == {"language"}
+    assert mamba.empty or one(mamba) == 0.85
+
+
+def test_evaluation_is_deterministic(reviews, model_of, tmp_path: Path) -> None:
+    model = model_of("gpt2")
+    for folder in "ab":
+        run(tmp_path / folder, model, [reviews], "deep-thinking", controls=False)
+    files = [sorted(p.relative_to(tmp_path / f) for p in (tmp_path / f).rglob("*values.parquet")) for f in "ab"]
+    assert files[0] == files[1] and files[0]
+    for file in files[0]:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()

@@ -1,0 +1,143 @@
+"""Means over demonstration seeds and paired gains against SciPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from iclbench import tables
+from iclbench.evaluation import cells
+from iclbench.language.answers import Answers
+from iclbench.language.cards import language_tasks
+from iclbench.language.cell import shared_columns, value_rows
+from iclbench.language.contestants import Contestant
+from iclbench.language.prompts import LanguagePrompts
+from iclbench.language.sitting import Outcome, Pass
+from iclbench.language.summary import write_summary
+
+EPISODES = 12
+PLAIN, OTHER = (Contestant(name, "backbone", name, "v") for name in ("model", "model+deep-thinking"))
+
+
+@pytest.fixture(scope="module")
+def task():
+    return language_tasks(["to-upper"])[0]
+
+
+def sets(task, seeds: int) -> list[LanguagePrompts]:
+    return [LanguagePrompts(task, 5, EPISODES, demo_seed=seed) for seed in range(seeds)]
+
+
+def keep(
+    results: Path, contestant: Contestant, prompts: LanguagePrompts, correct: np.ndarray, traced: bool = False
+) -> None:
+    """A finished cell with these answers."""
+    answers = Answers({"accuracy": correct}, ["x"] * EPISODES, [None] * EPISODES)
+    trace = {
+        t: Pass(answers, np.full(EPISODES, t - 1.0), np.full(EPISODES, np.nan if t == 1 else 0.1 * t)) for t in (1, 2)
+    }
+    outcome = Outcome(answers, f"found in {prompts.demo_seed % 2}", trace if traced else {}, trace if traced else {})
+
+    def work() -> cells.Tables:
+        errors = cells.error_rows(contestant, prompts, {"accuracy": correct[:, None]}, n_context=np.asarray([5]))
+        return {"errors": errors, "values": value_rows(contestant, prompts, outcome)}
+
+    assert cells.compute_cell(results, contestant, prompts, shared_columns(contestant, prompts), work) is None
+
+
+def summary(results: Path, run: str) -> pd.DataFrame:
+    (path,) = (results / "tables").glob(f"*/summary/{run}.values.parquet")
+    return tables.read("values", path)
+
+
+def drawn(seeds: int, p: float, seed: int) -> np.ndarray:
+    return (np.random.default_rng(seed).random((seeds, EPISODES)) < p).astype(float)
+
+
+def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None:
+    correct = drawn(4, 0.6, 0)
+    for prompts, own in zip(sets(task, 4), correct, strict=True):
+        keep(tmp_path, PLAIN, prompts, own)
+    write_summary(tmp_path, PLAIN, sets(task, 4))
+    found = summary(tmp_path, "model").set_index("metric")
+    means = correct.mean(1)
+    interval = stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    row = found.loc["accuracy"]
+    np.testing.assert_allclose([row["value"], row["low"], row["high"]], [means.mean(), *interval], rtol=1e-12)
+    assert found.loc["accuracy_sd", "value"] == pytest.approx(means.std(ddof=1))
+    assert row["n_episodes"] == 4 * EPISODES and row["reason"] == "found in 0; found in 1"
+    assert found["prompt_set"].isna().all() and found["axis"].isna().all() and "balanced_accuracy" in found.index
+
+
+def test_the_gain_is_paired_and_its_interval_is_of_the_differences(task, tmp_path: Path) -> None:
+    plain, other = drawn(5, 0.4, 1), drawn(5, 0.7, 2)
+    for prompts, a, b in zip(sets(task, 5), plain, other, strict=True):
+        keep(tmp_path, PLAIN, prompts, a)
+        keep(tmp_path, OTHER, prompts, b)
+    write_summary(tmp_path, OTHER, sets(task, 5), PLAIN)
+    gain = summary(tmp_path, OTHER.run).set_index("metric").loc["accuracy_gain"]
+    expected = stats.ttest_rel(other.mean(1), plain.mean(1)).confidence_interval(0.95)
+    np.testing.assert_allclose([gain["low"], gain["high"]], expected, rtol=1e-12)
+    assert gain["value"] == pytest.approx((other - plain).mean()) and gain["contestant"] == OTHER.name
+
+
+def test_one_seed_keeps_its_own_interval_and_its_gain_is_over_questions(task, tmp_path: Path) -> None:
+    plain, other = drawn(1, 0.4, 1)[0], drawn(1, 0.7, 2)[0]
+    (prompts,) = sets(task, 1)
+    keep(tmp_path, PLAIN, prompts, plain)
+    keep(tmp_path, OTHER, prompts, other)
+    write_summary(tmp_path, OTHER, [prompts], PLAIN)
+    found = summary(tmp_path, OTHER.run).set_index("metric")
+    own = stats.binomtest(int(other.sum()), EPISODES).proportion_ci(0.95, method="wilson")
+    assert (found.loc["accuracy", "low"], found.loc["accuracy", "high"]) == pytest.approx((own.low, own.high))
+    assert "accuracy_sd" not in found.index
+    gain = found.loc["accuracy_gain"]
+    boot = stats.bootstrap(((other - plain),), np.mean, method="percentile", rng=0).confidence_interval
+    assert gain["value"] == pytest.approx((other - plain).mean())
+    assert (gain["low"], gain["high"]) == pytest.approx((boot.low, boot.high), abs=0.09)
+
+
+def test_episodes_that_one_of_the_two_was_not_asked_are_no_pair(task, tmp_path: Path) -> None:
+    plain, other = drawn(1, 0.4, 1)[0], drawn(1, 0.7, 2)[0]
+    other[:4] = np.nan
+    (prompts,) = sets(task, 1)
+    keep(tmp_path, PLAIN, prompts, plain)
+    keep(tmp_path, OTHER, prompts, other)
+    write_summary(tmp_path, OTHER, [prompts], PLAIN)
+    gain = summary(tmp_path, OTHER.run).set_index("metric").loc["accuracy_gain"]
+    assert gain["n_episodes"] == 8 and gain["value"] == pytest.approx((other - plain)[4:].mean())
+
+
+def test_every_pass_has_its_mean_on_test_and_on_development(task, tmp_path: Path) -> None:
+    for prompts, own in zip(sets(task, 3), drawn(3, 0.5, 3), strict=True):
+        keep(tmp_path, OTHER, prompts, own, traced=True)
+    write_summary(tmp_path, OTHER, sets(task, 3))
+    rows = summary(tmp_path, OTHER.run).query("axis == 'passes'")
+    assert rows.groupby(["evaluator", "metric"])["axis_value"].agg(list).to_dict() == {
+        (evaluator, metric): passes
+        for evaluator in ("development", "greedy")
+        for metric, passes in {"accuracy": [1, 2], "kl_to_icl": [1, 2], "memory_change": [2]}.items()
+    }
+    assert rows.query("metric == 'kl_to_icl' and axis_value == 2")["value"].tolist() == [1.0, 1.0]
+
+
+def test_failed_seeds_do_not_count_and_without_any_there_is_no_summary(task, tmp_path: Path) -> None:
+    first, second = sets(task, 2)
+    correct = drawn(1, 0.5, 4)[0]
+    keep(tmp_path, PLAIN, first, correct)
+    keep(tmp_path, PLAIN, second, correct)
+    write_summary(tmp_path, PLAIN, [first, second])
+
+    def fail() -> cells.Tables:
+        raise ValueError("no")
+
+    cells.compute_cell(tmp_path, PLAIN, second, shared_columns(PLAIN, second), fail)
+    write_summary(tmp_path, PLAIN, [first, second])
+    assert summary(tmp_path, "model").set_index("metric").loc["accuracy", "n_episodes"] == EPISODES
+    cells.compute_cell(tmp_path, PLAIN, first, shared_columns(PLAIN, first), fail)
+    write_summary(tmp_path, PLAIN, [first, second])
+    assert not list((tmp_path / "tables").glob("*/summary/*"))
