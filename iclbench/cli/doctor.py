@@ -15,6 +15,8 @@ from iclbench.cli.options import RESULTS, DataDir, Json, Results
 _LIBRARIES = (
     "torch",
     "transformers",
+    "tokenizers",
+    "huggingface-hub",
     "scikit-learn",
     "xgboost",
     "pandas",
@@ -41,7 +43,7 @@ def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-de
 
     from iclbench import __version__
     from iclbench.cards import names
-    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
+    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
 
     found: dict[str, Any] = {
         "iclbench": __version__,
@@ -57,14 +59,24 @@ def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-de
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
     found["cuda"] = ", ".join(devices) or "none"
-    found["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines"
-    for registry in (FAMILIES, BACKBONES, ESTIMATORS):
+    found["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines, {len(names('grids'))} grids"
+    found["language cards"] = f"{len(names('tasks/language'))} cards, {len(names('tasks/language/suites'))} suites"
+    found["hub of models"] = _hub()
+    for registry in (FAMILIES, BACKBONES, ESTIMATORS, READERS):
         loaded = registry.available()
         missing = sorted(set(registry.entries) - set(loaded))
         found[f"{registry.kind} classes"] = f"{len(loaded)} load" + (f"; not: {', '.join(missing)}" if missing else "")
     found["results folder"] = f"{results} ({_writable(results)})"
     found["data folder"] = f"{data_dir} ({'there' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"
     return found
+
+
+def _hub() -> str:
+    """Where models from the hub are kept, and whether others are fetched."""
+    from huggingface_hub import constants
+
+    offline = "offline: only these are used" if constants.HF_HUB_OFFLINE else "others are fetched"
+    return f"{constants.HF_HUB_CACHE} ({offline})"
 
 
 def _writable(folder) -> str:  # type: ignore[no-untyped-def]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from iclbench.cli.lm_demo import demo_model
 from iclbench.cli.lm_eval import evaluate
 from iclbench.cli.lm_tasks import tasks
 
 lm = typer.Typer(help="Pretrained language models: in-context tasks and Deep-Thinking.", no_args_is_help=True)
 lm.command("eval")(evaluate)
 lm.command("tasks")(tasks)
+lm.command("demo-model")(demo_model)

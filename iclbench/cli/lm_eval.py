@@ -72,6 +72,7 @@ def evaluate(
     from iclbench.errors import UnknownNameError, UsageError
     from iclbench.language import loading
     from iclbench.language.cards import language_tasks
+    from iclbench.language.methods import method as method_of
     from iclbench.language.ranges import parse
 
     for option, value, known in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
@@ -79,7 +80,7 @@ def evaluate(
             raise UnknownNameError(option, value, known)
     if len(model) > 1 and (name or revision):
         raise UsageError("--name and --revision are of one model; give a single --model")
-    settings = parse_overrides(override or [], ("method",)).get("method", {})
+    how = method_of(method, parse_overrides(override or [], ("method",)).get("method"))
     asked = {
         "shots": None if shots is None else parse(shots, "--shots"), "episodes": episodes, "seed": seed,
         "demo_seeds": parse(demo_seeds, "--demo-seeds"), "orders": parse(orders, "--orders"), "data_dir": data_dir,
@@ -94,10 +95,8 @@ def evaluate(
 
     from iclbench.cli.lm_tables import print_language
     from iclbench.cli.terminal import say
-    from iclbench.language.methods import method as method_of
     from iclbench.language.models import load
 
-    how = method_of(method, settings)
     cells: list[Cell] = []
     for each in model:
         try:
@@ -106,6 +105,9 @@ def evaluate(
                 offline=offline, called=name,
             )  # fmt: skip
             failed += evaluate_model(results, loaded, there, how, cells, asked)
+        except KeyboardInterrupt:
+            say("interrupted; what is finished is kept, and the same command goes on from there")
+            raise
         except UsageError as error:
             if len(model) == 1:
                 raise
@@ -165,26 +167,41 @@ def evaluate_model(
     from iclbench.language.evaluate import evaluate as run_evaluation
 
     failed, before = 0, len(cells)
-    refused: list[tuple[str, UsageError]] = []
     with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
+        refused: list[tuple[str, UsageError]] = []
         for number, task in enumerate(tasks):
+            first = len(cells)
             try:
                 for cell in run_evaluation(results, model, [task], method, **asked):
                     cells.append(cell)
                     update(number, f"{cell.prompts.id}: {cell.contestant}{' (kept)' if cell.cached else ''}")
-                    failed += bool(cell.reason)
-                    if cell.reason:
-                        say(escape(f"failed: {cell.contestant} on {cell.prompts.id}: {cell.reason}"))
-                    elif cell.note:
-                        say(escape(f"{cell.contestant} on {cell.prompts.id}: {cell.note}"))
             except UsageError as error:
                 refused.append((task.name, error))
-            update(number + 1, task.name)
+            else:
+                update(number + 1, task.name)
+            for line in remarks(task.name, cells[first:]):
+                say(escape(line))
+            failed += sum(bool(cell.reason) for cell in cells[first:])
     if refused and len(cells) == before:
         raise refused[0][1]
     for name, problem in refused:
         say(escape(f"skipped {name}: {problem}"))
     return failed + len(refused)
+
+
+def remarks(task: str, cells: Sequence[Cell]) -> list[str]:
+    """What is to be said of the cells of one task: a line for every contestant with cells that failed, one for every
+    way of finding answers that is not plain."""
+    broken: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.reason:
+            broken.setdefault(cell.contestant, []).append(cell.reason)
+    lines = [
+        f"failed: {contestant} on {task}, {len(reasons)} of its prompt sets: {reasons[0]}"
+        for contestant, reasons in broken.items()
+    ]
+    notes = dict.fromkeys(f"{cell.contestant} on {task}: {cell.note}" for cell in cells if cell.note)
+    return [*lines, *notes]
 
 
 def and_others(names: Sequence[str]) -> str:

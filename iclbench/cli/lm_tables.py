@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pandas as pd
 import typer
 
 from iclbench import tables
+from iclbench.cli.lm_overview import models_of, of_model, overview_board
 from iclbench.cli.summary import named
 
 if TYPE_CHECKING:
@@ -23,17 +25,24 @@ _COLUMNS = 8
 
 def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> None:
     """Print what an evaluation found, or all its rows as JSON: of every cell, and means over demonstration seeds."""
-    from iclbench.language.summary import summary_path
-
+    own = [results / "tables" / cell.prompts.id / f"{cell.contestant}.values.parquet" for cell in cells]
+    means = _read(_summaries(results, cells))
     if json:
-        own = {results / "tables" / cell.prompts.id / f"{cell.contestant}.values.parquet": None for cell in cells}
-        paths = own | {summary_path(results, cell.contestant, cell.prompts): None for cell in cells}
-        rows = _read(list(paths))
-        typer.echo(rows.to_json(orient="records", indent=2))
+        typer.echo(pd.concat([_read(own), means]).to_json(orient="records", indent=2))
         return
-    found = _read(list({summary_path(results, cell.contestant, cell.prompts): None for cell in cells}))
-    sets = len({(cell.prompts.demo_seed, cell.prompts.order) for cell in cells if cell.prompts.shots})
-    print_summaries(found, sets)
+    orders = {cell.prompts.order for cell in cells}
+    sets = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})
+    print_summaries(means, sets, _read(own) if len(orders) > 1 else None)
+
+
+def _summaries(results: Path, cells: Sequence[Cell]) -> list[Path]:
+    """The files with the means over these cells' demonstration seeds."""
+    found: dict[Path, None] = {}
+    for cell in cells:
+        asked = cell.prompts
+        stem = f"{asked.task.name}-{asked.preset}-{asked.shots}shot-{asked.shift}-{'[0-9a-f]' * 8}"
+        found |= dict.fromkeys((results / "tables").glob(f"{stem}/summary/{escape(cell.contestant)}.values.parquet"))
+    return list(found)
 
 
 def _read(paths: Sequence[Path]) -> pd.DataFrame:
@@ -41,8 +50,8 @@ def _read(paths: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else tables.frame("values", [])
 
 
-def print_summaries(values: pd.DataFrame, sets: int) -> None:
-    """Print the tables of means over `sets` sets of demonstrations."""
+def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | None = None) -> None:
+    """Print the tables of means over `sets` sets of demonstrations; `by_order`: the rows of cells of several orders."""
     from iclbench.cli.terminal import out, table
 
     ok = values[values["status"].eq("ok") & values["prompt_set"].isna()]
@@ -55,9 +64,12 @@ def print_summaries(values: pd.DataFrame, sets: int) -> None:
             for shots, of_shots in rows.groupby("n_context", sort=True):
                 columns, lines = passes_board(of_shots)
                 table(f"{contestant}, {shots} shots, after so many passes", columns, lines, range(1, len(columns)))
+        if by_order is not None:
+            columns, lines = orders_board(by_order[by_order["task"].eq(task)])
+            table("the same demonstrations in other orders", columns, lines, range(1, len(columns)))
         out.print()
     if len(tasks) > 1:
-        for model in _models(ok):
+        for model in models_of(ok):
             columns, lines = overview_board(ok, model)
             table(f"{model}: accuracy", columns, lines, range(1, len(columns)))
             out.print()
@@ -85,42 +97,18 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     shuffled = _by_key(plain[plain["shift"].eq("shuffled-labels") & plain["metric"].eq("accuracy")])
     further = {"first token": "accuracy_first_token", "balanced": "balanced_accuracy"}
     further = {title: metric for title, metric in further.items() if metric in at}
+    always = [key for key, row in at["accuracy"].items() if row["kind"] == "baseline"]
+    models = [key for name in models_of(asked) for key in sorted(at["accuracy"]) if of_model(key[0], name)]
     lines = []
-    for key, row in sorted(at["accuracy"].items(), key=lambda item: str(item[1]["kind"]) == "baseline"):
-        spread = at.get("accuracy_sd", {}).get(key)
-        cells = [_accuracy(row, spread)]
+    for key in [*models, *always[:1]]:  # what is always said knows of no demonstrations
+        row = at["accuracy"][key]
+        cells = [_accuracy(row, at.get("accuracy_sd", {}).get(key))]
         cells += [_number(at[metric].get(key)) for metric in further.values()]
         cells += [_number(shuffled.get(key))] if shuffled else []
         cells += [_gain(at["accuracy_gain"].get(key))] if "accuracy_gain" in at else []
         lines.append([named(key[0], str(row["kind"])), _shots(row), *cells])
     columns = ["contestant", "shots", "accuracy", *further, *(["shuffled"] if shuffled else [])]
     return columns + (["gain"] if "accuracy_gain" in at else []), lines
-
-
-def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of one model: tasks, means of their families, the mean of all; shuffled labels at the
-    largest number of shots."""
-    of_model = values["contestant"].eq(model) | values["contestant"].str.startswith(model + "+")
-    plain = values[(of_model | values["kind"].eq("baseline")) & values["axis"].isna() & values["metric"].eq("accuracy")]
-    shuffled = plain["shift"].eq("shuffled-labels")
-    label = plain["contestant"].str.removeprefix(model).replace("", "plain")
-    several = len(set(plain.loc[~shuffled & plain["kind"].eq("backbone"), "n_context"]) - {0}) > 1
-    shots = plain["n_context"].map(lambda n: f", {n}" if several and n else "")
-    column = label + shots
-    column = column.mask(plain["kind"].eq("backbone") & plain["n_context"].eq(0), "zero-shot")
-    column = column.mask(plain["kind"].eq("baseline"), plain["contestant"])
-    column = column.mask(shuffled, "shuffled" + label.where(label.ne("plain"), "") + shots)
-    wide = plain.assign(column=column).pivot_table("value", ["family", "task"], "column", sort=False)
-    columns = list(dict.fromkeys(column[~shuffled])) + list(dict.fromkeys(column[shuffled]))
-    wide = wide.reindex(columns=columns)
-    lines, families = [], list(dict.fromkeys(wide.index.get_level_values("family")))
-    for family in families:
-        own = wide.loc[[family]]
-        lines += [[str(task), *_row(row)] for task, row in own.droplevel("family").iterrows()]
-        if len(own) > 1 and len(families) > 1:
-            lines.append([f"[bold]mean of {family}, {len(own)} tasks[/bold]", *_row(own.mean())])
-    lines.append([f"[bold]mean of {len(wide)} tasks[/bold]", *_row(wide.mean())])
-    return ["task", *columns], lines
 
 
 def passes_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -140,10 +128,24 @@ def passes_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return ["passes", *map(str, shown)], lines
 
 
-def _models(values: pd.DataFrame) -> list[str]:
-    """Contestants without a method: those that are no other's name with a method added."""
-    every = list(dict.fromkeys(map(str, values.loc[values["kind"].eq("backbone"), "contestant"])))
-    return [name for name in every if not any(name.startswith(f"{other}+") for other in every)]
+def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: accuracy over the orders of the same demonstrations.
+
+    Args:
+        values: rows of cells, of which those with the axis `order` are of further orders.
+    """
+    of_sets = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
+    asked = values[
+        of_sets & values["metric"].eq("accuracy") & values["status"].eq("ok") & values["kind"].eq("backbone")
+    ]
+    order = asked["axis_value"].where(asked["axis"].eq("order"), 0)
+    by_order = asked.assign(order=order).groupby(["contestant", "n_context", "order"])["value"].mean()
+    lines = []
+    for (contestant, shots), rows in by_order.groupby(["contestant", "n_context"]):
+        if len(rows) > 1:
+            spread = [f"{rows.mean():.3f} ±{rows.std():.3f}", f"{rows.min():.3f}", f"{rows.max():.3f}"]
+            lines.append([named(str(contestant), "backbone"), str(shots), str(len(rows)), *spread])
+    return ["contestant", "shots", "orders", "accuracy", "worst", "best"], lines
 
 
 def _by_key(values: pd.DataFrame) -> dict[tuple[str, int], pd.Series]:
@@ -154,6 +156,8 @@ def _by_key(values: pd.DataFrame) -> dict[tuple[str, int], pd.Series]:
 
 
 def _accuracy(row: pd.Series, spread: pd.Series | None) -> str:
+    if row["kind"] == "baseline":
+        return _number(row)
     if spread is not None:
         return f"{row['value']:.3f} ±{spread['value']:.3f}"
     return f"{row['value']:.3f}" + ("" if pd.isna(row["low"]) else f" [{row['low']:.3f}, {row['high']:.3f}]")
@@ -169,7 +173,3 @@ def _shots(row: pd.Series) -> str:
 
 def _number(row: pd.Series | None) -> str:
     return "" if row is None else f"{row['value']:.3f}"
-
-
-def _row(row: pd.Series) -> list[str]:
-    return ["" if pd.isna(value) else f"{value:.3f}" for value in row]

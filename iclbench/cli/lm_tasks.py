@@ -12,7 +12,11 @@ import typer
 from iclbench.cli.options import DataDir, Json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from iclbench.language.cards import LanguageTask
+
+_LEFT_OUT = "left out unless named"
 
 
 def tasks(
@@ -68,12 +72,13 @@ def _print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_
 def _row(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
     """What there is to say of one task; `missing` is empty where its data can be read."""
     from iclbench.errors import DataError
+    from iclbench.registry import canonical
 
     card = task.card
     row: dict[str, object] = {
         "task": task.name, "family": task.family, "shots": card.shots, "answers": card.answers,
         "demonstrations": card.demonstrations, "summary": card.summary, "left_out": task.left_out,
-        "card": task.name.removesuffix(f"-{task.subset}".lower().replace("_", "-")) if task.subset else task.name,
+        "card": task.name.removesuffix(f"-{canonical(task.subset)}") if task.subset else task.name,
     }  # fmt: skip
     try:
         pool = task.pool(data_dir)
@@ -103,18 +108,13 @@ def _folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 def _print(rows: list[dict[str, object]], together: bool) -> None:
     """A table; below it what is missing, and with `together` the names that several tasks have."""
-    from iclbench.cli.terminal import out, table
+    from iclbench.cli.terminal import table
 
     columns = ["task", "family", "shots", "answers", "examples", "summary"]
     lines = [[str(row[c] if row[c] is not None else "-") for c in columns] for row in rows]
     table("", columns, lines, (2, 4))
-    for about, key in (("no data", "missing"), ("left out unless named", "left_out")):
-        reasons: dict[object, list[str]] = defaultdict(list)
-        for row in rows:
-            if row[key]:
-                reasons[row[key]].append(str(row["task"]))
-        for reason, names in reasons.items():
-            out.print(f"{about}: {', '.join(names)}: {reason}", markup=False, soft_wrap=True)
+    _reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
+    _reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
     if together:
         _print_together()
 
@@ -125,13 +125,23 @@ def _print_together() -> None:
     from iclbench.cli.terminal import out, table
     from iclbench.language.cards import load_suite, shipped_tasks, suites
 
-    shipped = set(names("tasks/language/suites"))
+    shipped = names("tasks/language/suites")
     lines = []
-    for name, members in sorted(suites().items(), key=lambda item: item[0] not in shipped):
+    for name, members in sorted(suites().items(), key=lambda item: (item[0] not in shipped, item[0])):
         says = load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
         lines.append([name, "suite" if name in shipped else "family", str(len(members)), says])
     out.print()
     table("", ["together", "is a", "tasks", "summary"], lines, (2,))
-    for task in shipped_tasks():
-        if task.left_out:
-            out.print(f"left out unless named: {task.name}: {task.left_out}", markup=False, soft_wrap=True)
+    _reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
+
+
+def _reasons(about: str, given: Iterable[tuple[str, str]]) -> None:
+    """A line for every reason, with the names that it was given for; none for an empty one."""
+    from iclbench.cli.terminal import out
+
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for name, reason in given:
+        by_reason[reason].append(name)
+    for reason, names in by_reason.items():
+        if reason:
+            out.print(f"{about}: {', '.join(names)}: {reason}", markup=False, soft_wrap=True)
