@@ -146,8 +146,9 @@ def test_the_mean_of_independent_intervals_is_taken_in_quadrature() -> None:
 def test_every_accuracy_stands_beside_its_controls(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-controls-gpt2-large")
     assert [column.header for column in block.columns] == [
-        "task", "demonstrations", "majority", "zero-shot", "in context", "deep-thinking", "repeat-2",
+        "task", "majority", "zero-shot", "in context", "deep-thinking", "repeat-2",
         "in context, shuffled labels", "deep-thinking, shuffled labels", "balanced accuracy, in context",
+        "demonstrations",
     ]  # fmt: skip
     row = shown(block)["location-continent"]
     assert row["zero-shot"].startswith(f"{accuracy('gpt2-large', 'location-continent', 0, 0):.3f} [")
@@ -180,7 +181,7 @@ def test_gains_are_the_paired_ones_and_ties_are_ties(blocks: dict[str, Block]) -
 
 
 def test_published_numbers_stand_in_rows_of_their_own(blocks: dict[str, Block]) -> None:
-    frame = table(blocks, "language-published").frame.set_index("row")
+    frame = table(blocks, "language-published").frame.set_index("contestant")
     assert frame.loc["GPT2-Large+deep-thinking", "whose"] == "published"
     assert frame.loc["GPT2-Large+deep-thinking", "sst2"] == 0.857
     assert frame.loc["gpt2-large+deep-thinking", "sst2"] == pytest.approx(
@@ -262,6 +263,13 @@ def test_a_few_answers_are_shown_escaped(blocks: dict[str, Block]) -> None:
     assert set(block.frame.groupby(["task", "contestant"]).size()) == {3}
     html = render([Section("a", "a", (block,))], "a", "a", ())
     assert told.NASTY not in html and "&lt;script&gt;alert(" in html
+
+
+def test_what_cells_say_of_their_answers_is_kept(blocks: dict[str, Block]) -> None:
+    """The passes that were chosen, or what was dropped, would else be lost with the single cells."""
+    frame = table(blocks, "language-notes").frame
+    own = frame[(frame["task"] == "sst2") & (frame["n_context"] == MAIN) & (frame["shift"] == "none")]
+    assert own[["contestant", "reason", "cells"]].to_numpy().tolist() == [["majority", "always 'A'", len(SEEDS)]]
 
 
 def test_prompt_sets_of_other_episodes_are_set_aside(results: Results, folder: Path, tmp_path: Path) -> None:

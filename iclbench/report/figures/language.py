@@ -48,7 +48,8 @@ def shots(found: Language) -> Figure | None:
     """Accuracy against the number of demonstrations, a panel per task, or per family where there are many tasks."""
     rows = plain_rows(found)
     rows = rows[rows.groupby(["task", "contestant"])["n_context"].transform("nunique") > 1]
-    rows = rows[rows.groupby("task")["n_context"].transform("nunique") > 2]
+    several = rows.loc[rows["n_context"] > 0].groupby("task")["n_context"].nunique()
+    rows = rows[rows["task"].isin(several.index[several > 1])]
     if rows.empty:
         return None
     data, panels, what = paneled(found, rows, "n_context")

@@ -14,8 +14,8 @@ from iclbench.report.language import HEADLINE, Language
 _DRIFT = {
     "kl_to_icl": ("divergence", "KL to plain ICL", "KL divergence of the next token at the end of the query from that "
                   "of plain in-context learning, in nats, the mean over queries; the first pass is plain."),
-    "memory_change": ("memory", "change of the memory", "Norm of the change of keys and values in a pass relative to "
-                      "their own, the mean over layers, from the second pass on."),
+    "memory_change": ("memory", "distance of a pass from the memory", "How far the keys and values of "
+                      "a pass lie from the memory before it, relative to that, the mean over layers."),
 }  # fmt: skip
 
 

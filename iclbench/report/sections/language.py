@@ -36,15 +36,15 @@ def section(results: Results) -> Section | None:
             *numbers.by_model(found), figures.families(found), numbers.scores(found),
         ]),
         _part("controls", "Beside controls", numbers.controls(found)),
-        _part("published", "Published numbers", comparisons.published(found)),
         _part("shots", "Number of demonstrations", [figures.shots(found), numbers.by_shots(found)]),
         _part("gains", "Methods against plain in-context learning", [figures.gains(found), comparisons.gains(found)]),
         _part("passes", "Passes of Deep-Thinking", [*passes.against_passes(found)]),
         _part("demonstrations", "Which demonstrations, and in which order", [
             figures.spread(found, "demo_seed"), figures.spread(found, "order"),
         ]),
+        _part("published", "Published numbers", comparisons.published(found)),
         _part("answers", "Answers, prompts and costs", [
-            records.samples(found), records.prompt_sets(found), records.costs(found),
+            records.samples(found), records.notes(found), records.prompt_sets(found), records.costs(found),
         ]),
     )  # fmt: skip
     return Section("language", "Pretrained language models", (Text(*_READING),), tuple(p for p in parts if p))

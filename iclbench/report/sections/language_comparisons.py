@@ -91,11 +91,11 @@ def published(found: Language) -> list[Table]:
     if not any(len(own) for own in ours):
         return []
     both = pd.concat([pd.concat(ours).assign(whose="ours"), theirs.assign(whose="published")], ignore_index=True)
+    # The number of demonstrations tells rows apart where a task has several published ones.
     several = both.groupby("task")["n_context"].transform("nunique").groupby(both["contestant"]).transform("max") > 1
-    shots = both["n_context"].astype("Int64").astype("string")
-    both["row"] = both["contestant"].where(~several | shots.isna(), both["contestant"] + ", n = " + shots)
-    keys = ["whose", "row"]
-    frame = both[[*keys, "contestant"]].drop_duplicates(keys).sort_values(keys, ignore_index=True)
+    both["n"] = both["n_context"].where(several).astype("Int64")
+    keys = ["whose", "contestant", "n"]
+    frame = both[keys].drop_duplicates().sort_values(keys, ignore_index=True)
     for name in known:
         renamed = {"value": name, "low": f"{name} low", "high": f"{name} high"}
         own = both[both["task"] == name].drop_duplicates(keys)
@@ -104,6 +104,7 @@ def published(found: Language) -> list[Table]:
     columns = [
         Column(name, header, fixed, True, f"{name} low", f"{name} high", shade) for name, header in headers.items()
     ]
+    numbers = (Column("n", "n", integer, numeric=True),) if frame["n"].notna().any() else ()
     side = Table(
         name="language-published",
         title="Ours beside published numbers",
@@ -112,7 +113,7 @@ def published(found: Language) -> list[Table]:
         "alone, as our rows of that name do, over the queries whose answer is one token. Of a group of tasks ours is "
         "the mean over those of its tasks that were asked, so many as the header says.",
         frame=frame,
-        columns=(Column("row", "contestant"), Column("whose", "whose"), *columns),
+        columns=(Column("contestant", "contestant"), *numbers, Column("whose", "whose"), *columns),
         group="whose",
     )
     return [side, _sources(theirs)]
@@ -120,10 +121,13 @@ def published(found: Language) -> list[Table]:
 
 def _asked(found: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
     """Our scores at every published number of demonstrations of a task, or at the tasks' own where none is printed."""
-    scores = found.scores[found.scores["metric"].isin([HEADLINE, FIRST_TOKEN]) & (found.scores["shift"] == "none")]
-    scores = scores[scores["kind"] == "backbone"]
-    first = scores["metric"] == FIRST_TOKEN
-    scores = scores.assign(contestant=scores["contestant"].where(~first, scores["contestant"] + ", first token"))
+    rows = found.scores[(found.scores["kind"] == "backbone") & (found.scores["shift"] == "none")]
+    whole, first = (rows[rows["metric"] == metric] for metric in (HEADLINE, FIRST_TOKEN))
+    # Where all answers are one token both are the same.
+    both = first.merge(whole, on=_WHO, suffixes=("", "_whole"))
+    others = both.loc[both["value"] != both["value_whole"], "contestant"].unique()
+    first = first[first["contestant"].isin(others)]
+    scores = pd.concat([whole, first.assign(contestant=first["contestant"] + ", first token")])
     for n in theirs.loc[theirs["task"] == name, "n_context"].unique():
         yield (np.nan, found.at_main(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
 

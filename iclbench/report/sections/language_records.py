@@ -6,7 +6,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Column, Table
 from iclbench.report.formats import integer, nbytes, seconds
-from iclbench.report.language import Language
+from iclbench.report.language import HEADLINE, Language
 
 # So many characters of a prompt's end are shown.
 _END = 90
@@ -47,6 +47,33 @@ def ending(prompt: str) -> str:
     """
     flat = prompt.replace("\n", " ⏎ ")
     return flat if len(flat) <= _END else "… " + flat[-_END:].lstrip()
+
+
+def notes(found: Language) -> Table | None:
+    """What cells say of how their answers were found: the passes chosen, demonstrations dropped, the usual answer."""
+    cells = found.cells
+    keys = ["family", "task", "contestant", "n_context", "shift", "reason"]
+    said = cells[cells["reason"].notna() & (cells["metric"] == HEADLINE)]
+    frame = said.groupby(keys, as_index=False, dropna=False).agg(cells=("prompt_set", "nunique"))
+    if frame.empty:
+        return None
+    return Table(
+        name="language-notes",
+        title="How answers were found",
+        caption="Where that is not plain: the number of passes and what it was chosen on, what was left out of prompts "
+        "that were too long, the answer that the majority gives. Cells: sets of demonstrations and orders.",
+        frame=frame.sort_values(keys, ignore_index=True),
+        columns=(
+            Column("task", "task"),
+            Column("contestant", "contestant"),
+            Column("n_context", "demonstrations", integer, numeric=True),
+            Column("shift", "shift"),
+            Column("reason", "how"),
+            Column("cells", "cells", integer, numeric=True),
+        ),
+        group="task",
+        folded=True,
+    )
 
 
 def prompt_sets(found: Language) -> Table:

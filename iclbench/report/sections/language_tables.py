@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from iclbench.report.blocks import Column, Table
+from iclbench.report.blocks import Column, Table, Text
 from iclbench.report.formats import fixed, integer, slug
 from iclbench.report.language import HEADLINE, MAJORITY, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.overview import shade
@@ -14,6 +14,8 @@ from iclbench.report.sections.overview import shade
 # A family of more tasks is shown by its mean; its tasks stand in a table of their own.
 AT_MOST = 12
 ALL = "mean of all tasks"
+# Of more models than these the tables of controls are folded.
+_OPEN = 3
 _PLAIN, _WRONG = "in context", ", shuffled labels"
 _PARTS = ("value", "sd", "low", "high")
 _READING = (
@@ -43,7 +45,7 @@ def by_model(found: Language) -> list[Table]:
     )
 
 
-def controls(found: Language) -> list[Table]:
+def controls(found: Language) -> list[Text | Table]:
     """For every model what its accuracy has to be held against: no demonstrations, wrong labels, repetition."""
     every = _backbones(found, HEADLINE)
     zero = every[(every["n_context"] == 0) & (every["method"] == "") & (every["shift"] == "none")]
@@ -59,7 +61,7 @@ def controls(found: Language) -> list[Table]:
         balanced.assign(column="balanced"),
     ], ignore_index=True)  # fmt: skip
     models = sorted(rows["model"].unique())
-    tables: list[Table] = []
+    blocks: list[Text | Table] = []
     for model in models:
         own = rows[rows["model"] == model]
         seen = set(own["column"])
@@ -69,13 +71,14 @@ def controls(found: Language) -> list[Table]:
         order = ["zero-shot", *named]
         columns = {name: name for name in order if name in seen}
         columns |= {"balanced": "balanced accuracy, in context"} if "balanced" in seen else {}
-        tables += _by_task(
+        blocks += [Text(f"{model}:")] if 1 < len(models) <= _OPEN else []
+        blocks += _by_task(
             found, with_majority(found, own), columns, f"language-controls-{slug(model)}",
             f"{model} beside its controls",
             "Zero-shot: no demonstrations. Shuffled labels: the answers of the demonstrations exchanged among them. "
-            f"Repeat: the demonstrations several times. {_READING}", folded=len(models) > 3,
+            f"Repeat: the demonstrations several times. {_READING}", folded=len(models) > _OPEN,
         )  # fmt: skip
-    return tables
+    return blocks
 
 
 def scores(found: Language) -> Table | None:
@@ -108,7 +111,7 @@ def by_shots(found: Language) -> Table | None:
     rows = _backbones(found, HEADLINE)
     rows = rows[rows["shift"] == "none"]
     sizes = sorted(int(n) for n in rows["n_context"].dropna().unique())
-    if len(sizes) < 2:
+    if sum(n > 0 for n in sizes) < 2:
         return None
     rows = rows.assign(column="n" + rows["n_context"].astype("string"))
     keys = ["family", "task", "contestant"]
@@ -146,7 +149,7 @@ def _by_task(
         frame = frame.sort_values(["place", "name"], ignore_index=True).drop(columns="place")
         written = (_column(key, header, shaded=True) for key, header in shown.items() if key in frame)
         numbers = (Column("shots", "demonstrations", integer, numeric=True),) if frame["shots"].notna().any() else ()
-        return Table(stem, heading, more, frame, (Column("name", "task"), *numbers, *written), "family", closed)
+        return Table(stem, heading, more, frame, (Column("name", "task"), *written, *numbers), "family", closed)
 
     more = f" Tasks of {', '.join(long)}: in the tables below." if long else ""
     tables = [table(short, name, title, caption + more, folded)]
