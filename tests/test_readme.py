@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from iclbench.cli.main import app
@@ -26,10 +27,14 @@ def test_the_example_family_samples_and_has_the_variance_it_claims() -> None:
 def test_every_command_of_the_readme_exists_with_its_options() -> None:
     commands = get_command(app).commands
     used = re.findall(r"iclbench (\w+)([^`\n]*)", README)
-    assert {"train", "eval", "report", "list", "show", "doctor", "demo", "check"} <= {name for name, _ in used}
+    assert {"train", "eval", "report", "list", "show", "doctor", "demo", "check", "lm"} <= {name for name, _ in used}
     for name, rest in used:
         if name in commands:
-            known = {o for p in commands[name].params for o in p.opts} | {"--debug"}
+            command = commands[name]
+            within = re.match(r" ([\w-]+)", rest)
+            if isinstance(command, Group) and within is not None:
+                command = command.commands[within[1]]
+            known = {o for p in command.params for o in p.opts} | {"--debug"}
             assert set(re.findall(r"(?<!\w)--[a-z-]+", rest)) <= known, (name, rest)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from iclbench.language.evaluate import Cell
 
 # With more tasks than these, one line each is enough.
-DETAILED = 4
+DETAILED = 6
 # Passes that stand side by side.
 _COLUMNS = 8
 
@@ -73,7 +73,10 @@ def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | No
             columns, lines = overview_board(ok, model)
             table(f"{model}: accuracy", columns, lines, range(1, len(columns)))
             out.print()
-    if not ok.empty:
+    if len(tasks) > DETAILED:
+        over = f"means over {sets} sets of demonstrations; " if sets > 1 else ""
+        out.print(f"{over}with intervals: iclbench report, --json, or {DETAILED} tasks at a time", soft_wrap=True)
+    elif tasks:
         spread = f"± standard deviation over {sets} sets of demonstrations" if sets > 1 else "[ ] 95 % interval"
         gain = "; gain: over plain ICL on the same prompts, with its 95 % interval"
         out.print(spread + gain * bool(ok["metric"].eq("accuracy_gain").any()), markup=False, soft_wrap=True)
@@ -102,7 +105,7 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     lines = []
     for key in [*models, *always[:1]]:  # what is always said knows of no demonstrations
         row = at["accuracy"][key]
-        cells = [_accuracy(row, at.get("accuracy_sd", {}).get(key))]
+        cells = [_accuracy(row, at.get("accuracy_sd", {}).get(key), "accuracy_sd" in at)]
         cells += [_number(at[metric].get(key)) for metric in further.values()]
         cells += [_number(shuffled.get(key))] if shuffled else []
         cells += [_gain(at["accuracy_gain"].get(key))] if "accuracy_gain" in at else []
@@ -155,16 +158,17 @@ def _by_key(values: pd.DataFrame) -> dict[tuple[str, int], pd.Series]:
     return dict(zip(zip(values["contestant"].astype(str), shots, strict=True), rows, strict=True))
 
 
-def _accuracy(row: pd.Series, spread: pd.Series | None) -> str:
-    if row["kind"] == "baseline":
-        return _number(row)
-    if spread is not None:
+def _accuracy(row: pd.Series, spread: pd.Series | None, spreads: bool) -> str:
+    """With its standard deviation over sets of demonstrations; with its interval where no other row has one."""
+    if spread is not None and row["kind"] != "baseline":
         return f"{row['value']:.3f} ±{spread['value']:.3f}"
-    return f"{row['value']:.3f}" + ("" if pd.isna(row["low"]) else f" [{row['low']:.3f}, {row['high']:.3f}]")
+    if spreads or row["kind"] == "baseline" or pd.isna(row["low"]):
+        return _number(row)
+    return f"{row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
 
 
 def _gain(row: pd.Series | None) -> str:
-    return "" if row is None else f"{row['value']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+    return "" if row is None else f"{row['value']:+.3f} [{row['low']:.3f}, {row['high']:.3f}]"
 
 
 def _shots(row: pd.Series) -> str:

@@ -295,6 +295,7 @@ BOTH = (
     ("lm", 0, "accuracy", 0.2), ("lm", 4, "accuracy", 0.6), ("lm", 4, "accuracy_sd", 0.05),
     ("lm", 4, "balanced_accuracy", 0.55), ("lm", 4, "shuffled-labels", 0.3), ("lm+x", 4, "accuracy", 0.7),
     ("lm+x", 4, "accuracy_gain", 0.1), ("majority", 4, "accuracy", 0.5), ("majority", 0, "accuracy", 0.5),
+    ("majority", 4, "accuracy_sd", 0.0),
 )  # fmt: skip
 
 
@@ -302,11 +303,13 @@ def test_a_tasks_table_has_every_contestant_once_for_each_number_of_demonstratio
     columns, lines = task_board(tables.frame("values", rows("sst2", "sentiment", *BOTH)))
     assert columns == ["contestant", "shots", "accuracy", "balanced", "shuffled", "gain"]
     assert lines == [
-        ["[bold]lm[/bold]", "0", "0.200 [0.100, 0.300]", "", "", ""],
+        ["[bold]lm[/bold]", "0", "0.200", "", "", ""],
         ["[bold]lm[/bold]", "4", "0.600 ±0.050", "0.550", "0.300", ""],
-        ["[bold]lm+x[/bold]", "4", "0.700 [0.600, 0.800]", "", "", "+0.100 [+0.000, +0.200]"],
+        ["[bold]lm+x[/bold]", "4", "0.700", "", "", "+0.100 [0.000, 0.200]"],
         ["majority", "", "0.500", "", "", ""],
     ]
+    single = tables.frame("values", rows("sst2", "sentiment", ("lm", 4, "accuracy", 0.6)))
+    assert task_board(single)[1] == [["[bold]lm[/bold]", "4", "0.600 [0.500, 0.700]"]]
 
 
 def test_the_overview_has_means_of_families_and_none_where_a_task_is_missing() -> None:
