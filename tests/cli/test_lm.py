@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.cli import lm_demo
 from iclbench.cli.lm_eval import and_others, remarks
 from iclbench.cli.lm_overview import overview_board
 from iclbench.cli.lm_tables import orders_board, passes_board, print_summaries, task_board
@@ -274,6 +275,19 @@ def test_one_prompt_is_printed_as_a_model_is_given_it(capsys: pytest.CaptureFixt
     assert lines[2].endswith("->") and lines[2][8].upper() in err
     assert "of one task" in refused("tasks", "simple", "--prompt", capsys=capsys)
     assert "goes with --prompt" in refused("tasks", "to-upper", "--shots", 2, capsys=capsys)
+
+
+def test_the_demo_model_is_trained_asked_and_can_be_evaluated_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lm_demo, "_EPISODES", 2)
+    code, out, err = run("demo-model", tmp_path / "demo-lm", "--steps", 2, capsys=capsys)
+    assert code == 0, err
+    assert "no demonstrations  5 demonstrations" in out and "list-last" in out and "it/s" not in err
+    following = out.splitlines()[-1].removeprefix("next: iclbench lm ").split()
+    assert following[:3] == ["eval", "--model", str(tmp_path / "demo-lm")]
+    assert run(*following, *QUICK, "--no-controls", capsys=capsys)[0] == 0
+    assert "is there already" in refused("demo-model", tmp_path / "demo-lm", capsys=capsys)
 
 
 def rows(task: str, family: str, *given: tuple[str, int, str, float], **further: object) -> list[dict[str, object]]:
