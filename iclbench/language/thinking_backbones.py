@@ -91,17 +91,15 @@ class ThinkingBackbone(Predictor):
         plain: KeyValueCache = self.backbone.condition(context, related)
         if not plain.mask.shape[1]:
             return plain
-        prompt = self.backbone.prompt(context, related)
-        segments = [
-            (self.backbone.tokens(part), part.points.mask.repeat_interleave(2, 1)) for part in prompt.segments(SEGMENT)
-        ]
+        # Without masks: what is missing comes behind all that is there, and nobody reads what follows from it.
+        segments = [self.backbone.tokens(part) for part in self.backbone.prompt(context, related).segments(SEGMENT)]
 
         def read(history: Memory | None) -> Memory:
             if history is None:
                 return Memory(plain.keys, plain.values)
             state = KeyValueCache(history.keys, history.values, plain.mask)
-            for tokens, mask in segments:
-                state = self.backbone.follow(state, tokens, mask, first=self._first(state.mask, history.length))[1]
+            for tokens in segments:
+                state = self.backbone.follow(state, tokens, first=self._first(state.mask, history.length))[1]
             return Memory(state.keys, state.values).last(history.length)
 
         *_, last = think(read, self.settings, self.passes)

@@ -4,6 +4,7 @@ contracts of every predictor, and in the tables beside the plain run."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from iclbench.backbones.transformer import Transformer
 from iclbench.cli.main import main
 from iclbench.contracts import example_episodes, failures
 from iclbench.errors import UsageError
+from iclbench.language import thinking_backbones
 from iclbench.language.deep_thinking import DeepThinking
 from iclbench.language.thinking_backbones import ThinkingBackbone
 from iclbench.predictions import Prediction
@@ -90,6 +92,17 @@ def test_two_passes_mix_the_two_copies_of_one_plain_pass(kind: str, positions: s
     )
     assert (far < 1e-5) == (positions == "continue" or kind == "none")
     assert gap(model.query(cache, x), model.predict_targets(context, x)) > 1e-3
+
+
+@pytest.mark.parametrize("positions", ["continue", "reuse"])
+def test_walking_in_segments_changes_nothing(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where contexts are of different lengths."""
+    model, episodes = thinking(backbone("sinusoidal"), positions=positions), example_episodes()
+    there = torch.arange(episodes.context.count) < torch.tensor([[9], [4], [0]])
+    context = replace(episodes.context, mask=there)
+    expected = model.predict_targets(context, episodes.asked.x)
+    monkeypatch.setattr(thinking_backbones, "SEGMENT", 3)
+    assert gap(model.predict_targets(context, episodes.asked.x), expected) < 1e-5
 
 
 def test_the_state_is_causal_in_the_context_after_one_pass_and_not_after_two() -> None:
