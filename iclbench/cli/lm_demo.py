@@ -17,7 +17,9 @@ _EPISODES, _SHOTS = 100, 5
 def demo_model(
     out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of weights and training data.")] = 0,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps; default: enough.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help="Training steps, at most; default: enough.")
+    ] = None,
     threads: Threads = 1,
 ) -> None:
     """Train a small language model on letters, in a minute or two, to try everything without weights."""

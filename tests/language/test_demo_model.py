@@ -53,6 +53,17 @@ def test_only_answers_and_the_ends_of_their_lines_are_learned():
     assert [demo_model.VOCABULARY[i] for i in ids[0][learned]] == ["a", "\n", "C", "\n"]
 
 
+def test_late_accuracy_counts_the_answers_of_second_halves():
+    ids = torch.tensor(
+        [demo_model.make_tokenizer()("example:a->A\nexample:b->B\nexample:c->C\nexample:d->D\n")["input_ids"]]
+    )
+    letters = [i for i in range(ids.shape[1]) if demo_model.VOCABULARY[ids[0, i]] in "ABCD"]
+    logits = torch.zeros(1, ids.shape[1], len(demo_model.VOCABULARY))
+    for place in (letters[0], letters[2]):  # of the last two answers one is right
+        logits[0, place - 1, ids[0, place]] = 1.0
+    assert demo_model.late_accuracy(logits, ids) == 0.5
+
+
 def test_every_sequence_is_of_one_task_and_full():
     _, card = load_language_card("to-upper")
     ids = demo_model._batch(demo_model.make_tokenizer(), card, random.Random(0))
