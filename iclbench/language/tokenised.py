@@ -14,7 +14,6 @@ from iclbench.errors import DataError
 from iclbench.language.text import Prompt
 from iclbench.language.tokenizing import Tokens
 
-
 # A text in tokens: `LanguageModel.tokens`.
 Tokenise = Callable[[str], Tokens]
 

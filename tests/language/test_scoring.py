@@ -95,6 +95,20 @@ def test_deep_thinking_scores_alike_with_shared_and_with_own_demonstrations(kind
     assert np.abs(np.array(shared) - scores(model(kind), True)).max() > 1e-4
 
 
+def test_every_question_is_asked_after_its_own_demonstrations(model) -> None:
+    llama, how, batches = model("llama"), method("deep-thinking", {"eta": 0.3, "passes": 3}), Batches(64)
+    shown = [
+        [Example("a fine film", y), Example(x, "bad")] for x, y in (("dull", "good"), ("odd", "bad"), ("a b", "g"))
+    ]
+    asked = [Prompt(p.demonstrations, p.query, tuple(CANDIDATES)) for p in (prompt(SST2, own, "so") for own in shown)]
+    found = questions(llama.tokens, asked, False)
+    together = ask(llama, how, found, reply(llama, batches), batches, shared=False, wanted={1, 3})[3].replies
+    for question, own in zip(found, together, strict=True):
+        alone = ask(llama, how, [question], reply(llama, batches), batches, shared=True, wanted={1, 3})[3].replies
+        np.testing.assert_allclose(own, alone[0], rtol=1e-5, atol=1e-5)
+    assert np.ptp(together, axis=0).max() > 1e-2
+
+
 def test_what_candidates_share_is_read_once(model, monkeypatch) -> None:
     """Of five candidates three have one token, and one begins another: two rows are enough."""
     llama, read = model("llama"), []

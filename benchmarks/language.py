@@ -1,0 +1,146 @@
+"""Demonstrations read once and shared by all queries, against the whole prompt read for every candidate.
+
+    python benchmarks/language.py            # some minutes; writes language.md, exits with 1 below the promise
+    python benchmarks/language.py --dry      # no file
+
+Five demonstrations of some hundred tokens each, 64 queries of some twenty, four candidates of which two are one token.
+The rival is the loop that evaluation scripts have: every candidate of every query is one row of prompt and answer, in
+the same batches and padded in the same way. Between the two stands what is gained by reading alike candidates once.
+Plain ICL and Deep-Thinking (five passes, its last one scored). One thread; seconds are of the CPU
+(`time.process_time`), the less of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from iclbench.language.asking import ask
+from iclbench.language.batches import Batches, padded
+from iclbench.language.methods import Method, method
+from iclbench.language.models import LanguageModel, load
+from iclbench.language.scoring import candidate_scores
+from iclbench.language.text import Prompt
+from iclbench.language.tokenised import Question, questions
+
+PROMISED, QUERIES, BATCH = 3.0, 64, 64
+CANDIDATES = (" w1", " w2", " w3 w4", " w5 w6 w7")
+
+
+def model(folder: Path) -> LanguageModel:
+    """A random Llama of six layers, 256 wide, whose tokens are words."""
+    words = {f"w{i}": i for i in range(1000)} | {"<unk>": 1000}
+    backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=len(words), hidden_size=256, intermediate_size=688, num_hidden_layers=6,
+                         num_attention_heads=8, max_position_embeddings=2048)  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return load(str(folder))
+
+
+def prompts() -> list[Prompt]:
+    """Random words."""
+    rng = random.Random(0)
+
+    def words(count: int) -> str:
+        return " ".join(f"w{rng.randrange(10, 1000)}" for _ in range(count))
+
+    shown = words(500)
+    return [Prompt(shown, " " + words(rng.randrange(15, 26)), CANDIDATES) for _ in range(QUERIES)]
+
+
+def ours(llama: LanguageModel, asked: Sequence[Question], how: Method, wanted: set[int]) -> np.ndarray:
+    batches = Batches(BATCH)
+    found = ask(llama, how, asked, lambda some, memory, at_end: candidate_scores(llama, some, batches, memory, at_end),
+                batches, shared=True, wanted=wanted)  # fmt: skip
+    return np.array(found[max(wanted)].replies)
+
+
+def whole(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
+    """Whole prompts, alike candidates read once."""
+    return np.array(candidate_scores(llama, [question.whole() for question in asked], Batches(BATCH)))
+
+
+def loop(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
+    """Whole prompts, a row for every candidate."""
+    rows = [c for question in asked for c in question.whole().continuations]
+    found = []
+    for start in range(0, len(rows), BATCH):
+        some = rows[start : start + BATCH]
+        ids, mask = padded([row.ids for row in some])
+        logs = llama.logits(ids, mask).log_softmax(-1)
+        for row, own in zip(some, logs, strict=True):
+            found.append(sum(float(own[i - 1, row.ids[i]]) for i in range(row.start, len(row.ids))))
+    return np.array(found).reshape(len(asked), -1)
+
+
+def timed(work: Callable[[], np.ndarray], repeats: int = 2) -> tuple[np.ndarray, float]:
+    """What the work gives, and the least seconds that it took."""
+    taken = []
+    for _ in range(repeats):
+        started = time.process_time()
+        found = work()
+        taken.append(time.process_time() - started)
+    return found, min(taken)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dry", action="store_true", help="write no file")
+    dry = parser.parse_args().dry
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        llama = model(Path(folder))
+    written = prompts()
+    asked = questions(llama.tokens, written, shared=True)
+    plain, thinking = method("icl"), method("deep-thinking", {"trace": False})
+    # Ours with its tokenising; the others are given their tokens.
+    ways = {
+        "every candidate with its whole prompt": lambda: loop(llama, asked),
+        "whole prompts, alike candidates once": lambda: whole(llama, asked),
+        "demonstrations once": lambda: ours(llama, questions(llama.tokens, written, shared=True), plain, {1}),
+        "demonstrations once, Deep-Thinking, T = 5": lambda: ours(llama, asked, thinking, {1, 5}),
+        "the same, all five passes scored": lambda: ours(llama, asked, thinking, {1, 2, 3, 4, 5}),
+    }
+    found = {name: timed(work) for name, work in ways.items()}
+    taken, names = {name: each[1] for name, each in found.items()}, list(ways)
+    apart = max(float(np.abs(found[names[0]][0] - found[name][0]).max()) for name in names[1:3])
+    slowest, ratio = taken[names[0]], taken[names[0]] / taken[names[2]]
+    lines = [
+        "# Pretrained language models",
+        "",
+        f"`python benchmarks/language.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one",
+        "thread, seconds of the CPU. A random Llama, 6 layers, 256 wide;",
+        f"{len(asked[0].demonstrations)} tokens of demonstrations, {QUERIES} queries of 15 to 25 tokens,",
+        f"{len(CANDIDATES)} candidates of which two are one token.",
+        "",
+        "| way | seconds | times as fast |",
+        "| --- | --- | --- |",
+        *(f"| {name} | {taken[name]:.2f} | {slowest / taken[name]:.1f} |" for name in names),
+        "",
+        f"Promised: demonstrations once at least {PROMISED:.0f} times as fast as every candidate with its whole",
+        f"prompt: {ratio:.1f}. The largest difference between scores of the first three: {apart:.1e}.",
+        "",
+    ]
+    print("\n".join(lines))
+    if not dry:
+        Path(__file__).with_suffix(".md").write_text("\n".join(lines), encoding="utf-8")
+    return 0 if ratio >= PROMISED and apart < 1e-3 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
