@@ -87,6 +87,8 @@ def evaluate(
         "controls": controls, "batch": batch, "overlength": overlength,
     }  # fmt: skip
     chosen = language_tasks(tasks)
+    if not chosen:
+        raise UsageError("--tasks names none; iclbench lm tasks lists them")
     for each in model:  # what can be known of a model before anything is imported
         loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
     there, failed = with_data(chosen, data_dir)

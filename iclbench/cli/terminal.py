@@ -57,8 +57,10 @@ def say(text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()) -> None:
-    """A result table on stdout."""
-    shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    """A result table on stdout; its title may be wider than it is."""
+    if title:
+        out.print(title, style="table.title", soft_wrap=True)
+    shown = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         shown.add_column(
             column,

@@ -194,6 +194,7 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
 
     Raises:
         UnknownNameError: nothing has that name.
+        UsageError: it is a path to something else.
     """
     by_name = {task.name: task for task in shipped_tasks()}
     together = suites()
@@ -210,6 +211,8 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
             chosen = [by_name[canonical(name)]]
         elif canonical(name) in together:
             chosen = [by_name[task] for task in together[canonical(name)]]
+        elif "/" in name or Path(name).is_file():
+            raise UsageError(f"'{name}' is no task; own data are pairs in a .json or labelled texts in a .jsonl file")
         else:
             raise UnknownNameError("language task", name, [*by_name, *together], hint="(see iclbench lm tasks)")
         found |= {task.name: task for task in chosen}

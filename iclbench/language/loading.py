@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ _DEFINING = ("*.json", "*.model", "*.txt", "*.tiktoken", "*.py")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
 # Classes of tokenizers that are what tokenizer.json says and nothing else.
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_NOT_CACHED = "it is not wholly in the local cache, and offline it is not fetched; give a folder, or go online"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
     """The folder or the id that is meant.
 
     Raises:
-        UsageError: there is no such folder, and it is no id either.
+        UsageError: there is no such folder, and it is no id either, or offline one that is not in the local cache.
         DataError: the folder lacks configuration, weights or tokenizer.
     """
     if offline:
@@ -82,7 +83,10 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
         raise DataError(f"'{name}' is a file; give the folder with config.json, weights and tokenizer")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or name.endswith("/"):
         raise UsageError(f"there is no folder '{name}'; give the folder of a checkpoint, or the id of a model")
-    return Source(name, None, revision, trust_remote_code, offline)
+    source = Source(name, None, revision, trust_remote_code, offline)
+    if _offline(source):
+        _in_cache(source)
+    return source
 
 
 def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tuple[Any, Any, str]:
@@ -125,16 +129,19 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within, transformers reports errors only."""
+    """Within, transformers reports errors only, and so does the hub's library: of five attempts to reach it, say."""
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging as reports
 
-    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    verbosity, bars, of_hub = reports.get_verbosity(), reports.is_progress_bar_enabled(), hub.get_verbosity()
     reports.set_verbosity(logging.ERROR)
+    hub.set_verbosity(logging.ERROR)
     reports.disable_progress_bar()
     try:
         yield
     finally:
         reports.set_verbosity(verbosity)
+        hub.set_verbosity(of_hub)
         if bars:
             reports.enable_progress_bar()
 
@@ -152,6 +159,25 @@ def _stay_offline() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     if (constants := sys.modules.get("huggingface_hub.constants")) is not None:
         constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+
+
+def _offline(source: Source) -> bool:
+    """Asked for, or said by the variable of the hub's library."""
+    return source.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _in_cache(source: Source) -> None:
+    """Raises `UsageError` where the local cache has nothing of an id, before torch and transformers are imported."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    with suppress(HFValidationError):  # no id at all, of which transformers says more
+        if not isinstance(try_to_load_from_cache(source.name, "config.json", revision=source.revision), str):
+            raise _not_had(source, _NOT_CACHED)
+
+
+def _not_had(source: Source, why: str) -> UsageError:
+    return UsageError(f"'{source.name}' is no folder here, and no model of the hub can be had: {why}")
 
 
 def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
@@ -212,13 +238,8 @@ def _one_line(source: Source, what: str) -> Iterator[None]:
             )
             raise UsageError(message) from error
         if source.folder is None and isinstance(error, OSError):
-            if source.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-                said = "it is not wholly in the local cache, and offline it is not fetched; give a folder, or go online"
-            else:
-                said = said.rstrip(".") + "; give a folder, or --offline where there is no network"
-            raise UsageError(
-                f"'{source.name}' is no folder here, and no model of the hub can be had: {said}"
-            ) from error
+            advice = "; give a folder, or --offline where there is no network"
+            raise _not_had(source, _NOT_CACHED if _offline(source) else said.rstrip(".") + advice) from error
         raise DataError(f"'{source.name}': {what}: {said}") from error
 
 

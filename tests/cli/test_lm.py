@@ -64,6 +64,7 @@ def refused(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
         ["lm", "eval", "--model", "gpt2", "--tasks", "to-uper"],
         ["lm", "eval", "--model", "gpt2", "--tasks", "to-upper", "--method", "deep-thinking", "-o", "method.etta=1"],
         ["lm", "eval", "--model", NOWHERE, "--tasks", "to-upper"],
+        ["lm", "eval", "--model", "nobody/no-model", "--tasks", "to-upper", "--offline"],
     ],
 )
 def test_names_and_settings_are_read_before_anything_heavy_is_imported(arguments: list[str]) -> None:
@@ -89,6 +90,8 @@ def test_names_and_settings_are_read_before_anything_heavy_is_imported(arguments
         (["--tasks", "to-upper", "--model", "b", "--name", "x"], "--name and --revision are of one model"),
         (["--tasks", "to-upper"], f"there is no folder '{NOWHERE}'"),
         (["--tasks", "./none.jsonl"], "cannot read none.jsonl: no such file"),
+        (["--tasks", "./reviews.csv"], "own data are pairs in a .json or labelled texts in a .jsonl file"),
+        (["--tasks", " , "], "--tasks names none; iclbench lm tasks lists them"),
         ([], "Missing option '--tasks'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig, BertForMaskedLM, T5Config
 
 from iclbench.errors import DataError, UnknownNameError, UsageError
+from iclbench.language.loading import quiet
 from iclbench.language.models import load
 from tests.language.tiny_models import enlarge, fast_tokenizer, tiny
 
@@ -108,6 +110,14 @@ print(time.perf_counter() - start)
 
 def test_the_variable_for_offline_counts_as_the_option() -> None:
     assert "not wholly in the local cache, and offline" in refused(UsageError, "nobody/no-such-model")
+
+
+def test_attempts_to_reach_the_hub_are_no_lines_of_their_own() -> None:
+    reports = logging.getLogger("huggingface_hub.utils._http")
+    assert reports.isEnabledFor(logging.WARNING)
+    with quiet():
+        assert not reports.isEnabledFor(logging.WARNING) and reports.isEnabledFor(logging.ERROR)
+    assert reports.isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nowhere", "~/nowhere-at-all", "a/b/c", "models/"])
