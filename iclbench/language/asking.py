@@ -56,10 +56,14 @@ class _Divergence:
     found: dict[int, float] = field(default_factory=dict)
 
     def __call__(self, questions: list[int], next_token: Float[Tensor, "B V"]) -> None:
+        next_token = next_token.cpu()
         if any(q not in self.first for q in questions):
-            self.first |= dict(zip(questions, next_token.cpu(), strict=True))
-        before = torch.stack([self.first[q] for q in questions]).to(next_token)
-        away = torch.nn.functional.kl_div(next_token, before, reduction="none", log_target=True).sum(-1).clamp_min(0)
+            self.first |= dict(zip(questions, next_token, strict=True))
+        # What float32 leaves of a sum of 1 is as much as one step at the usual gate moves.
+        before, now = (
+            t.double().log_softmax(-1) for t in (torch.stack([self.first[q] for q in questions]), next_token)
+        )
+        away = torch.nn.functional.kl_div(now, before, reduction="none", log_target=True).sum(-1).clamp_min(0)
         self.found |= dict(zip(questions, away.tolist(), strict=True))
 
 
@@ -90,24 +94,22 @@ def ask(
     lengths = [len(question.demonstrations) for question in questions]
 
     def thought_over(numbers: list[int], demonstrations: list[tuple[int, ...]]) -> None:
-        own = [questions[i] for i in numbers]
+        some = [questions[i] for i in numbers]
         divergence = _Divergence() if several else None
         ids = torch.tensor(demonstrations, device=model.device)
         for thought in think(reader(model, ids, settings.positions), settings, max(wanted)):
             if thought.passes in rounds:
-                replies = reply(own, thought.memory, divergence)
+                replies = reply(some, thought.memory, divergence)
                 _note(rounds[thought.passes], numbers, replies, divergence, thought.change)
 
-    def alone(numbers: list[int]) -> None:
+    def own(numbers: list[int]) -> None:
         thought_over(numbers, [questions[i].demonstrations for i in numbers])
 
     every = list(range(len(questions)))
     if model.remembers and shared and min(lengths, default=0) > 0:
         thought_over(every, [questions[0].demonstrations])
     elif several or method.name == "deep-thinking":
-        for _ in batches.run(
-            lengths, lambda some: thought_over(some, [questions[i].demonstrations for i in some]), True
-        ):
+        for _ in batches.run(lengths, own, equal=True):
             pass
     else:
         _note(rounds[1], every, reply([question.whole() for question in questions], None, None))

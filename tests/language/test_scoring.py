@@ -97,11 +97,11 @@ def test_deep_thinking_scores_alike_with_shared_and_with_own_demonstrations(kind
 
 def test_every_question_is_asked_after_its_own_demonstrations(model) -> None:
     llama, how, batches = model("llama"), method("deep-thinking", {"eta": 0.3, "passes": 3}), Batches(64)
-    shown = [
-        [Example("a fine film", y), Example(x, "bad")] for x, y in (("dull", "good"), ("odd", "bad"), ("a b", "g"))
-    ]
+    fine, dull = (lambda y: Example("a fine film", y)), (lambda y: Example("dull", y))
+    shown = [[fine("good"), dull("bad")], [fine("bad"), dull("good")], [dull("bad"), fine("good")]]
     asked = [Prompt(p.demonstrations, p.query, tuple(CANDIDATES)) for p in (prompt(SST2, own, "so") for own in shown)]
     found = questions(llama.tokens, asked, False)
+    assert len({len(question.demonstrations) for question in found}) == 1  # and so they are rows of one memory
     together = ask(llama, how, found, reply(llama, batches), batches, shared=False, wanted={1, 3})[3].replies
     for question, own in zip(found, together, strict=True):
         alone = ask(llama, how, [question], reply(llama, batches), batches, shared=True, wanted={1, 3})[3].replies
