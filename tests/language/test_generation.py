@@ -105,6 +105,22 @@ def test_the_first_token_counts_where_the_answer_is_one_token() -> None:
     assert judged(UPPER, "AB", (1, 2), text, False).scores == {"accuracy": 1.0}
 
 
+def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
+    llama, how, batches = model("llama"), method("deep-thinking", {"eta": 0.3, "passes": 3}), Batches(8)
+    names = ("paris", "rome", "oslo")
+    shown = [[Example(names[i], "a"), Example(names[i - 1], "b"), Example(names[i - 2], "c")] for i in range(3)]
+    asked = questions(llama.tokens, [prompt(UPPER, own, "x") for own in shown], False)
+    assert len({len(question.demonstrations) for question in asked}) == 1  # and so they are rows of one memory
+
+    def reply(some, memory, at_end):
+        return generate(llama, some, batches, TOKENS, NEVER, memory, at_end)
+
+    together = ask(llama, how, asked, reply, batches, shared=False, wanted={1, 3})[3].replies
+    for question, answer in zip(asked, together, strict=True):
+        assert ask(llama, how, [question], reply, batches, shared=True, wanted={1, 3})[3].replies == [answer]
+    assert len(set(together)) == 3
+
+
 @pytest.mark.parametrize("eta", [0.5, 0.001])
 def test_the_next_token_after_more_passes_is_compared_with_that_after_one(eta: float, model) -> None:
     """KL(first || later) of the next token, against a sum in NumPy over two separate evaluations; also where it is no

@@ -137,7 +137,8 @@ def test_normalisations_choose_each_by_its_own_measure() -> None:
     from iclbench.language.tokenised import Continuation, Question
 
     episode = LanguageEpisode((), Example("x", "abé"), ("abé", "abcd"))
-    question = Question((), (Continuation((1, 2, 3), 2), Continuation((1, 2, 3, 4, 5, 6), 2)))
+    query = tuple(range(9))  # long, so that it decides if it counts
+    question = Question((), (Continuation((*query, 1), 9), Continuation((*query, 1, 2, 3, 4), 9)))
     answer = chosen(episode, question, np.array([-6.0, -8.0]))
     assert answer.scores == {
         "accuracy": 1.0, "accuracy_per_token": 0.0, "accuracy_per_character": 1.0, "accuracy_per_byte": 1.0,
