@@ -194,7 +194,7 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
 
     Raises:
         UnknownNameError: nothing has that name.
-        UsageError: it is a path to something else.
+        UsageError: it is a path to something else, or two different files make tasks of one name.
     """
     by_name = {task.name: task for task in shipped_tasks()}
     together = suites()
@@ -215,5 +215,7 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
             raise UsageError(f"'{name}' is no task; own data are pairs in a .json or labelled texts in a .jsonl file")
         else:
             raise UnknownNameError("language task", name, [*by_name, *together], hint="(see iclbench lm tasks)")
-        found |= {task.name: task for task in chosen}
+        for task in chosen:
+            if found.setdefault(task.name, task) != task:
+                raise UsageError(f"two different tasks are called '{task.name}': {name} and one before it; rename one")
     return list(found.values())

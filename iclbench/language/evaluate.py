@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from iclbench import tables
 from iclbench.errors import UsageError
 from iclbench.evaluation import cells
 from iclbench.language.batches import Batches
@@ -184,7 +185,7 @@ def _cell(
 ) -> Cell:
     """The cell that is already there, or else computed."""
     if cells.is_done(results, one, prompts):
-        return Cell(one.name, prompts, True, None)
+        return Cell(one.name, prompts, True, None, _kept_note(results, one, prompts))
     notes = [""]
 
     def work() -> cells.Tables:
@@ -193,6 +194,12 @@ def _cell(
 
     reason = cells.compute_cell(results, one, prompts, shared_columns(one, prompts), work)
     return Cell(one.name, prompts, False, reason, notes[0])
+
+
+def _kept_note(results: Path, one: Contestant, prompts: LanguagePrompts) -> str:
+    """What was said of a cell when it was computed: dropped demonstrations are no secret the second time."""
+    said = tables.read("values", cells.cell_path(results, one, prompts))["reason"].dropna()
+    return str(said.iloc[0]) if len(said) else ""
 
 
 def _refuse(model: LanguageModel, method: Method) -> None:

@@ -145,6 +145,14 @@ def test_an_evaluation_ends_in_a_table_and_is_kept(models, tmp_path: Path, capsy
     assert "Loading" not in err and "Loading" not in out and "it/s" not in err
 
 
+def test_what_was_skipped_is_said_again_of_cells_that_are_kept(models, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("eval", "--model", models("gpt2"), "--tasks", "list-first", "--episodes", 20, "--demo-seeds", 0)
+    asked += ("--shots", 8, "--overlength", "skip", "--no-controls")
+    first, second = (run(*asked, capsys=capsys)[2] for _ in range(2))
+    assert "prompts skipped, too long for 160 tokens" in first
+    assert "prompts skipped, too long for 160 tokens" in second
+
+
 def test_tasks_without_data_are_skipped_among_several_and_refused_alone(
     models, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,15 @@ def test_where_a_file_lies_does_not_change_the_task(tmp_path):
     assert made[0] == made[1]
 
 
+def test_two_files_of_one_name_are_not_one_task(tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps({f"x{i}": f"y{i}" for i in range(8)}))
+    (tmp_path / "mine.jsonl").write_text(rows(60))
+    pairs, texts = str(tmp_path / "mine.json"), str(tmp_path / "mine.jsonl")
+    with pytest.raises(UsageError, match=r"two different tasks are called 'mine': .*mine.jsonl and one before it"):
+        language_tasks([pairs, texts])
+    assert len(language_tasks([texts, texts])) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
