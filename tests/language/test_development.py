@@ -9,7 +9,7 @@ from iclbench.language.development import best
 
 
 def answers(*scores: float) -> Answers:
-    return Answers({"accuracy": np.array(scores)}, ["x"] * len(scores), [None] * len(scores))
+    return Answers({"accuracy": np.array(scores, dtype=float)}, ["x"] * len(scores), [None] * len(scores))
 
 
 def test_of_equally_good_numbers_of_passes_the_fewest_are_chosen() -> None:
