@@ -134,6 +134,15 @@ def test_shuffled_labels_keep_the_inputs_and_the_multiset_of_outputs():
         assert all(a.y != b.y for a, b in zip(plain, shuffled, strict=True)), "different outputs: none keeps its own"
 
 
+def test_labels_are_shuffled_anew_for_every_query_and_every_seed():
+    def exchanged(**changes):
+        pairs = zip(shown(own(**changes)), shown(own(shift="shuffled-labels", **changes)), strict=True)
+        return [tuple([e.y for e in plain].index(e.y) for e in shuffled) for plain, shuffled in pairs]
+
+    assert len(set(exchanged())) > 10
+    assert len({exchanged(demo_seed=seed)[0] for seed in range(10)}) > 5
+
+
 def test_shuffled_labels_of_examples_with_candidates_are_other_candidates():
     pool = Pool(*[tuple(Example(f"{p}{i}", f"r{i}", (f"r{i}", f"w{i}", f"v{i}")) for i in range(20)) for p in "dq"])
     for plain, shuffled in zip(*(shown(prompts(pool, shift=s)) for s in ("none", "shuffled-labels")), strict=True):
