@@ -22,7 +22,7 @@ def demo_model(
     ] = None,
     threads: Threads = 1,
 ) -> None:
-    """Train a small language model on letters, in a minute or two, to try everything without weights."""
+    """Train a small language model on letters, in a few minutes, to try everything without weights."""
     set_up_torch("cpu", threads)
     from iclbench.cli.terminal import out as stdout
     from iclbench.cli.terminal import step_bar, table

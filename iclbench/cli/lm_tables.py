@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +36,9 @@ def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> 
 
 def _summaries(results: Path, cells: Sequence[Cell]) -> list[Path]:
     """The files with the means over these cells' demonstration seeds."""
-    found: dict[Path, None] = {}
-    for cell in cells:
-        asked = cell.prompts
-        stem = f"{asked.task.name}-{asked.preset}-{asked.shots}shot-{asked.shift}-{'[0-9a-f]' * 8}"
-        found |= dict.fromkeys((results / "tables").glob(f"{stem}/summary/{escape(cell.contestant)}.values.parquet"))
-    return list(found)
+    from iclbench.language.summary import summary_path
+
+    return list(dict.fromkeys(summary_path(results, cell.contestant, cell.prompts) for cell in cells))
 
 
 def _read(paths: Sequence[Path]) -> pd.DataFrame:

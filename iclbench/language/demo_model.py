@@ -1,4 +1,4 @@
-"""A small language model for users without weights: a Llama trained from nothing on letters, in a minute or two.
+"""A small language model for users without weights: a Llama trained from nothing on letters, in a few minutes.
 
 It reads what the algorithmic tasks write, `example:{x}->{y}`, one task per sequence, and has to find out from the
 examples which: what a letter is mapped to (upper case, the next one, the one before, itself) cannot be told from the

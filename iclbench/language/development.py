@@ -11,17 +11,15 @@ import numpy as np
 from iclbench.language.answers import Answers
 from iclbench.language.prompts import LanguagePrompts
 
-# Examples to choose on, at most.
-EPISODES = 400
-
 
 def development(prompts: LanguagePrompts) -> LanguagePrompts:
-    """The development split behind the same demonstrations.
+    """The development split behind the same demonstrations, at most as many questions as are asked (as in the paper,
+    section 4.3).
 
     Raises:
         UsageError: the task has no examples to spare; when they are drawn.
     """
-    return replace(prompts, split="development", episodes=EPISODES).with_pool(prompts.pool)
+    return replace(prompts, split="development").with_pool(prompts.pool)
 
 
 def best(found: Mapping[int, Answers]) -> int:

@@ -160,7 +160,7 @@ def _series(
         yield Series(sets(count, orders[0]), (*field.paired, *field.others), plain)
         for order in orders[1:]:
             yield Series(sets(count, order), field.paired, summed=False)
-        if field.controls:
+        if field.controls and sets(count, orders[0])[0].can_shuffle:
             yield Series(sets(count, orders[0], "shuffled-labels"), field.paired, plain)
     if field.controls or 0 in shots:
         yield Series((zero,), (field.plain, *(each for each in field.others if each.model is None)))

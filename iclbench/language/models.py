@@ -195,7 +195,7 @@ def load(
         device: where to.
         trust_remote_code: whether code of the checkpoint may be run.
         offline: look for ids in the local cache only, without any attempt to reach the network.
-        called: name of the contestant; None: the last part of `name`.
+        called: name of the contestant; None: the last part of `name`, and the precision where it is not float32.
 
     Raises:
         UsageError: there is no such model, it wants what was not allowed, or it is no causal language model.
@@ -210,4 +210,5 @@ def load(
     source = loading.find(name, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
     with loading.quiet():
         module, tokenizer, identity = loading.read(source, dtype=dtype, device=device)
-        return LanguageModel(module, tokenizer, called or source.called, identity)
+        precision = "" if module.dtype == torch.float32 else f"-{str(module.dtype).removeprefix('torch.')}"
+        return LanguageModel(module, tokenizer, called or source.called + precision, identity)

@@ -146,6 +146,11 @@ class LanguagePrompts:
             for i, query in enumerate(self.queries)
         )
 
+    @property
+    def can_shuffle(self) -> bool:
+        """Whether an output can be exchanged at all: the only one cannot, unless it brings its own candidates."""
+        return self.shots > 1 or (self.shots == 1 and any(e.candidates for e in self.pool.demonstrations))
+
     def zero_shot(self) -> LanguagePrompts:
         """The same queries without demonstrations."""
         return replace(self, shots=0, demo_seed=0, order=0, shift="none").with_pool(self.pool)
@@ -211,8 +216,8 @@ def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -
 
 def _shuffled(chosen: list[Example], rng: np.random.Generator) -> list[Example]:
     """Outputs exchanged. Those that bring their own candidates get another one of these; class labels are permuted (to
-    give every input a wrong one would tell of two classes which is right); where outputs are all different, none keeps
-    its own."""
+    give every input a wrong one would tell of two classes which is right) until one has moved; where outputs are all
+    different, none keeps its own."""
     if any(e.candidates for e in chosen):
         others = [[c for c in e.candidates if c != e.y] or [e.y] for e in chosen]
         return [replace(e, y=other[rng.integers(len(other))]) for e, other in zip(chosen, others, strict=True)]
@@ -221,4 +226,6 @@ def _shuffled(chosen: list[Example], rng: np.random.Generator) -> list[Example]:
     if len(set(outputs)) == len(outputs):  # a cycle through all of them
         target = {int(a): int(b) for a, b in zip(order, np.roll(order, 1), strict=True)}
         return [replace(e, y=outputs[target[i]]) for i, e in enumerate(chosen)]
+    while len(set(outputs)) > 1 and [outputs[i] for i in order] == outputs:
+        order = rng.permutation(len(chosen))
     return [replace(e, y=outputs[i]) for e, i in zip(chosen, order, strict=True)]

@@ -42,10 +42,8 @@ def write_summary(
         plain: plain ICL of the same model; None: no gain is reported.
     """
     first = sets[0]
-    stem = f"{first.task.name}-{PRESET}-{first.shots}shot-{first.shift}"
-    drawn_from = {"data": first.pool.fingerprint, "episodes": first.episodes, "seed": first.seed}
-    file = f"summary/{contestant.run}.values.parquet"
-    for older in (results / "tables").glob(f"{stem}-{'[0-9a-f]' * 8}/{file}"):
+    path = summary_path(results, contestant.run, first)
+    for older in (results / "tables").glob(f"{_stem(first)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
         older.unlink()
     shared = shared_columns(contestant, first) | {"prompt_set": None}
     rows = list(_means(shared, [_values(results, contestant, prompts) for prompts in sets]))
@@ -53,7 +51,18 @@ def write_summary(
         rows += _gain(shared, results, contestant, plain, sets)
     if rows:
         with writing(results):
-            tables.write("values", rows, results / "tables" / f"{stem}-{content_hash(drawn_from, 8)}" / file, {})
+            tables.write("values", rows, path, {})
+
+
+def summary_path(results: Path, run: str, prompts: LanguagePrompts) -> Path:
+    """Where the means are of prompt sets that differ from this one in nothing but their demonstrations."""
+    drawn_from = {"data": prompts.pool.fingerprint, "episodes": prompts.episodes, "seed": prompts.seed}
+    folder = results / "tables" / f"{_stem(prompts)}-{content_hash(drawn_from, 8)}"
+    return folder / "summary" / f"{run}.values.parquet"
+
+
+def _stem(prompts: LanguagePrompts) -> str:
+    return f"{prompts.task.name}-{PRESET}-{prompts.shots}shot-{prompts.shift}"
 
 
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:

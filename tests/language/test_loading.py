@@ -234,6 +234,9 @@ def test_precision_is_float32_unless_asked_also_of_a_bfloat16_checkpoint(folder:
     assert AutoConfig.from_pretrained(folder).dtype == torch.bfloat16
     found = {dtype: load(str(folder), dtype=dtype) for dtype in ("float32", "auto", "float16")}
     assert [model.dtype for model in found.values()] == [torch.float32, torch.bfloat16, torch.float16]
+    # Precisions are contestants of their own: none takes the place of another in the tables.
+    plain = found["float32"].name
+    assert [model.name for model in found.values()] == [plain, f"{plain}-bfloat16", f"{plain}-float16"]
     assert len({model.identity for model in found.values()}) == 3
     with pytest.raises(UnknownNameError, match="unknown dtype 'bf16'"):
         load(str(folder), dtype="bf16")

@@ -143,6 +143,21 @@ def test_labels_are_shuffled_anew_for_every_query_and_every_seed():
     assert len({exchanged(demo_seed=seed)[0] for seed in range(10)}) > 5
 
 
+@pytest.mark.parametrize("shots", [2, 3])
+def test_shuffling_two_classes_always_moves_a_label_if_there_are_both(shots):
+    pool = Pool(texts("train", 60, ("no", "yes")), texts("test", 40, ("no", "yes")), ("no", "yes"))
+    for seed in range(40):
+        plain, mixed = (prompts(pool, shots=shots, demo_seed=seed, shift=s).shared for s in ("none", "shuffled-labels"))
+        assert len({e.y for e in plain}) == 2
+        assert [e.y for e in plain] != [e.y for e in mixed]
+
+
+def test_a_single_label_cannot_be_shuffled_but_for_other_candidates():
+    assert not prompts(shots=1).can_shuffle and prompts(shots=2).can_shuffle
+    choice = Pool((Example("q", "a", ("a", "b")),) * 3, (Example("r", "a", ("a", "b")),), fixed=True)
+    assert prompts(choice, shots=1).can_shuffle
+
+
 def test_shuffled_labels_of_examples_with_candidates_are_other_candidates():
     pool = Pool(*[tuple(Example(f"{p}{i}", f"r{i}", (f"r{i}", f"w{i}", f"v{i}")) for i in range(20)) for p in "dq"])
     for plain, shuffled in zip(*(shown(prompts(pool, shift=s)) for s in ("none", "shuffled-labels")), strict=True):

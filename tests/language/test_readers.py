@@ -328,6 +328,16 @@ def test_options_are_texts_or_letters(tmp_path):
     assert [len(p) for p in (by_text.demonstrations, by_text.development, by_text.queries)] == [1, 1, 3]
 
 
+def test_a_question_without_a_choice_is_left_out(tmp_path):
+    raw = [{"input": f"{i}\nOptions:\n(A) one\n(B) two", "target": "(A)"} for i in range(4)]
+    alone = [
+        {"input": "4\nOptions:\n(A) one", "target": "(A)"},
+        {"input": "5\nOptions:\n(A) a\n(B) a", "target": "(A)"},
+    ]
+    found = LanguageTask("t", bbh(tmp_path, "t", raw + alone).card, "t").pool(tmp_path)
+    assert {e.x for e in every(found)} == {"0", "1", "2", "3"}
+
+
 def test_the_same_question_with_other_options_is_another_one(tmp_path):
     """All of `hyperbaton` asks "Which sentence has the correct adjective order:"; none of them is dropped or leaks."""
     raw = [{"input": f"Which?\nOptions:\n(A) a {i}\n(B) b {i}", "target": "(A)"} for i in range(12)]

@@ -69,6 +69,8 @@ class BBH(Reader):
             if "," in target and all(part in texts.values() for part in target.split(", ")):
                 return None
             raise DataError(f"{path}, example {number}: the target {reprlib.repr(target)} is none of the options")
+        if len(set(texts.values())) < 2:  # snarks has two questions without a choice
+            return None
         if self.parameters.options == "letters":
             return Example(whole, target, tuple(texts))
         return Example(question.strip(), texts[target], tuple(dict.fromkeys(texts.values())))
