@@ -106,9 +106,9 @@ def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> 
     first = next(commands(path, Path("my results")))
     printed = subprocess.run(["sh", "-c", f"printf '%s\\n' {first}"], capture_output=True, text=True, check=True)
     assert printed.stdout.splitlines() == [
-        "iclbench", "lm", "eval", "--model", "a model", "--tasks", "to-upper", "--shots", "0,2,4",
-        "--demo-seeds", "0:3", "--orders", "1", "--episodes", "7", "--no-controls", "--overlength", "skip", "--dtype", "bfloat16", "--method",
-        "repeat", "-o", "method.times=3", "--results", "my results",
+        "iclbench", "lm", "eval", "--model", "a model", "--tasks", "to-upper", "--shots", "0,2,4", "--demo-seeds",
+        "0:3", "--orders", "1", "--episodes", "7", "--no-controls", "--overlength", "skip", "--dtype", "bfloat16",
+        "--method", "repeat", "-o", "method.times=3", "--results", "my results",
     ]  # fmt: skip
 
 
