@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
 import pandas as pd
+
+from iclbench.language.methods import METHODS
+
+# What is behind a model's name where a method is applied to it.
+_METHOD = rf"\+(?={'|'.join(METHODS)})"
 
 
 def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[list[str]]]:
@@ -65,13 +71,13 @@ def _numbers(row: pd.Series) -> list[str]:
 
 def _narrow(title: str) -> str:
     """In several lines where it is longer than numbers are wide."""
-    return "\n".join(wrap(title, 13))
+    return "\n".join(wrap(title, 14))
 
 
 def models_of(values: pd.DataFrame) -> list[str]:
-    """Contestants without a method: those that are no other's name with a method added."""
-    every = list(dict.fromkeys(map(str, values.loc[values["kind"].eq("backbone"), "contestant"])))
-    return [name for name in every if not any(name.startswith(f"{other}+") for other in every)]
+    """Names of models, also where nothing is there but a method on them."""
+    every = values.loc[values["kind"].eq("backbone"), "contestant"].map(str)
+    return list(dict.fromkeys(re.split(_METHOD, name)[0] for name in every))
 
 
 def of_model(contestant: str, model: str) -> bool:

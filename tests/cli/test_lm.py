@@ -15,7 +15,7 @@ import pytest
 from iclbench import tables
 from iclbench.cli import lm_demo
 from iclbench.cli.lm_eval import and_others, remarks
-from iclbench.cli.lm_overview import overview_board
+from iclbench.cli.lm_overview import models_of, overview_board
 from iclbench.cli.lm_tables import orders_board, passes_board, print_summaries, task_board
 from iclbench.cli.main import main
 from iclbench.language.loading import quiet
@@ -318,8 +318,8 @@ def rows(task: str, family: str, *given: tuple[str, int, str, float], **further:
 
 BOTH = (
     ("lm", 0, "accuracy", 0.2), ("lm", 4, "accuracy", 0.6), ("lm", 4, "accuracy_sd", 0.05),
-    ("lm", 4, "balanced_accuracy", 0.55), ("lm", 4, "shuffled-labels", 0.3), ("lm+x", 4, "accuracy", 0.7),
-    ("lm+x", 4, "accuracy_gain", 0.1), ("majority", 4, "accuracy", 0.5), ("majority", 0, "accuracy", 0.5),
+    ("lm", 4, "balanced_accuracy", 0.55), ("lm", 4, "shuffled-labels", 0.3), ("lm+repeat-2", 4, "accuracy", 0.7),
+    ("lm+repeat-2", 4, "accuracy_gain", 0.1), ("majority", 4, "accuracy", 0.5), ("majority", 0, "accuracy", 0.5),
     ("majority", 4, "accuracy_sd", 0.0),
 )  # fmt: skip
 
@@ -330,18 +330,25 @@ def test_a_tasks_table_has_every_contestant_once_for_each_number_of_demonstratio
     assert lines == [
         ["[bold]lm[/bold]", "0", "0.200", "", "", ""],
         ["[bold]lm[/bold]", "4", "0.600 ±0.050", "0.550", "0.300", ""],
-        ["[bold]lm+x[/bold]", "4", "0.700", "", "", "+0.100 [0.000, 0.200]"],
+        ["[bold]lm+repeat-2[/bold]", "4", "0.700", "", "", "+0.100 [0.000, 0.200]"],
         ["majority", "", "0.500", "", "", ""],
     ]
     single = tables.frame("values", rows("sst2", "sentiment", ("lm", 4, "accuracy", 0.6)))
     assert task_board(single)[1] == [["[bold]lm[/bold]", "4", "0.600 [0.500, 0.700]"]]
 
 
+def test_a_method_without_plain_icl_beside_it_is_not_called_plain() -> None:
+    alone = [*rows("sst2", "sentiment", ("lm+deep-thinking-eta-0.1", 4, "accuracy", 0.6))]
+    values = tables.frame("values", alone)
+    assert models_of(values) == ["lm"]
+    assert overview_board(values, "lm")[0] == ["task", "shots", "deep-thinking-\neta-0.1"]
+
+
 def test_the_overview_has_means_of_families_and_none_where_a_task_is_missing() -> None:
     values = [*rows("sst2", "sentiment", *BOTH), *rows("mr", "sentiment", ("lm", 4, "accuracy", 0.8), *BOTH[7:]),
               *rows("trec", "type", ("lm", 4, "accuracy", 0.1), ("lm", 8, "accuracy", 0.3))]  # fmt: skip
     columns, lines = overview_board(tables.frame("values", values), "lm")
-    assert columns == ["task", "shots", "zero-shot", "plain", "x", "shuffled", "majority"]
+    assert columns == ["task", "shots", "zero-shot", "plain", "repeat-2", "shuffled", "majority"]
     assert lines == [
         ["sst2", "4", "0.200", "0.600", "0.700", "0.300", "0.500"],
         ["mr", "4", "", "0.800", "", "", "0.500"],
@@ -356,7 +363,7 @@ def test_passes_and_orders_have_tables_of_their_own(capsys: pytest.CaptureFixtur
     trace = [
         row
         for t in range(1, 16)
-        for row in rows("sst2", "s", ("lm+x", 4, "accuracy", t / 100), axis="passes", axis_value=t)
+        for row in rows("sst2", "s", ("lm+repeat-2", 4, "accuracy", t / 100), axis="passes", axis_value=t)
     ]
     columns, lines = passes_board(tables.frame("values", trace))
     assert columns[-1] == "15" and len(columns) <= 9
@@ -380,8 +387,11 @@ def test_failures_of_a_task_are_a_line_for_each_contestant() -> None:
     cells = [
         Cell("lm", "too long"),
         Cell("lm", "too long, too"),
-        Cell("lm+x", None, "T = 7"),
-        Cell("lm+x", None, "T = 7"),
+        Cell("lm+repeat-2", None, "T = 7"),
+        Cell("lm+repeat-2", None, "T = 7"),
     ]
-    assert remarks("sst2", cells) == ["failed: lm on sst2, 2 of its prompt sets: too long", "lm+x on sst2: T = 7"]
+    assert remarks("sst2", cells) == [
+        "failed: lm on sst2, 2 of its prompt sets: too long",
+        "lm+repeat-2 on sst2: T = 7",
+    ]
     assert and_others(["a", "b", "c", "d", "e"]) == "a, b and 3 others"
