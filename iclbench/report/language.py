@@ -232,15 +232,15 @@ def _root(squares: pd.Series) -> float:
 
 
 def looks(contestants: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """Looks of models with methods: a colour per model, a dash per method, plain in-context learning solid. Where there
-    are more than colours or dashes, whatever is free, of the same colour first."""
+    """Looks of models with methods: a colour per model (of a single one, per method), a dash per method, plain ICL
+    solid. Where there are more than colours or dashes, whatever is free, of the same colour first."""
     colours, dashes = (*STRONG, *MUTED), ((), *DASHES)
     pairs = sorted(set(contestants), key=lambda pair: (pair[1] != "", pair[1], pair[0]))
     models, methods = sorted({model for model, _ in pairs}), sorted({"", *(method for _, method in pairs)})
     free = [Look(colour, dash, 2.2) for dash, colour in product(dashes, colours)]
     found = {MAJORITY: ZERO}
     for model, method in pairs:
-        colour = colours[models.index(model) % len(colours)]
+        colour = colours[(models.index(model) if len(models) > 1 else methods.index(method)) % len(colours)]
         want = Look(colour, dashes[methods.index(method) % len(dashes)], 2.2)
         others = [look for look in free if look.colour == colour] + free
         look = want if want in free or not others else others[0]

@@ -241,6 +241,7 @@ def test_every_contestant_has_one_look_all_over_the_section(blocks: dict[str, Bl
     assert len(set(many.values())) == len(many) == 61
     methods = looks(("m", method) for method in ["", *(f"+{i}" for i in range(11))])
     assert len(set(methods.values())) == len(methods) == 13
+    assert len({look.colour for look in methods.values()}) == 13, "methods of a single model differ in colour, too"
 
 
 @pytest.mark.parametrize("name", ["families", "gains", "divergence"])
