@@ -1,0 +1,36 @@
+"""Kernel regression (Nadaraya 1964, Watson 1964): a mean of the outputs, weighted by a Gaussian of the distance."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.cards import PositiveFloat, Strict
+from iclbench.estimators.base import Estimator
+
+
+class GaussianKernelSettings(Strict):
+    """`bandwidth`: standard deviation of the Gaussian."""
+
+    bandwidth: PositiveFloat = 0.5
+
+
+class GaussianKernel(Estimator):
+    """All prefixes at once: what is not in a prefix has no weight."""
+
+    Settings = GaussianKernelSettings
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        distance = torch.cdist(queries.flatten(1, 2), x).unflatten(1, queries.shape[1:3])
+        later = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
+        logits = -0.5 * (distance / self.settings.bandwidth).square()
+        # The lowest finite number, not -inf: of an empty prefix nothing is asked, and nothing becomes NaN.
+        weights = logits.masked_fill(later.unsqueeze(2), torch.finfo(logits.dtype).min).softmax(-1)
+        return (weights @ y[:, None, :, None]).squeeze(-1)

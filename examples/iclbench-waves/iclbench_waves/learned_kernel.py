@@ -1,0 +1,55 @@
+"""Kernel regression whose kernel is learned: a target attends to the context by what a network makes of the inputs, and
+reads the outputs there. A set model: the order of the context means nothing."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.perceptron import perceptron
+from iclbench.cards import PositiveInt, Strict
+from iclbench.episodes import Points
+from iclbench.predictions import Prediction
+
+
+class LearnedKernelSettings(Strict):
+    """`width` of all layers; `features`: how many kernels stand side by side."""
+
+    width: PositiveInt = 64
+    features: PositiveInt = 4
+
+
+class LearnedKernel(Backbone):
+    """One of the two questions is enough: this writes `predict_targets`, and the base classes answer the other one,
+    condition, query and update from it."""
+
+    Settings = LearnedKernelSettings
+    order = "set"
+
+    def __init__(self, settings: LearnedKernelSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        width, self.kernels = settings.width, settings.features
+        self.inputs = perceptron(shape.x_dim, width, width, self.kernels * width)
+        self.outputs: nn.Module = (
+            perceptron(shape.y_dim, width, width) if shape.classes is None else nn.Embedding(shape.classes, width)
+        )
+        # What a target reads where nothing is near: it stands in every context, so that an empty one works.
+        self.nothing = nn.Parameter(torch.zeros(width))
+        self.read_out = perceptron(self.kernels * width + shape.x_dim, width, width, shape.raw_dim)
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> Prediction:
+        batch, targets = x_target.shape[:2]
+        keys, queries = self._features(context.x), self._features(x_target)
+        logits = -0.5 * torch.cdist(queries, keys).square() / keys.shape[-1] ** 0.5
+        logits = logits.masked_fill(~context.mask[:, None, None], -torch.inf)
+        logits = torch.cat([logits, logits.new_full((batch, self.kernels, targets, 1), -4.0)], -1)
+        values = torch.cat([self.outputs(context.y), self.nothing.expand(batch, 1, -1)], 1)
+        read = logits.softmax(-1) @ values.unsqueeze(1)
+        return self.read(self.read_out(torch.cat([read.transpose(1, 2).flatten(2), x_target], -1)))
+
+    def _features(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B H N D"]:
+        return self.inputs(x).unflatten(-1, (self.kernels, -1)).transpose(1, 2)

@@ -1,0 +1,110 @@
+"""The example plug-in: installed as a third party would, it is found, keeps all contracts, trains and is evaluated."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.episodes import Points
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package and its entry points, beside the environment and not in it."""
+    target = tmp_path_factory.mktemp("installed")
+    source = tmp_path_factory.mktemp("source") / EXAMPLE.name
+    subprocess.run(["cp", "-r", EXAMPLE, source], check=True)  # a build may leave things in the folder
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True, capture_output=True)
+    return target
+
+
+def run(installed: Path, where: Path, *commands: list[str]) -> list[tuple[int, str]]:
+    """Exit codes and output of several commands in one process that sees the plug-in."""
+    script = (
+        "import contextlib, io, json, sys\n"
+        "from iclbench.cli.main import main\n"
+        "found = []\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as out:\n"
+        "        code = main(command)\n"
+        "    found.append([code, out.getvalue()])\n"
+        "print(json.dumps(found))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(commands)], cwd=where, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return [(code, out) for code, out in json.loads(done.stdout.splitlines()[-1])]
+
+
+def test_its_names_are_found_by_their_entry_points(installed: Path, tmp_path: Path) -> None:
+    kinds = {"families": "waves", "backbones": "learned-kernel"}
+    listed = run(installed, tmp_path, *(["list", kind, "--json"] for kind in kinds))
+    for (code, out), name in zip(listed, kinds.values(), strict=True):
+        rows = [row for row in json.loads(out) if name in row.values()]
+        assert code == 0 and [row["from"] for row in rows] == ["iclbench-waves"]
+
+
+def test_family_backbone_and_estimator_keep_all_contracts(installed: Path, tmp_path: Path) -> None:
+    names = ["waves", "learned-kernel", "gaussian-kernel"]
+    for name, (code, out) in zip(names, run(installed, tmp_path, *(["check", name] for name in names)), strict=True):
+        assert code == 0 and out.count("ok ") >= 10 and "FAILED" not in out, f"{name}: {out}"
+
+
+def test_the_commands_of_its_readme_train_and_evaluate(installed: Path, tmp_path: Path) -> None:
+    readme = (EXAMPLE / "README.md").read_text()
+    lines = [line.split()[1:] for line in readme.splitlines() if line.startswith("    iclbench ")]
+    chosen = [line for line in lines if line[0] in ("train", "eval")]
+    steps = ["-o", "train.steps=20"]
+    chosen = [line + (steps if line[0] == "train" else []) for line in chosen]
+    (tmp_path / "cards").symlink_to(EXAMPLE / "cards")
+    results = run(installed, tmp_path, *chosen)
+    assert [code for code, _ in results] == [0] * len(chosen) == [0] * 4
+    rows = tables.read_all("values", tmp_path / "results")
+    own = rows[(rows["task"] == "waves") & (rows["metric"] == "auc") & (rows["status"] == "ok")]
+    assert {"learned-kernel", "gpt2", "gaussian-kernel-half", "zero"} <= set(own["contestant"])
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+
+
+@pytest.mark.usefixtures("modules")
+def test_values_of_waves_have_variance_one_and_are_waves() -> None:
+    from iclbench_waves.waves import Waves, WavesParameters
+
+    episodes = Waves(WavesParameters(dim=3)).sample(4000, 4, torch.Generator().manual_seed(0))
+    y, truth = episodes.context.y.squeeze(-1).double().numpy(), episodes.truth
+    assert abs(y.var() - 1) < 0.05
+    x, u = episodes.context.x[7].double().numpy(), truth["direction"][7].double().numpy()
+    (a, b), w = truth["weights"][7].double().numpy(), float(truth["frequency"][7])
+    np.testing.assert_allclose(y[7], a * np.sin(w * x @ u) + b * np.cos(w * x @ u), atol=1e-5)
+    assert truth["frequency"].min() >= 1 and truth["frequency"].max() <= 3
+    np.testing.assert_allclose(truth["direction"].norm(dim=1), 1, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("modules")
+def test_the_gaussian_kernel_is_that_of_a_plain_loop() -> None:
+    from iclbench_waves.gaussian_kernel import GaussianKernel, GaussianKernelSettings
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 6, 3)), rng.normal(size=(2, 6, 1))
+    estimator = GaussianKernel(GaussianKernelSettings(bandwidth=0.7))
+    found = estimator.predict_next(Points.full(torch.tensor(x), torch.tensor(y))).mean.squeeze(-1)
+    for episode in range(2):
+        assert found[episode, 0] == 0
+        for n in range(1, 6):
+            weights = np.exp(-((x[episode, :n] - x[episode, n]) ** 2).sum(-1) / (2 * 0.7**2))
+            expected = weights @ y[episode, :n, 0] / weights.sum()
+            np.testing.assert_allclose(found[episode, n], expected, rtol=1e-9)
