@@ -74,12 +74,15 @@ def evaluate(
     from iclbench.language.cards import language_tasks
     from iclbench.language.methods import method as method_of
     from iclbench.language.ranges import parse
+    from iclbench.runs import check_name
 
     for option, value, known in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
         if value not in known:
             raise UnknownNameError(option, value, known)
     if len(model) > 1 and (name or revision):
         raise UsageError("--name and --revision are of one model; give a single --model")
+    if name is not None:
+        check_name(name)
     how = method_of(method, parse_overrides(override or [], ("method",)).get("method"))
     asked = {
         "shots": None if shots is None else parse(shots, "--shots"), "episodes": episodes, "seed": seed,

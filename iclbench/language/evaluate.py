@@ -140,7 +140,8 @@ def _series(
     """What is evaluated of a task, of which `zero` are the prompts without demonstrations.
 
     Raises:
-        UsageError: the method needs demonstrations, or examples to choose settings on, and there are none.
+        UsageError: the method needs demonstrations, or examples to choose settings on, and there are none; or there is
+            nothing to choose answers from.
     """
 
     def sets(count: int, order: int, shift: str = "none") -> tuple[LanguagePrompts, ...]:
@@ -155,12 +156,14 @@ def _series(
         )
     if isinstance(field.method.settings, DeepThinking) and field.method.settings.passes == "dev":
         development(zero).queries  # noqa: B018  (raises where there are none)
+    zero.drawn  # noqa: B018  (raises where there is nothing to choose answers from)
     plain = field.plain if field.controls else None
     for count in filter(None, dict.fromkeys(shots)):
-        yield Series(sets(count, orders[0]), (*field.paired, *field.others), plain)
+        asked = sets(count, orders[0])
+        yield Series(asked, (*field.paired, *field.others), plain)
         for order in orders[1:]:
             yield Series(sets(count, order), field.paired, summed=False)
-        if field.controls and sets(count, orders[0])[0].can_shuffle:
+        if field.controls and asked[0].can_shuffle:
             yield Series(sets(count, orders[0], "shuffled-labels"), field.paired, plain)
     if field.controls or 0 in shots:
         yield Series((zero,), (field.plain, *(each for each in field.others if each.model is None)))

@@ -88,6 +88,7 @@ def test_names_and_settings_are_read_before_anything_heavy_is_imported(arguments
         (["--tasks", "to-upper", "--shots", "many"], "--shots takes whole numbers (5, or 0,2,4,8, or 0:10"),
         (["--tasks", "to-upper", "--demo-seeds", "3:1"], "--demo-seeds takes whole numbers"),
         (["--tasks", "to-upper", "--model", "b", "--name", "x"], "--name and --revision are of one model"),
+        (["--tasks", "to-upper", "--name", "a/b"], "'a/b' cannot be a run name"),
         (["--tasks", "to-upper"], f"there is no folder '{NOWHERE}'"),
         (["--tasks", "./none.jsonl"], "cannot read none.jsonl: no such file"),
         (["--tasks", "./reviews.csv"], "own data are pairs in a .json or labelled texts in a .jsonl file"),

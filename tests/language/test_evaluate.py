@@ -142,6 +142,13 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(reviews, letters, tmp_path:
     assert one(failed, "n_context") == 1000
 
 
+def test_a_task_without_answers_to_choose_from_is_refused_before_anything_is_computed(letters, tmp_path: Path) -> None:
+    free = replace(letters, card=letters.card.model_copy(update={"answers": "choice"}))
+    with pytest.raises(UsageError, match="there is nothing to choose from"):
+        run(tmp_path, right([prompts(letters)]), [free])
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 @pytest.mark.parametrize(
     ("settings", "where"),
     [({"passes": "dev", "eta": 1.0}, "development episodes"),
