@@ -31,7 +31,18 @@ def _length(value: Any) -> int | str:
 
 # Examples in context: a number of them, or a multiple of what each run is trained with.
 Length = Annotated[Any, AfterValidator(_length)]
-Names = Annotated[list[str], Field(min_length=1)]
+
+
+def _once(value: list[Any]) -> list[Any]:
+    for item in value:
+        if value.count(item) > 1:
+            raise ValueError(f"{item!r} stands there twice")
+    return value
+
+
+Once = AfterValidator(_once)
+Names = Annotated[list[str], Field(min_length=1), Once]
+Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 
 
 class Evaluate(Strict):
@@ -71,19 +82,11 @@ class GridCard(Strict):
     notes: str = ""
     tasks: Names
     backbones: Names
-    presets: Annotated[list[PresetName], Field(min_length=1)]
-    seeds: Annotated[list[SeedInt], Field(min_length=1)]
+    presets: Annotated[list[PresetName], Field(min_length=1), Once]
+    seeds: Seeds
     evaluate: Evaluate | None = None
     probe: Probe | None = None
     overrides: dict[PresetName, dict[str, list[str]]] = {}
-
-    @field_validator("tasks", "backbones", "presets", "seeds")
-    @classmethod
-    def _once(cls, value: list[Any]) -> list[Any]:
-        for item in value:
-            if value.count(item) > 1:
-                raise ValueError(f"{item!r} stands there twice")
-        return value
 
     @field_validator("backbones")
     @classmethod

@@ -152,10 +152,9 @@ def evaluate_run(  # type: ignore[no-untyped-def]
 
 def _method(name: str, overrides: list[str]) -> Method | None:
     """The method of this name with what `-o` says of it; None where the context is taken in as it is."""
-    from iclbench.config import parse_overrides
-    from iclbench.language.methods import method
+    from iclbench.language.methods import method_as_typed
 
-    chosen = method(name, parse_overrides(overrides, ("method",)).get("method"))
+    chosen = method_as_typed(name, overrides)
     return None if chosen.name == "icl" else chosen
 
 

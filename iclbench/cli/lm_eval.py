@@ -68,11 +68,10 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Score language models on in-context tasks. The same command again goes on where it stopped."""
-    from iclbench.config import parse_overrides
     from iclbench.errors import UnknownNameError, UsageError
     from iclbench.language import loading
     from iclbench.language.cards import language_tasks
-    from iclbench.language.methods import method as method_of
+    from iclbench.language.methods import method_as_typed
     from iclbench.language.ranges import parse
     from iclbench.runs import check_name
 
@@ -83,7 +82,7 @@ def evaluate(
         raise UsageError("--name and --revision are of one model; give a single --model")
     if name is not None:
         check_name(name)
-    how = method_of(method, parse_overrides(override or [], ("method",)).get("method"))
+    how = method_as_typed(method, override or [])
     asked = {
         "shots": None if shots is None else parse(shots, "--shots"), "episodes": episodes, "seed": seed,
         "demo_seeds": parse(demo_seeds, "--demo-seeds"), "orders": parse(orders, "--orders"), "data_dir": data_dir,

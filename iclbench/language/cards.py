@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -171,10 +171,11 @@ def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[
     ]  # fmt: skip
 
 
-def shipped_tasks() -> list[LanguageTask]:
+@cache
+def shipped_tasks() -> tuple[LanguageTask, ...]:
     """All tasks of the cards that come with iclbench."""
     folder = cards_folder("tasks/language")
-    return [task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder)]
+    return tuple(task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
 
 
 def suites() -> dict[str, list[str]]:

@@ -11,18 +11,16 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from iclbench.cards import PositiveInt, SeedInt, Strict, cards_folder, load_card, names, read_toml
-from iclbench.config import parse_overrides
+from iclbench.cards import PositiveInt, Strict, cards_folder, load_card, names, read_toml
 from iclbench.errors import UsageError
+from iclbench.grids import Names, Once, Seeds
 from iclbench.language.cards import LanguageTask, language_tasks
 from iclbench.language.ranges import written
 from iclbench.registry import canonical
-
-Names = Annotated[list[str], Field(min_length=1)]
 
 
 class Variant(Strict):
@@ -53,22 +51,14 @@ class LanguageGridCard(Strict):
     notes: str = ""
     models: Names
     tasks: Names
-    shots: list[Annotated[int, Field(ge=0)]] = []
-    demo_seeds: Annotated[list[SeedInt], Field(min_length=1)]
-    orders: Annotated[list[SeedInt], Field(min_length=1)] = [0]
+    shots: Annotated[list[Annotated[int, Field(ge=0)]], Once] = []
+    demo_seeds: Seeds
+    orders: Seeds = [0]
     episodes: PositiveInt | None = None
     controls: bool = True
     overlength: Literal["error", "skip", "drop"] = "error"
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     methods: Annotated[dict[str, Variant], Field(min_length=1)] = {"icl": Variant()}
-
-    @field_validator("models", "tasks", "shots", "demo_seeds", "orders")
-    @classmethod
-    def _once(cls, value: list[Any]) -> list[Any]:
-        for item in value:
-            if value.count(item) > 1:
-                raise ValueError(f"{item!r} stands there twice")
-        return value
 
     @field_validator("methods")
     @classmethod
@@ -111,14 +101,14 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
     Raises:
         UsageError: a task, or a setting of a method, is not known; the line names the card.
     """
-    from iclbench.language.methods import method
+    from iclbench.language.methods import method_as_typed
 
     grid, card = load_language_grid(name)
     grid_tasks(name)
     for model in card.models:
         for variant in card.methods.values():
             try:
-                method(variant.method, parse_overrides(variant.overrides, ("method",)).get("method"))
+                method_as_typed(variant.method, variant.overrides)
             except UsageError as error:
                 raise UsageError(f"grid '{grid}': {error}") from error
             yield shlex.join(_words(card, model, variant, results))

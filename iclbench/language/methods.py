@@ -5,13 +5,14 @@ A method applied to a model is part of the contestant's name: demo-lm, demo-lm+d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from iclbench.cards import Strict, content_hash, validate
+from iclbench.config import parse_overrides
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.language.thinking_settings import DeepThinking, slots_needed
 from iclbench.registry import canonical
@@ -102,6 +103,11 @@ def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
     if given and not METHODS[known].model_fields:
         raise UsageError(f"method '{known}' has no settings, got {next(iter(given))!r}; name another with --method")
     return Method(known, validate(METHODS[known], given, f"method '{known}'"))
+
+
+def method_as_typed(name: str, pairs: Sequence[str]) -> Method:
+    """The method of this name with what `-o method.KEY=VALUE` said; errors as of `method`, or for other keys."""
+    return method(name, parse_overrides(pairs, ("method",)).get("method"))
 
 
 def _plain(value: object) -> str:
