@@ -22,8 +22,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.registry import FAMILIES, canonical
 
-PresetName = Literal["smoke", "small", "paper"]
-PRESETS: tuple[PresetName, ...] = ("smoke", "small", "paper")
+PresetName = Literal["smoke", "grid", "small", "paper"]
+PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
 
 Head = Literal["point", "gaussian", "mixture", "categorical"]
 CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
@@ -180,7 +180,7 @@ class TaskCard(Strict):
     @classmethod
     def _at_least_one(cls, value: dict[PresetName, Preset]) -> dict[PresetName, Preset]:
         if not value:
-            raise ValueError("expected at least one of smoke, small, paper")
+            raise ValueError("expected at least one of smoke, grid, small, paper")
         return value
 
     def preset(self, name: str, task: str) -> Preset:
