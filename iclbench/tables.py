@@ -1,9 +1,9 @@
 """The schema of the result tables and the only door to parquet.
 
-Five tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
+Six tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
 what is measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are
 tested paired, `examples` a few episodes and what was predicted for them, to be drawn, `answers` what a language model
-was asked and said. Nothing here imports torch, and
+was asked and said, `cells` what became of every cell of a sweep, where and how long it ran. Nothing here imports torch, and
 no file carries a time stamp.
 """
 
@@ -24,7 +24,7 @@ from iclbench.files import atomic
 
 log = logging.getLogger("iclbench")
 
-TableName = Literal["values", "costs", "errors", "examples", "answers"]
+TableName = Literal["values", "costs", "errors", "examples", "answers", "cells"]
 
 # name -> (pandas dtype, may be missing, meaning)
 VALUES: dict[str, tuple[str, bool, str]] = {
@@ -33,7 +33,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "family": ("string", False, "family of the task"),
     "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
-    "preset": ("string", False, "smoke, small or paper; language: a pretrained language model, whose size is its own"),
+    "preset": ("string", False, "smoke, grid, small or paper; language: a pretrained language model, whose size is its own"),
     "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
     "variant": (
         "string",
@@ -132,12 +132,33 @@ ANSWERS: dict[str, tuple[str, bool, str]] = {
     "scores": ("string", True, "their summed log-probabilities, as a JSON list"),
 }
 
+CELLS: dict[str, tuple[str, bool, str]] = {
+    "cell": ("string", False, "content hash of the frozen configuration that the cell is a function of"),
+    "kind": ("string", False, "train, evaluate, probe or cost"),
+    "run": ("string", False, "as in values"),
+    "task": ("string", False, "as in values"),
+    "contestant": ("string", False, "as in values"),
+    "preset": ("string", False, "as in values"),
+    "seed": ("Int64", True, "as in values"),
+    "status": ("string", False, "done; failed (tried again by the next sweep); skipped (it makes no sense)"),
+    "reason": ("string", True, "why it failed or makes no sense"),
+    "files": ("string", True, "what it wrote, as a JSON list of paths below the results folder"),
+    "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
+    "bytes": ("Float64", True, "peak memory of the process that worked on it"),
+    "device": ("string", True, "cpu or the name of the accelerator"),
+    "hardware": ("string", True, "processor and memory of the machine"),
+    "threads": ("Int64", True, "torch threads"),
+    "libraries": ("string", True, "Python and the libraries that the values depend on, with versions, as JSON"),
+    "version": ("string", False, "version of iclbench"),
+}
+
 SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {
     "values": VALUES,
     "costs": COSTS,
     "errors": ERRORS,
     "examples": EXAMPLES,
     "answers": ANSWERS,
+    "cells": CELLS,
 }
 
 # A row is told apart from all others by these columns.
@@ -161,6 +182,7 @@ _KEYS: dict[TableName, list[str]] = {
     "errors": ["run", "prompt_set", "metric", "n_context", "n_related", "episode"],
     "examples": ["run", "prompt_set", "episode", "n_related", "role", "set", "point", "output"],
     "answers": ["run", "prompt_set", "episode"],
+    "cells": ["cell"],
 }
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 

@@ -152,7 +152,7 @@ def test_a_family_may_be_a_class_of_another_package(tmp_path):
         ({"family": None}, "mine.toml: family: expected the name of a family.*but the key is missing"),
         ({"summary": None}, "summary: expected a string, but the key is missing"),
         ({"presets": None}, "presets: expected .*missing"),
-        ({"presets": {}}, "presets: expected at least one of smoke, small, paper"),
+        ({"presets": {}}, "presets: expected at least one of smoke, grid, small, paper"),
         ({"presets__smoke__train": None}, "presets.smoke.train: expected .*missing"),
         ({"presets__smoke__train__steps": None}, "presets.smoke.train.steps: expected .*missing"),
         ({"family": "linaer"}, "family: unknown family 'linaer'; did you mean 'linear'"),

@@ -15,7 +15,7 @@ def train(
     backbone: Annotated[
         str, typer.Argument(help="Backbone: a name (iclbench list backbones) or package.module:Class.")
     ],
-    preset: Annotated[str, typer.Option("--preset", "-p", help="smoke, small or paper.")] = "small",
+    preset: Annotated[str, typer.Option("--preset", "-p", help="smoke, grid, small or paper.")] = "small",
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     override: Annotated[
         list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")

@@ -106,13 +106,18 @@ def evaluate(
             cached = cells.is_done(results, contestant, prompts)
             reason = None if cached else score(results, contestant, prompts)
             yield Cell(contestant, prompts, cached, reason)
-        if prompts.evaluator:
-            targets.write_chance(results, prompts)
-        elif task.question == "targets":
-            gaps.write_gaps(results, prompts)
-            examples.write_prompts(results, prompts)
-        else:
-            cells.write_scores(results, prompts)
+        summarise(results, prompts)
+
+
+def summarise(results: Path, prompts: PromptSet) -> None:
+    """Write what follows from all contestants of a prompt set together: a function of their tables, in any order."""
+    if prompts.evaluator:
+        targets.write_chance(results, prompts)
+    elif prompts.task.question == "targets":
+        gaps.write_gaps(results, prompts)
+        examples.write_prompts(results, prompts)
+    else:
+        cells.write_scores(results, prompts)
 
 
 def refuse_too_long(model: Contestant, examples: int) -> None:
