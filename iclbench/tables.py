@@ -3,8 +3,8 @@
 Six tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
 what is measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are
 tested paired, `examples` a few episodes and what was predicted for them, to be drawn, `answers` what a language model
-was asked and said, `cells` what became of every cell of a sweep, where and how long it ran. Nothing here imports torch, and
-no file carries a time stamp.
+was asked and said, `cells` what became of every cell of a sweep, where and how long it ran. Nothing here imports torch,
+and no file carries a time stamp.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "family": ("string", False, "family of the task"),
     "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
-    "preset": ("string", False, "smoke, grid, small or paper; language: a pretrained language model, whose size is its own"),
+    "preset": ("string", False, "smoke, grid, small, paper; language: a pretrained language model of its own size"),
     "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
     "variant": (
         "string",

@@ -66,7 +66,7 @@ def test_the_shipped_tasks_are_those_of_the_papers():
 def test_a_shipped_card_is_complete_and_its_family_accepts_it(name):
     task, card = load_task(name)
     assert task == name
-    assert set(card.presets) == set(PRESETS)
+    assert set(PRESETS) - {"grid"} <= set(card.presets), "grid is on one card of each family"
     cls = FAMILIES.get(card.family)
     for preset in card.presets.values():
         family = cls(validate(cls.Parameters, {**card.parameters, **preset.parameters}, name))
