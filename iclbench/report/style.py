@@ -1,20 +1,21 @@
 """The look of the figures: one per contestant, the same on every figure of a report.
 
-Backbones get the strong colours of Okabe and Ito (2008), solid and thick; baselines a muted version of the colours of
-Tol (2021), thin and dashed; oracles are black. Both palettes stay apart under colour blindness, and dashes differ too,
-so that nothing hangs on colour alone.
+Causal backbones have the strong colours of Okabe and Ito (2008), solid lines and filled shapes; backbones that take
+their context as a set have other colours, long dashes and hollow shapes; baselines a muted version of the colours of
+Tol (2021), thin and dashed; oracles are black. The colours of one kind stay apart under protanopia and deuteranopia (a
+test), and no two backbones that come with the package share a shape: nothing hangs on colour alone.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
-# The same colour in every report, whoever else is in it.
-OWN = {"gpt2": STRONG[0], "mamba": STRONG[1], "s4d": STRONG[2], "s4": STRONG[3]}
 DASHES = ((7, 3), (3, 2), (10, 3, 2, 3), (2, 2))
+LONG = (9, 3)
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 GREY = "#B5B5B5"
 INK = "#1A1A1A"
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
@@ -34,13 +35,35 @@ CONFIG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, dash pattern (pixels; empty: solid) and width of a contestant's line."""
+    """Colour, dash pattern (pixels; empty: solid) and width of a contestant's line; shape of its points, as Vega-Lite
+    calls it, and whether that is an outline."""
 
     colour: str
     dash: tuple[int, ...] = ()
     width: float = 1.6
+    shape: str = "circle"
+    hollow: bool = False
 
 
+# The same look in every report, whoever else is in it.
+CAUSAL = {
+    "gpt2": Look(STRONG[0], (), 2.6, "circle"),
+    "transformer": Look(STRONG[5], (), 2.6, "diamond"),
+    "coqe": Look(STRONG[4], (), 2.6, "triangle-down"),
+    "mamba": Look(STRONG[1], (), 2.6, "square"),
+    "s4d": Look(STRONG[2], (), 2.6, "triangle-up"),
+    "s4": Look(STRONG[3], (), 2.6, "cross"),
+}
+SETS = {
+    "cnp": Look("#999933", LONG, 2.6, "circle", True),
+    "tnp": Look("#117733", LONG, 2.6, "square", True),
+    "pt-tnp": Look("#661100", LONG, 2.6, "triangle-up", True),
+    "lbanp": Look("#5B2C8A", LONG, 2.6, "diamond", True),
+    "cmanp": Look("#8E6CFF", LONG, 2.6, "triangle-down", True),
+    "icicl-cnp": Look("#A0A0FF", LONG, 2.6, "cross", True),
+    "icicl-tnp": Look("#003D33", LONG, 2.6, "triangle-right", True),
+}
+OWN = CAUSAL | SETS
 BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
 # References that score the same by definition look like rules, not like contestants.
@@ -53,13 +76,14 @@ FIXED = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST}
 def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
     """A look for every contestant, by name; more backbones than colours differ in their dashes."""
     baselines = set(baselines)
-    own = {name: Look(OWN[name], (), 2.6) for name in backbones if name in OWN}
-    solid = [Look(colour, dash, 2.6) for dash, colour in product(((), *DASHES), STRONG)]
-    free = [look for look in solid if look not in own.values()]
+    own = {name: OWN[name] for name in backbones if name in OWN}
+    taken = {(look.colour, look.dash) for look in own.values()}
+    pairs = [(colour, dash) for dash, colour in product(((), *DASHES), STRONG)]
+    free = [Look(*pair, 2.6, shape) for pair, shape in zip(pairs, cycle(SHAPES), strict=False) if pair not in taken]
     others = sorted(set(backbones) - set(own))
     fixed = {name: look for name, look in FIXED.items() if name in {"zero", *baselines}}
-    pairs = (Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES))
-    dashed = [look for look in pairs if look not in fixed.values()]
+    muted = (Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES))
+    dashed = [look for look in muted if look not in fixed.values()]
     black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
         {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(baselines))}
@@ -68,6 +92,18 @@ def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterabl
         | {name: free[i % len(free)] for i, name in enumerate(others)}
         | own
     )
+
+
+def order_of(backbone: str) -> str | None:
+    """Whether a backbone reads its context in order ("causal") or as a "set"; None for one that is not our own.
+
+    A variant goes by the backbone that its name begins with.
+
+    >>> order_of("mamba"), order_of("icicl-tnp"), order_of("gpt2-wide"), order_of("my-net")
+    ('causal', 'set', 'causal', None)
+    """
+    stem = next((name for name in sorted(OWN, key=len, reverse=True) if f"{backbone}-".startswith(f"{name}-")), "")
+    return "causal" if stem in CAUSAL else "set" if stem in SETS else None
 
 
 def _interleaved(colours: tuple[str, ...], dashes: tuple[tuple[int, ...], ...]) -> list[tuple[tuple[int, ...], str]]:

@@ -14,10 +14,10 @@ import pandas as pd
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.drawn_episodes import Shown
 from iclbench.report.figures.curves import extent, layer, records
+from iclbench.report.figures.marks import HIGHLIGHT, lit
 from iclbench.report.style import CONFIG, INK, Look
 
 _COLUMNS = ["panel", "part", "contestant", "x1", "value", "low", "high"]
-_LIT = "highlight === null || datum.contestant === highlight"
 CAPTION = (
     "Lines and bands: predicted means and central 90 % intervals. Black dots: context points; grey dots: "
     "targets, which nobody has seen."
@@ -43,7 +43,7 @@ def figure(
     data = data[_COLUMNS].reset_index(drop=True)
     drawn = {who: look for who, look in looks.items() if who in set(data["contestant"])}
     layers = _layers(data, drawn)
-    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     views = [
         {
             "title": panel, "width": 230, "height": 150, "layer": layers,
@@ -102,9 +102,6 @@ def _layers(data: pd.DataFrame, looks: Mapping[str, Look]) -> list[dict[str, Any
     def y(field: str) -> alt.Y:
         scale = alt.Scale(domain=[low - margin, high + margin], nice=False, zero=False)
         return alt.Y(field, type="quantitative", title=None, scale=scale, axis=alt.Axis(tickCount=4))
-
-    def lit(full: float) -> alt.OpacityValue:
-        return alt.OpacityValue(0.1 * full, condition={"test": _LIT, "value": full})
 
     def part(name: str) -> alt.Chart:
         return alt.Chart().transform_filter(f"datum.part === '{name}'")

@@ -14,8 +14,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.metrics import Metric
-from iclbench.report.style import BACKGROUND, CONFIG, Look
+from iclbench.report.style import CONFIG, Look
 
 OTHERS = "other baselines"
 PER_ROW = 3
@@ -23,7 +24,6 @@ PER_ROW = 3
 # lines apart, `width` is the look's, `sparse` asks for dots; `band`, where it is, says which backbones
 # have bands.
 COLUMNS = ("contestant", "kind", "value", "low", "high", "label", "series", "width", "sparse")
-_SHOWN = "highlight === null || datum.contestant === highlight"
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,11 @@ def specifications(
     The static one is complete, with the rows and the title of every panel. The live one has no data: it draws the data
     set `rows`, as wide as its container, and adds the tooltip; its legend is the page's business.
     """
-    printed, shown = _Drawing(axes, looks, legend=True), _Drawing(axes, looks, legend=False)
-    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    # Values beyond the y axis lie on its edge, so only x can leave the panel. A clip path that is not needed would cost
+    # every line a layer of its own when the figure is printed: most of the time of a report.
+    clip = any(not data[axes.field].dropna().between(*axes.range).all() for _, data in panels)
+    printed, shown = _Drawing(axes, looks, True, clip), _Drawing(axes, looks, False, clip)
+    shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     live = shared | {
         "data": {"name": "rows"},
         "width": "container",
@@ -119,16 +122,10 @@ def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
 class _Drawing:
     """The layers of one chart: encodings that all of them share, and a method per kind of mark."""
 
-    def __init__(self, axes: Axes, looks: Mapping[str, Look], legend: bool) -> None:
-        self.axes, self.looks = axes, looks
-        named = [name for name, look in looks.items() if look != BACKGROUND]
-        key = alt.Legend(title=None, values=named, symbolType="stroke", symbolOpacity=1) if legend else None
-
-        def by_contestant(channel: type, values: list[Any]) -> Any:
-            return channel("contestant", type="nominal", scale=alt.Scale(domain=list(looks), range=values), legend=key)
-
-        self.colour = by_contestant(alt.Color, [look.colour for look in looks.values()])
-        self.dash = by_contestant(alt.StrokeDash, [list(look.dash) or [1, 0] for look in looks.values()])
+    def __init__(self, axes: Axes, looks: Mapping[str, Look], legend: bool, clip: bool) -> None:
+        self.axes, self.looks, self.clip = axes, looks, clip
+        marks = Marks(looks, legend)
+        self.colour, self.dash = marks.colour, marks.dash
         self.series = alt.Detail("series", type="nominal")
         self.x = alt.X(
             axes.field, type="quantitative", title=axes.x,
@@ -142,28 +139,23 @@ class _Drawing:
         axis = alt.Axis(format="~g", tickCount=6)
         return alt.Y(field, type="quantitative", title=self.axes.y, scale=scale, axis=axis)
 
-    def opacity(self, full: float, faded: float) -> alt.OpacityValue:
-        return alt.OpacityValue(faded, condition={"test": _SHOWN, "value": full})
-
     def lines(self) -> list[dict[str, Any]]:
         """Bands of the backbones, a line each, dots where a line has few points, diamonds for published numbers."""
         chart, shared = alt.Chart(), {"x": self.x, "color": self.colour}
-        plain = {"y": self.y(), "opacity": self.opacity(1.0, 0.12)} | shared
+        plain = {"y": self.y(), "opacity": lit(1.0, 0.12)} | shared
         band = chart.transform_filter(
             "datum.kind === 'backbone' && datum.low !== null && datum.band !== false"
-        ).mark_area(clip=True)
+        ).mark_area(clip=self.clip)
         layers = [
-            band.encode(
-                y=self.y("low"), y2=alt.Y2("high"), detail=self.series, opacity=self.opacity(0.18, 0.02), **shared
-            )
+            band.encode(y=self.y("low"), y2=alt.Y2("high"), detail=self.series, opacity=lit(0.18, 0.02), **shared)
         ]
         # One layer per width, as a scale of widths would need an ordered field. No expression ever holds a name:
         # whatever users call their contestants, it stays valid.
         for width in sorted({look.width for look in self.looks.values()}):
             wide = chart.transform_filter(f"datum.kind !== 'published' && datum.width === {width}")
-            line = wide.mark_line(clip=True, strokeCap="round", strokeJoin="round", strokeWidth=width)
+            line = wide.mark_line(clip=self.clip, strokeCap="round", strokeJoin="round", strokeWidth=width)
             layers.append(line.encode(strokeDash=self.dash, detail=self.series, **plain))
-        dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=True)
+        dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=self.clip)
         theirs = chart.transform_filter("datum.kind === 'published'")
         diamonds = theirs.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)
         return [layer(chart) for chart in (*layers, dots.encode(**plain), diamonds.encode(**plain))]
@@ -179,7 +171,7 @@ class _Drawing:
             f" 'value': format({row}.value, '.4~g'), '{self.axes.band}': isValid({row}.low) ? {ends} : 'none'}}"
         )
         tooltip = alt.TooltipValue(alt.ExprRef(content))
-        mark = alt.Chart().mark_point(filled=True, size=70, clip=True).add_params(nearest)
+        mark = alt.Chart().mark_point(filled=True, size=70, clip=self.clip).add_params(nearest)
         shown = alt.OpacityValue(0, condition={"param": "hover", "value": 1, "empty": False})
         return layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=shown))
 

@@ -11,12 +11,12 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
+from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.style import CONFIG, Look
 
 # `part` is mean (a disc with its interval), draw (a small dot behind it) or level (a dashed rule across the panel).
 COLUMNS = ["panel", "part", "row", "contestant", "value", "low", "high", "note"]
 STEP = 19
-_LIT = "highlight === null || datum.contestant === highlight"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def figure(
     """
     drawn = data[COLUMNS].reset_index(drop=True)
     printed, live = (_layers(looks, rows, scale, legend) for legend in (len(looks) > 1, False))
-    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     height = STEP * len(rows)
     size = {"width": 460 if len(panels) == 1 else 260, "height": height}
     views = [
@@ -75,20 +75,14 @@ def figure(
 
 
 def _layers(looks: Mapping[str, Look], rows: Sequence[str], scale: Scale, legend: bool) -> list[dict[str, Any]]:
-    key = alt.Legend(title=None, symbolType="circle", symbolOpacity=1) if legend else None
-    colour = alt.Color(
-        "contestant", type="nominal", legend=key,
-        scale=alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()]),
-    )  # fmt: skip
+    marks = Marks(looks, legend, "circle")
+    colour = marks.colour
     axis = alt.Axis(title=None, labelLimit=150, labelFontSize=11, grid=True, labelOverlap=False)
     y = alt.Y("row", type="nominal", scale=alt.Scale(domain=list(rows)), axis=axis)
 
     def x(field: str = "value") -> alt.X:
         bounds = alt.Scale(domain=list(scale.domain), nice=False, zero=False, clamp=True)
         return alt.X(field, type="quantitative", title=scale.title, scale=bounds, axis=alt.Axis(tickCount=5))
-
-    def lit(full: float) -> alt.OpacityValue:
-        return alt.OpacityValue(0.15 * full, condition={"test": _LIT, "value": full})
 
     def part(name: str) -> alt.Chart:
         return alt.Chart().transform_filter(f"datum.part === '{name}'")

@@ -10,14 +10,14 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
+from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.style import CONFIG, Look
 
 COLUMNS = [
     "panel", "part", "contestant", "task", "step", "iwl", "icl", "iwl_low", "iwl_high", "icl_low", "icl_high", "note",
 ]  # fmt: skip
-_LIT = "highlight === null || datum.contestant === highlight"
 READING = (
-    "Upwards: accuracy on ICL, learning in context. To the right: accuracy on IWL, learning in weights. Discs: trained "
+    "Upwards: accuracy on ICL, learning in context. To the right: accuracy on IWL, learning in weights. Marks: trained "
     "models, the mean over seeds, with thin lines from the lowest to the highest seed. Faint lines: the way there in "
     "training. Triangles: where the mean accuracy on ICL was highest on that way."
 )
@@ -39,7 +39,7 @@ def figure(
     rows = data[COLUMNS].reset_index(drop=True)
     bottom = min(0.4, float(rows[["icl", "icl_low"]].min().min()))
     printed, layers = (_layers(looks, max(0.0, bottom - 0.02), legend) for legend in (True, False))
-    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     size = {"width": 420, "height": 380} if len(panels) == 1 else {"width": 270, "height": 250}
     views = [
         size | {"title": panel, "layer": printed, "data": {"values": records(rows[rows["panel"] == panel])}}
@@ -60,13 +60,8 @@ def figure(
 
 
 def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict[str, Any]]:
-    key = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1) if legend else None
-
-    def by_contestant(channel: type, values: list[Any]) -> Any:
-        return channel("contestant", type="nominal", scale=alt.Scale(domain=list(looks), range=values), legend=key)
-
-    colour = by_contestant(alt.Color, [look.colour for look in looks.values()])
-    dash = by_contestant(alt.StrokeDash, [list(look.dash) or [1, 0] for look in looks.values()])
+    marks = Marks(looks, legend, "circle")
+    colour, dash = marks.colour, marks.dash
 
     def x(field: str = "iwl") -> alt.X:
         scale = alt.Scale(domain=[0, 1], nice=False, clamp=True)
@@ -75,9 +70,6 @@ def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict
     def y(field: str = "icl") -> alt.Y:
         scale = alt.Scale(domain=[bottom, 1], nice=False, zero=False, clamp=True)
         return alt.Y(field, type="quantitative", title="ICL accuracy", scale=scale, axis=alt.Axis(tickCount=6))
-
-    def lit(full: float) -> alt.OpacityValue:
-        return alt.OpacityValue(0.15 * full, condition={"test": _LIT, "value": full})
 
     def part(name: str) -> alt.Chart:
         return alt.Chart().transform_filter(f"datum.part === '{name}'")
@@ -89,8 +81,8 @@ def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict
     ended = alt.TooltipValue(alt.ExprRef(f"{{'contestant': {word}, {at}}}"))
     highest = alt.TooltipValue(alt.ExprRef(f"{{'highest ICL of': {word}, 'at step': datum.step, {at}}}"))
     level = part("level").mark_rule(strokeWidth=1.4).encode(y=y(), color=colour, strokeDash=dash, opacity=lit(1.0))
-    way = path.mark_line(clip=True, strokeWidth=1.3)
-    along = path.mark_point(clip=True, filled=True, size=9)
+    way = path.mark_line(strokeWidth=1.3)
+    along = path.mark_point(filled=True, size=9)
     spread = final.mark_rule(strokeWidth=1.4)
     # Names stand to the right of their disc, near the right edge to its left.
     right, left = final.transform_filter("datum.iwl <= 0.7"), final.transform_filter("datum.iwl > 0.7")
@@ -101,7 +93,12 @@ def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict
     charts = [
         level,
         way.encode(
-            x=x(), y=y(), color=colour, detail=series, order=alt.Order("step", type="quantitative"), opacity=lit(0.4)
+            x=x(),
+            y=y(),
+            color=colour,
+            detail=series,
+            order=alt.Order("step", type="quantitative"),
+            opacity=lit(0.4),
         ),
         along.encode(x=x(), y=y(), color=colour, opacity=lit(0.45)),
         spread.encode(x=x("iwl_low"), x2=alt.X2("iwl_high"), y=y(), color=colour, opacity=lit(0.9)),
@@ -109,7 +106,9 @@ def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict
         peak.mark_point(shape="triangle-up", size=80, strokeWidth=1.8, filled=False).encode(
             x=x(), y=y(), color=colour, opacity=lit(1.0), tooltip=highest
         ),
-        final.mark_point(filled=True, size=85).encode(x=x(), y=y(), color=colour, opacity=lit(1.0), tooltip=ended),
+        final.mark_point(size=85, strokeWidth=1.8).encode(
+            x=x(), y=y(), **marks.points, opacity=lit(1.0), tooltip=ended
+        ),
         *(
             name.encode(x=x(), y=y(), color=colour, text=alt.Text("note", type="nominal"), opacity=lit(1.0))
             for name in names
