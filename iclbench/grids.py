@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from iclbench.cards import PresetName, SeedInt, Strict, load_baseline, load_card, load_task, read_toml
+from iclbench.cards import PositiveInt, PresetName, SeedInt, Strict, load_baseline, load_card, load_task, read_toml
 from iclbench.config import RunConfig, parse_overrides, resolve_run
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.registry import BACKBONES, canonical
@@ -48,12 +48,15 @@ Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 class Evaluate(Strict):
     """In-distribution always; up to `extrapolate` examples at each preset, in-distribution and under all `shifts`.
 
-    `baselines`: beside these instead of all that the task cards name.
+    `shifts_of`: further shifts of single tasks, at the trained length. `baselines`: beside these instead of all that
+    the task cards name. `seed`: of the prompts; those of another seed are independent.
     """
 
     shifts: list[str] = []
+    shifts_of: dict[str, list[str]] = {}
     extrapolate: dict[PresetName, Length] = {}
     baselines: list[str] = []
+    seed: SeedInt = 0
 
     @field_validator("baselines")
     @classmethod
@@ -70,22 +73,35 @@ class Probe(Strict):
     contexts: dict[PresetName, list[Length]] = {}
 
 
-class GridCard(Strict):
-    """A grid: every task with every backbone, preset and seed, in every variant that `overrides` names for the preset.
+class Cost(Strict):
+    """What runs cost, conditioned on so many points, and on as many as they were trained with."""
+
+    points: Annotated[list[PositiveInt], Field(min_length=1), Once] = [40, 500]
+
+
+class Without(Strict):
+    """Pairs that make no sense: they stay in the tables, with the reason."""
+
+    tasks: Names
+    backbones: Names
+    reason: str
+
+
+class GridPart(Strict):
+    """Every task with every backbone, preset and seed, in every variant that `overrides` names for the preset.
 
     `overrides.<preset>.<variant>` is a list of `-o` settings. A preset without variants trains the cards as they are,
     and so does a variant with an empty list, under the default names of its runs.
     """
 
-    summary: str
-    source: str = ""
-    notes: str = ""
     tasks: Names
     backbones: Names
     presets: Annotated[list[PresetName], Field(min_length=1), Once]
     seeds: Seeds
     evaluate: Evaluate | None = None
     probe: Probe | None = None
+    cost: Cost | None = None
+    without: list[Without] = []
     overrides: dict[PresetName, dict[str, list[str]]] = {}
 
     @field_validator("backbones")
@@ -108,7 +124,7 @@ class GridCard(Strict):
         return value
 
     @model_validator(mode="after")
-    def _known_tasks_and_presets(self) -> GridCard:
+    def _known_tasks_and_presets(self) -> GridPart:
         for task in self.tasks:
             _, card = _in_one_line(load_task, task)
             for preset in self.presets:
@@ -122,7 +138,33 @@ class GridCard(Strict):
             for preset in table:
                 if preset not in self.presets:
                     raise ValueError(f"{key}.{preset}: '{preset}' is none of the card's presets")
+        for task in self.evaluate.shifts_of if self.evaluate else {}:
+            if task not in self.tasks:
+                raise ValueError(f"evaluate.shifts_of.{task}: '{task}' is none of the card's tasks")
+        for pair in self.without:
+            for key, names in {"tasks": self.tasks, "backbones": self.backbones}.items():
+                for name in getattr(pair, key):
+                    if name not in names:
+                        raise ValueError(f"without.{key}: '{name}' is none of the card's {key}")
         return self
+
+    def without_reason(self, task: str, backbone: str) -> str | None:
+        """Why this pair makes no sense; None: it does."""
+        pairs = (pair for pair in self.without if task in pair.tasks and backbone in pair.backbones)
+        return next((pair.reason for pair in pairs), None)
+
+
+class GridCard(GridPart):
+    """A grid: its first part, and `more` that are asked for other things."""
+
+    summary: str
+    source: str = ""
+    notes: str = ""
+    more: list[GridPart] = []
+
+    @property
+    def parts(self) -> list[GridPart]:
+        return [self, *self.more]
 
 
 @dataclass(frozen=True)
@@ -137,8 +179,11 @@ class GridRun:
         extrapolate: ... up to so many examples; None: only the trained length ...
         shifts: ... under these shifts, as `iclbench eval` reads them ...
         baselines: ... beside these instead of the task card's, if any are named.
+        evaluation_seed: ... on prompts of this seed.
         contexts: examples in context to probe at; None: no probe ...
         probes: ... of these kinds.
+        cost: points to be conditioned on while costs are measured; none: they are not measured.
+        without: why the pair makes no sense; None: it does.
     """
 
     name: str
@@ -150,11 +195,16 @@ class GridRun:
     extrapolate: int | None = None
     shifts: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
+    evaluation_seed: int = 0
     contexts: tuple[int, ...] | None = None
     probes: tuple[str, ...] = ()
+    cost: tuple[int, ...] = ()
+    without: str | None = None
 
     def commands(self, results: Path | None = None) -> Iterator[str]:
-        """The `iclbench` commands that train, evaluate and probe this run, quoted for a shell."""
+        """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
+        if self.without:
+            return
         where = _options("--results", [results] if results else [])
         size = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
         settings = _options("-o", self.overrides)
@@ -163,12 +213,15 @@ class GridRun:
             longer = [] if self.extrapolate is None else [self.extrapolate]
             asked = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
             beside = _options("--baseline", self.baselines)
-            yield shlex.join(["iclbench", "eval", self.name, *asked, *beside, *where])
+            prompts = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
+            yield shlex.join(["iclbench", "eval", self.name, *asked, *beside, *prompts, *where])
         for kind in self.probes:
             # A representation is that of an input alone.
             sizes = [] if kind == "representation" else _options("--context", self.contexts or ())
             flag = [] if kind == "layers" else [f"--{kind}"]
             yield shlex.join(["iclbench", "probe", self.name, *flag, *sizes, *where])
+        if self.cost:
+            yield shlex.join(["iclbench", "cost", self.name, *_options("--points", self.cost), *where])
 
 
 def load_grid(name: str) -> tuple[str, GridCard]:
@@ -188,28 +241,35 @@ def grid_runs(name: str, preset: str | None = None) -> list[GridRun]:
         UsageError: something in the card does not fit a task, a backbone or a family; the line names the card.
     """
     grid, card = load_grid(name)
-    if preset is not None and canonical(preset) not in card.presets:
-        raise UnknownNameError("preset", preset, card.presets, hint=f"(presets of grid '{grid}')")
+    presets = list(dict.fromkeys(known for part in card.parts for known in part.presets))
+    if preset is not None and canonical(preset) not in presets:
+        raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
-        return list(_runs(card, canonical(preset) if preset else None))
+        runs = [run for part in card.parts for run in _runs(part, canonical(preset) if preset else None)]
     except UsageError as error:
         raise UsageError(f"grid '{grid}': {error}") from error
+    seen: set[str] = set()
+    for run in runs:
+        if run.name in seen:
+            raise UsageError(f"grid '{grid}': two of its parts ask for the run '{run.name}'; leave it in one of them")
+        seen.add(run.name)
+    return runs
 
 
-def _runs(card: GridCard, only: str | None) -> Iterator[GridRun]:
-    for preset in card.presets:
+def _runs(part: GridPart, only: str | None) -> Iterator[GridRun]:
+    for preset in part.presets:
         if only not in (None, preset):
             continue
-        variants = card.overrides.get(preset, {"": []})
-        for task in card.tasks:
+        variants = part.overrides.get(preset, {"": []})
+        for task in part.tasks:
             for variant, settings in variants.items():
-                for seed in card.seeds:
-                    for backbone in card.backbones:
+                for seed in part.seeds:
+                    for backbone in part.backbones:
                         config = resolve_run(task, backbone, preset, seed, settings)
-                        yield _run(card, task, backbone, config, variant if settings else "", settings)
+                        yield _run(part, task, backbone, config, variant if settings else "", settings)
 
 
-def _run(card: GridCard, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:
+def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:
     trained, preset = config.task.points, config.preset
     extrapolate: int | None = None
     shifts: tuple[str, ...] = ()
@@ -222,15 +282,20 @@ def _run(card: GridCard, task: str, backbone: str, config: RunConfig, variant: s
                     f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the trained length of "
                     f"'{config.task.name}' ({trained} examples)"
                 )
-        shifts = tuple(_shifts(card.evaluate.shifts, config, extrapolate))
+        shifts = (
+            *_shifts(card.evaluate.shifts, config, extrapolate),
+            *_shifts(card.evaluate.shifts_of.get(task, []), config, None),
+        )
     if card.probe:
         contexts = tuple(_examples(length, trained) for length in card.probe.contexts.get(preset, ["1x"]))
     ending = f"-{preset}-s{config.seed}"
     name = run_name(config).removesuffix(ending) + (f"-{variant}" if variant else "") + ending
     return GridRun(
         name, task, backbone, config, tuple(settings), evaluate=card.evaluate is not None, extrapolate=extrapolate,
-        shifts=shifts, baselines=tuple(card.evaluate.baselines if card.evaluate else ()), contexts=contexts,
-        probes=tuple(card.probe.of if card.probe else ()),
+        shifts=shifts, baselines=tuple(card.evaluate.baselines if card.evaluate else ()),
+        evaluation_seed=card.evaluate.seed if card.evaluate else 0, contexts=contexts,
+        probes=tuple(card.probe.of if card.probe else ()), without=card.without_reason(task, backbone),
+        cost=tuple(sorted({trained, *card.cost.points})) if card.cost else (),
     )  # fmt: skip
 
 

@@ -228,7 +228,7 @@ def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
         ({"tasks": []}, "tasks: expected .*at least 1"),
         ({"tasks": ["linaer"]}, "unknown task 'linaer'; did you mean 'linear'"),
         ({"backbones": ["gtp2"]}, "backbones: unknown backbone 'gtp2'; did you mean 'gpt2'"),
-        ({"presets": ["tiny"]}, "presets.0: expected 'smoke', 'small' or 'paper', got 'tiny'"),
+        ({"presets": ["tiny"]}, "presets.0: expected 'smoke', 'grid', 'small' or 'paper', got 'tiny'"),
         ({"seeds": [0, 0]}, "seeds: 0 stands there twice"),
         ({"seeds": [-1]}, "seeds.0: expected greater than or equal to 0, got -1"),
         ({"evaluate": {"shift": []}}, "unknown key 'evaluate.shift'; did you mean 'evaluate.shifts'"),

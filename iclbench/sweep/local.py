@@ -1,0 +1,219 @@
+"""The local engine: worker processes on this machine, one per slot, each with a call at a time.
+
+Processes are spawned, never forked: torch's threads and CUDA do not survive a fork. A thread in the parent stands for
+each slot; it hands calls to its worker through a pipe. A worker that is killed closes the pipe, which fails the one
+call that it was working on; the slot starts another one for the next call. A parent that is killed closes it, too:
+idle workers end by that, busy ones by the watchdog that `set_up` starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from iclbench.errors import IclbenchError
+from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
+
+T = TypeVar("T")
+
+_SPAWN = multiprocessing.get_context("spawn")
+# Starting and reaping touch the same list of children, which is not safe between threads.
+_CHILDREN = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Call:
+    future: Future[Any]
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+class LocalPool:
+    """An `Executor` of worker processes.
+
+    Args:
+        set_ups: arguments of `set_up` for each slot: what it may see of the machine.
+        set_up: called in every new process before anything else is; it can be pickled.
+    """
+
+    def __init__(self, set_ups: Sequence[tuple[Any, ...]], set_up: Callable[..., None]) -> None:
+        self.slots = len(set_ups)
+        self._set_up = set_up
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._workers: dict[int, _Worker] = {}
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._slot, args=(index, arguments), name=f"slot {index}", daemon=True)
+            for index, arguments in enumerate(set_ups)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any) -> Future[T]:
+        """See `Executor.submit`."""
+        future: Future[T] = Future()
+        self._calls.put(_Call(future, fn, args))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `Executor.shutdown`."""
+        if cancel_futures:
+            self._cancel()
+        for _ in self._threads:
+            self._calls.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def stop(self, grace: float) -> None:
+        """See `Executor.stop`."""
+        self._stopping.set()
+        self.shutdown(wait=False, cancel_futures=True)
+        self._each(_Worker.ask_to_stop)
+        deadline = time.monotonic() + grace
+        try:
+            for thread in self._threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        finally:  # also when the user is in a hurry
+            self._each(_Worker.kill)
+            for thread in self._threads:
+                thread.join()
+
+    @property
+    def processes(self) -> list[int]:
+        """Process ids of the workers there are now."""
+        return [worker.pid for worker in list(self._workers.values())]
+
+    def _each(self, what: Callable[[_Worker], None]) -> None:
+        for worker in list(self._workers.values()):
+            what(worker)
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                call = self._calls.get_nowait()
+                if call is not None:
+                    call.future.cancel()
+
+    def _slot(self, index: int, arguments: tuple[Any, ...]) -> None:
+        """Take calls, one at a time, until there are no more."""
+        while (call := self._calls.get()) is not None:
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            try:
+                call.future.set_result(self._ready(index, arguments).ask(call.fn, call.args))
+            except (WorkerDiedError, WorkerStartError) as error:
+                if worker := self._workers.pop(index, None):
+                    worker.end()
+                call.future.set_exception(error)
+            except BaseException as error:
+                call.future.set_exception(error)
+        if worker := self._workers.pop(index, None):
+            worker.end()
+
+    def _ready(self, index: int, arguments: tuple[Any, ...]) -> _Worker:
+        """The worker of a slot, a new one if there is none."""
+        if (worker := self._workers.get(index)) is None:
+            worker = self._workers[index] = _Worker(self._set_up, arguments)
+            if self._stopping.is_set():  # it may have come too late to be asked
+                worker.kill()
+            worker.wait_until_set_up()
+        return worker
+
+
+class _Worker:
+    """One process and the parent's end of its pipe."""
+
+    def __init__(self, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(theirs, set_up, arguments), daemon=True)
+        # Ctrl-C at a terminal reaches the whole group, and a new process before it could have said that it does not
+        # care: it inherits the mask of this thread.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with _CHILDREN:
+                self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        self.pid = self._process.pid or 0
+
+    def wait_until_set_up(self) -> None:
+        """Raises `WorkerStartError` when it cannot be set up, `WorkerDiedError` when it died."""
+        fine, answer = self._answer()
+        if not fine:
+            raise WorkerStartError(answer)
+
+    def ask(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
+        """`fn(*args)`, computed there; raises `IclbenchError` when it raised, `WorkerDiedError` when the worker died."""
+        with contextlib.suppress(OSError):  # a dead worker tells its end by the answer that does not come
+            self._pipe.send((fn, args))
+        fine, answer = self._answer()
+        if not fine:
+            raise IclbenchError(answer)
+        return answer
+
+    def _answer(self) -> tuple[bool, Any]:
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            raise WorkerDiedError(self.end()) from None
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM: training writes a checkpoint first."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> str:
+        """Let it go when it waits for a call, and bury it; returns how it died."""
+        self._pipe.close()
+        with _CHILDREN:
+            self._process.join(_PATIENCE)
+            self._process.kill()
+            self._process.join()
+        code = self._process.exitcode or 0
+        if code >= 0:
+            return f"the worker ended (exit code {code})"
+        name = signal.Signals(-code).name
+        return f"the worker was killed by signal {-code} ({name}{', out of memory?' if name == 'SIGKILL' else ''})"
+
+
+# Seconds that a worker has to end by itself after its pipe was closed.
+_PATIENCE = 5.0
+
+
+def _serve(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """What a worker process does: set itself up, then answer calls until the pipe is closed.
+
+    Answers are `(True, value)` or `(False, text)`: exceptions stay here, since unpickling them may import torch.
+    """
+    with contextlib.suppress(EOFError, OSError):
+        try:
+            set_up(*arguments)
+        except Exception as error:
+            pipe.send((False, f"a worker process cannot be set up: {_line(error)}"))
+            return
+        pipe.send((True, None))
+        while True:
+            fn, args = pipe.recv()
+            try:
+                answer = (True, fn(*args))
+            except Exception as error:
+                answer = (False, _line(error))
+            pipe.send(answer)
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return text if isinstance(error, IclbenchError) else f"{type(error).__name__}: {text}"

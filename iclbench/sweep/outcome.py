@@ -1,0 +1,36 @@
+"""What became of a cell, and where the process that works on cells stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Status = Literal["done", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        status: `skipped` means that the cell makes no sense; it is not tried again, a failed one is.
+        reason: why it failed or makes no sense.
+        files: what holds its rows and weights, relative to the results folder.
+        seconds: how long it took in this process.
+    """
+
+    status: Status
+    reason: str | None = None
+    files: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker computes: folders, device and threads."""
+
+    results: Path
+    data_dir: Path | None = None
+    device: str = "cpu"
+    threads: int = 1
