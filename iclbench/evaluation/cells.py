@@ -219,24 +219,3 @@ def measured_rows(contestant: Entrant, prompts: Frozen, cost: Measure, n_points:
     # No growth seen means that what the allocator already held was enough, not that none was needed.
     measured = {"seconds": cost.seconds, "bytes": cost.bytes}
     return [shared | {"metric": metric, "value": float(v)} for metric, v in measured.items() if v]
-
-
-def write_scores(results: Path, prompts: PromptSet) -> None:
-    """Normalised scores of all contestants of one prompt set: 0 is the zero predictor, 1 the oracle or, without one,
-    the best baseline; computed from the areas under the learning curves."""
-    folder = results / "tables" / prompts.id
-    areas = tables.read_all("values", folder).query("metric == 'auc' and status == 'ok'")
-    path = folder / "summary" / "scores.values.parquet"
-    zero = areas.loc[areas["run"] == "zero", "value"]
-    reference = areas[(areas["kind"] == "oracle")]
-    if reference.empty:
-        reference = areas[(areas["kind"] == "baseline") & (areas["run"] != "zero")]
-    if zero.empty or reference.empty or not zero.iloc[0] > reference["value"].min():
-        path.unlink(missing_ok=True)
-        return
-    best, nothing = reference["value"].min(), zero.iloc[0]
-    scores = areas.assign(metric="score", reason=None)
-    for column, source in {"value": "value", "low": "high", "high": "low"}.items():
-        scores[column] = (nothing - areas[source]) / (nothing - best)
-    with writing(results):
-        tables.write("values", scores.sort_values("run"), path, {})

@@ -9,7 +9,7 @@ from pathlib import Path
 from iclbench import __version__, tables
 from iclbench.config import TaskConfig
 from iclbench.errors import UsageError
-from iclbench.evaluation import cells, contestants, examples, gaps, targets
+from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
@@ -116,8 +116,7 @@ def summarise(results: Path, prompts: PromptSet) -> None:
     elif prompts.task.question == "targets":
         gaps.write_gaps(results, prompts)
         examples.write_prompts(results, prompts)
-    else:
-        cells.write_scores(results, prompts)
+    scores.write_scores(results, prompts)
 
 
 def refuse_too_long(model: Contestant, examples: int) -> None:

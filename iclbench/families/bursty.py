@@ -109,9 +109,10 @@ class Bursty(Family):
         return self._splits[device]
 
     def evaluators(self) -> dict[str, Evaluator]:
-        two, all_labels = Evaluator(0.5), Evaluator(1 / self.split().training)
+        two, all_labels = Evaluator(0.5), Evaluator(1 / self.split().training, knows="weights")
         iwl = ("iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings")
-        return {"icl": two, "icl_paired": Evaluator(0.25, together=2), "flip": two, **dict.fromkeys(iwl, all_labels)}
+        flip = Evaluator(0.5, knows="either")
+        return {"icl": two, "icl_paired": Evaluator(0.25, together=2), "flip": flip, **dict.fromkeys(iwl, all_labels)}
 
     def sample(
         self,

@@ -1,0 +1,172 @@
+"""Normalised scores: one number per contestant and prompt set that families of any kind can be compared by.
+
+A score is a straight line through two points, told in the column `reason` (`METRIC: 1 is WHAT`) and measured on the
+same episodes as the contestant; it may be negative or above 1. The column `normaliser` holds how far apart the points
+are in units of the metric.
+
+- Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle or,
+  without one, the best baseline on these very prompts.
+- Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
+  constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
+  related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
+  any predictor can that has to infer it. All are scored on the episodes that every oracle was asked. What related
+  datasets add is read on the same line, which scores beyond 1 belong to.
+- Question `targets` otherwise, by squared error: as for `next`. Where no baseline is better than the zero predictor
+  (its interval must exclude that), 1 is an error of zero, which nobody can reach.
+- A family's own tests, by accuracy among the admitted labels: 0 is guessing, 1 the best baseline where the context
+  holds the answer, and being always right where only training can have taught it. No score where neither of two answers
+  is the better one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.evaluation.bootstrap import summaries
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.runs import writing
+
+_ACCURACY = "accuracy_within_choices"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line from raw values of a metric to scores: `nothing` scores 0, `best` scores 1 and is what `name` says."""
+
+    metric: str
+    nothing: float
+    best: float
+    name: str
+
+    def of(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Score rows from rows with value and interval in the metric's units."""
+        ends = ("low", "high") if self.best > self.nothing else ("high", "low")
+        span = self.best - self.nothing
+        columns = {
+            name: (rows[source] - self.nothing) / span + 0.0  # never minus zero
+            for name, source in zip(("value", "low", "high"), ("value", *ends), strict=True)
+        }
+        reason = f"{self.metric}: 1 is {self.name}"
+        return rows.assign(metric="score", normaliser=abs(span), reason=reason, **columns)
+
+
+def write_scores(results: Path, prompts: PromptSet) -> None:
+    """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
+    folder = results / "tables" / prompts.id
+    path = folder / "summary" / "scores.values.parquet"
+    values = tables.read_all("values", folder)
+    values = values[values["status"].eq("ok") & values["axis"].isna()]
+    if prompts.evaluator:
+        scores = _of_test(values, prompts)
+    elif prompts.task.question == "next":
+        scores = _of_errors(values[values["metric"] == "auc"], "squared_error")
+    elif prompts.task.head != "categorical":
+        scores = _of_likelihoods(folder, values, prompts)
+        if scores is None:
+            scores = _of_errors(values[values["metric"] == "squared_error"], "squared_error")
+    else:
+        scores = None
+    if scores is None:
+        path.unlink(missing_ok=True)
+        return
+    with writing(results):
+        tables.write("values", scores.sort_values(["run", "n_related"]), path, {})
+
+
+def _of_errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame | None:
+    """From errors, of which less is better; `rows` has one per contestant and number of related datasets."""
+    alone = _alone(rows)
+    zero, oracles = alone[alone["run"] == "zero"], alone[alone["kind"] == "oracle"]
+    others = alone[alone["kind"].eq("baseline") & alone["run"].ne("zero")]
+    if zero.empty or (oracles.empty and others.empty):
+        return None
+    nothing = float(zero["value"].iloc[0])
+    if not oracles.empty:
+        first = oracles.sort_values(["value", "run"]).iloc[-1]
+        if not first["value"] < nothing:
+            return None
+        return Line(metric, nothing, float(first["value"]), str(first["run"])).of(rows)
+    first = others.sort_values(["value", "run"]).iloc[0]
+    if first["high"] < nothing:
+        return Line(metric, nothing, float(first["value"]), str(first["run"])).of(rows)
+    return Line(metric, nothing, 0.0, "no error").of(rows) if nothing > 0 else None
+
+
+def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
+    """From accuracies on one of a family's own tests."""
+    test = prompts.family.evaluators()[prompts.evaluator]
+    rows = values[values["metric"] == _ACCURACY]
+    baselines = rows[rows["kind"].eq("baseline") & rows["run"].ne("chance")]
+    if test.knows == "either" or rows.empty or (test.knows == "context" and baselines.empty):
+        return None
+    best, name = 1.0, "always right"
+    if test.knows == "context":
+        first = baselines.sort_values(["value", "run"], ascending=[False, True]).iloc[0]
+        if first["low"] > test.chance:
+            best, name = float(first["value"]), str(first["run"])
+    return Line(_ACCURACY, test.chance, best, name).of(rows)
+
+
+def _of_likelihoods(folder: Path, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
+    """From log-likelihoods, on the episodes that all oracles were asked; None where no oracle has any."""
+    errors = tables.read_all("errors", folder)
+    likelihoods, squared = (_by_episode(errors, metric) for metric in ("log_likelihood", "squared_error"))
+    named = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
+    oracles = [(str(run), 0) for run in named if (run, 0) in likelihoods]
+    if not oracles or ("zero", 0) not in squared:
+        return None
+    asked = [*(likelihoods[oracle].dropna().index for oracle in oracles), squared[("zero", 0)].dropna().index]
+    common = reduce(pd.Index.intersection, asked)
+
+    def constant(error: object) -> float:
+        """Log-likelihood of a Gaussian with the same variance everywhere: the mean squared error of its mean."""
+        outputs, scale = prompts.family.y_dim, prompts.family.normaliser
+        return -0.5 * outputs * math.log(2 * math.pi * math.e * float(str(error)) * scale / outputs)
+
+    rows: list[dict[Hashable, object]] = []
+    for (run, related), own in values.groupby(["run", "n_related"]):
+        asked_as = (str(run), int(str(related)))
+        points, distributions = squared.get(asked_as), likelihoods.get(asked_as)
+        if distributions is not None and distributions[common].notna().all():
+            summary = _summary(distributions[common], prompts.seed)
+        elif points is not None and points[common].notna().all():
+            error = _summary(points[common], prompts.seed)
+            ends = {"value": "value", "low": "high", "high": "low"}
+            summary = error | {name: constant(error[source]) for name, source in ends.items()}
+        else:
+            continue
+        rows.append(own.iloc[0].to_dict() | summary)
+    scored = tables.frame("values", pd.DataFrame(rows).assign(metric="log_likelihood"))
+    alone = _alone(scored)
+    nothing = float(alone.loc[alone["run"] == "zero", "value"].iloc[0])
+    least = alone[alone["kind"] == "oracle"].sort_values(["value", "run"]).iloc[0]
+    if not least["value"] > nothing:
+        return None
+    return Line("log_likelihood", nothing, float(least["value"]), str(least["run"])).of(scored)
+
+
+def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.Series]:
+    """The scores of all episodes, NaN where not asked, of every run and number of related datasets."""
+    rows = errors[errors["metric"].eq(metric) & errors["n_related"].notna()]
+    episodes = range(int(rows["episode"].max()) + 1 if len(rows) else 0)
+    return {
+        (str(run), int(str(related))): own.set_index("episode")["value"].astype(float).reindex(episodes)
+        for (run, related), own in rows.groupby(["run", "n_related"])
+    }
+
+
+def _summary(scores: pd.Series, seed: int) -> dict[str, object]:
+    """Mean, interval and number of episodes."""
+    return summaries(scores.to_numpy(float)[:, None], seed)[0]
+
+
+def _alone(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without related datasets, and those of questions that have none."""
+    return rows[rows["n_related"].isna() | rows["n_related"].eq(0).fillna(False)]

@@ -1,0 +1,171 @@
+"""Normalised scores: what is 0, what is 1, on which episodes, against NumPy on small tables."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import create_autospec
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+
+from iclbench import __version__, tables
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.scores import write_scores
+from iclbench.families.base import Evaluator
+
+EPISODES = 40
+Rows = list[dict[str, object]]
+
+
+def prompts(question: str, head: str, evaluator: str = "", **of_family: Any) -> Any:
+    """As much of a prompt set as scores depend on."""
+    family = SimpleNamespace(**{"y_dim": 1, "normaliser": 1.0, **of_family})
+    task = SimpleNamespace(question=question, head=head)
+    return create_autospec(PromptSet, id="prompts", evaluator=evaluator, task=task, seed=0, family=family)
+
+
+def row(
+    run: str, kind: str, evaluator: str, metric: str, value: float, half: float = 0.05, **more: object
+) -> dict[str, object]:
+    return {
+        "run": run, "task": "t", "family": "f", "contestant": run, "kind": kind, "preset": "smoke", "shift": "none",
+        "evaluator": evaluator, "metric": metric, "value": value, "low": value - half, "high": value + half,
+        "n_episodes": EPISODES, "normaliser": 1.0, "status": "ok", "prompt_set": "prompts", "card": "c",
+        "version": __version__, **more,
+    }  # fmt: skip
+
+
+def scored(folder: Path, about: Any, values: Rows, errors: Rows | None = None) -> pd.DataFrame | None:
+    """The scores that follow from these tables, by run and number of related datasets."""
+    tables.write("values", values, folder / "tables" / "prompts" / "all.values.parquet", {})
+    if errors:
+        tables.write("errors", errors, folder / "tables" / "prompts" / "all.errors.parquet", {})
+    write_scores(folder, about)
+    path = folder / "tables" / "prompts" / "summary" / "scores.values.parquet"
+    return tables.read("values", path).set_index(["run", "n_related"]) if path.exists() else None
+
+
+def areas(**values: tuple[str, float]) -> Rows:
+    return [row(run.replace("_", "-"), kind, "next", "auc", value) for run, (kind, value) in values.items()]
+
+
+def test_score_runs_from_the_zero_predictor_to_the_oracle_and_its_interval_with_it(tmp_path: Path) -> None:
+    values = areas(
+        zero=("baseline", 0.9), ridge=("oracle", 0.1), knn_3=("baseline", 0.5), lucky=("baseline", 0.05),
+        gpt2=("backbone", 0.2), diverged=("backbone", 3.0),
+    )  # fmt: skip
+    found = scored(tmp_path, prompts("next", "point"), values)
+    assert found is not None
+    score = found.droplevel("n_related")
+    assert score["value"].to_dict() == pytest.approx(
+        {"zero": 0, "ridge": 1, "knn-3": 0.5, "lucky": 0.85 / 0.8, "gpt2": 0.7 / 0.8, "diverged": -2.1 / 0.8}
+    )
+    assert (score.loc["gpt2", "low"], score.loc["gpt2", "high"]) == pytest.approx((0.65 / 0.8, 0.75 / 0.8))
+    assert score["normaliser"].tolist() == pytest.approx(6 * [0.8])
+    assert set(score["reason"]) == {"squared_error: 1 is ridge"}
+
+
+def test_without_an_oracle_the_best_baseline_scores_one_if_it_is_better_than_zero_beyond_doubt(tmp_path: Path) -> None:
+    better = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), mean=("baseline", 0.8), gpt2=("backbone", 0.4))
+    found = scored(tmp_path / "better", prompts("next", "point"), better)
+    assert found is not None and set(found["reason"]) == {"squared_error: 1 is knn-3"}
+    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5 / 0.4)
+    doubtful = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.88), gpt2=("backbone", 0.45))
+    found = scored(tmp_path / "doubtful", prompts("next", "point"), doubtful)
+    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error"}
+    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
+
+
+def test_nothing_to_compare_with_leaves_no_scores_and_takes_old_ones_away(tmp_path: Path) -> None:
+    about = prompts("next", "point")
+    assert scored(tmp_path, about, areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5))) is not None
+    assert scored(tmp_path, about, areas(gpt2=("backbone", 0.2))) is None
+    worse = areas(zero=("baseline", 0.9), ridge=("oracle", 1.2), gpt2=("backbone", 0.2))
+    assert scored(tmp_path, about, worse) is None
+
+
+@pytest.fixture
+def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
+    """A task with two oracles, of which the one that has to infer is asked the first half of the episodes only."""
+    draw = np.random.default_rng(3)
+    shared = draw.normal(size=EPISODES)
+    asked = {"told": EPISODES, "inferring": EPISODES // 2}
+    scores = {
+        ("told", 0): -0.3 + 0.2 * shared, ("inferring", 0): -0.8 + 0.3 * shared, ("inferring", 2): -0.5 + 0.3 * shared,
+        ("icicl", 0): -1.2 + 0.3 * shared, ("icicl", 2): -1.0 + 0.4 * shared,
+    }  # fmt: skip
+    squared = {("zero", 0): 1 + draw.random(EPISODES), ("knn", 0): 0.5 + draw.random(EPISODES)}
+    kinds = {"told": "oracle", "inferring": "oracle", "icicl": "backbone", "zero": "baseline", "knn": "baseline"}
+    values, errors = [], []
+    for metric, table in (("log_likelihood", scores), ("squared_error", squared)):
+        for (run, related), own in table.items():
+            own = own[: asked.get(run, EPISODES)]
+            values.append(row(run, kinds[run], "targets", metric, own.mean(), n_related=related))
+            errors += [
+                {"run": run, "prompt_set": "prompts", "metric": metric, "n_context": 4, "n_related": related,
+                 "episode": i, "value": v}
+                for i, v in enumerate(own)
+            ]  # fmt: skip
+    return values, errors, scores | squared
+
+
+def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infer(
+    likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
+) -> None:
+    values, errors, scores = likelihoods
+    found = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0), values, errors)
+    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is inferring"}
+    half = {key: own[: EPISODES // 2] for key, own in scores.items()}
+
+    def constant(key: tuple[str, int]) -> float:
+        """The mean log-density, at targets whose mean square is the error, of a Gaussian with that variance."""
+        variance = 2.0 * half[key].mean()
+        targets = np.sqrt(variance) * np.array([-1.0, 1.0])
+        return float(norm(0, np.sqrt(variance)).logpdf(targets).mean())
+
+    nothing, best = constant(("zero", 0)), half["inferring", 0].mean()
+    expected = {key: (half[key].mean() - nothing) / (best - nothing) for key in half if key[0] not in ("zero", "knn")}
+    expected |= {("zero", 0): 0.0, ("knn", 0): (constant(("knn", 0)) - nothing) / (best - nothing)}
+    assert found["value"].to_dict() == pytest.approx(expected)
+    assert set(found["n_episodes"]) == {EPISODES // 2}
+    inside = (found["low"] < found["value"]) & (found["value"] < found["high"])
+    assert inside.all()
+    # A mean has an interval of about two standard errors on both sides.
+    width = 2 * 1.96 * half["icicl", 2].std() / np.sqrt(EPISODES / 2) / (best - nothing)
+    assert found.loc[("icicl", 2), "high"] - found.loc[("icicl", 2), "low"] == pytest.approx(width, rel=0.2)
+
+
+def test_without_an_oracle_targets_are_scored_by_squared_error(tmp_path: Path) -> None:
+    values = [
+        row("zero", "baseline", "targets", "squared_error", 0.8, n_related=0),
+        row("knn-3", "baseline", "targets", "squared_error", 0.4, n_related=0),
+        row("tnp", "backbone", "targets", "squared_error", 0.5, n_related=0),
+        row("tnp", "backbone", "targets", "squared_error", 0.2, n_related=2),
+        row("tnp", "backbone", "targets", "log_likelihood", -0.7, n_related=0),
+        row("tnp", "backbone", "targets", "squared_error", 0.1, n_related=0, axis="stratum:easy"),
+    ]
+    found = scored(tmp_path, prompts("targets", "gaussian"), values)
+    assert found is not None and len(found) == 4
+    assert found["value"][("tnp", 0)] == pytest.approx(0.75)
+    assert found["value"][("tnp", 2)] == pytest.approx(1.5)
+
+
+def test_tests_are_scored_from_guessing_to_who_can_know(tmp_path: Path) -> None:
+    known = {"icl": Evaluator(0.5), "iwl": Evaluator(0.1, knows="weights"), "flip": Evaluator(0.5, knows="either")}
+    found = {}
+    for name in known:
+        values = [
+            row(run, kind, name, "accuracy_within_choices", value, n_related=0)
+            for run, kind, value in (
+                ("chance", "baseline", known[name].chance), ("pixel-1nn", "baseline", 0.9), ("gpt2", "backbone", 0.7)
+            )
+        ]  # fmt: skip
+        about = prompts("targets", "categorical", name, evaluators=lambda: known)
+        found[name] = scored(tmp_path / name, about, values)
+    icl, iwl = found["icl"], found["iwl"]
+    assert icl is not None and iwl is not None and found["flip"] is None
+    assert icl["value"].to_dict() == pytest.approx({("chance", 0): 0, ("pixel-1nn", 0): 1, ("gpt2", 0): 0.5})
+    assert iwl["value"][("gpt2", 0)] == pytest.approx(0.6 / 0.9)
+    assert set(iwl["reason"]) == {"accuracy_within_choices: 1 is always right"}
