@@ -36,6 +36,7 @@ class Results:
     language: Language
     skipped: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()
+    cells: pd.DataFrame = field(default_factory=lambda: tables.frame("cells", []))
 
     @cached_property
     def looks(self) -> dict[str, Look]:
@@ -244,12 +245,12 @@ def load(results: Path) -> Results:
     errors = EpisodeScores(_errors(results, set(told["prompt_set"].dropna()), problems), paired)
     # Variants of one backbone have names of their own there too.
     names = values.drop_duplicates("run").set_index("run")["contestant"]
-    examples = tables.read_all("examples", results, problems)
-    for table in (costs, examples):
+    examples, cells = tables.read_all("examples", results, problems), tables.read_all("cells", results, problems)
+    for table in (costs, examples, cells):
         table["contestant"] = table["run"].map(names).fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    return Results(values, costs, errors, examples, language, skipped_lines, (*set_aside, *not_told))
+    return Results(values, costs, errors, examples, language, skipped_lines, (*set_aside, *not_told), cells)
 
 
 def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from iclbench.report.pairs import AREA, heights
+
 
 class EpisodeScores:
     """What the tables of errors hold, apart by question.
 
-    For the question `next` an episode has a score at every context size; for `targets` it has one context size and a
+    For the question `next` an episode has a score at every context size, or only the mean height of its curve over them
+    (rows without a context size, as tables that are to be small have them); for `targets` it has one context size and a
     score for every number of related datasets.
     """
 
@@ -19,7 +22,8 @@ class EpisodeScores:
         self._targets: dict[tuple[str, str, str, int], pd.Series] = {}
         self._sizes: dict[str, pd.Series] = {}
         for data in frames:
-            kept = data[data["prompt_set"].isin(prompt_sets) & data["n_context"].notna()]
+            kept = data[data["prompt_set"].isin(prompt_sets) & (data["n_context"].notna() | data["n_related"].isna())]
+            kept = kept.assign(n_context=kept["n_context"].fillna(AREA))
             of_targets = kept["n_related"].notna()
             for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):
                 wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
@@ -34,11 +38,14 @@ class EpisodeScores:
                     self._sizes[str(prompt_set)] = by_episode["n_context"].astype(int)
 
     def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
-        """Question `next`: episodes x context sizes, averaged over runs; None unless every run has its scores."""
+        """Question `next`: episodes x context sizes (or one column `AREA` of mean heights), averaged over runs; None
+        unless every run has its scores."""
         found = [self._curves.get((run, prompt_set, metric)) for run in runs]
         wide = [frame for frame in found if frame is not None]
         if not wide or len(wide) < len(found):
             return None
+        if any(AREA in frame.columns for frame in wide):
+            wide = [heights(frame).to_frame(AREA) for frame in wide]
         return pd.concat(wide).groupby(level=0).mean().dropna(axis=1)
 
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:

@@ -10,6 +10,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+# The column of curves of which only the mean height over all context sizes is known.
+AREA = -1
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -29,13 +32,27 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
 
     Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
     `auc`) over the context sizes that both have. None when they share fewer than two episodes or two context sizes.
+    Of a frame that has nothing but mean heights (column `AREA`) these are compared with the other's.
     """
+    if AREA in a.columns or AREA in b.columns:
+        return score_difference(heights(a), heights(b), level)
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
     if len(episodes) < 2 or len(sizes) < 2:
         return None
     gaps = a.loc[episodes, sizes].to_numpy() - b.loc[episodes, sizes].to_numpy()
     n = sizes.to_numpy(dtype=float)
     return mean_of(np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0]), level)
+
+
+def heights(curves: pd.DataFrame) -> pd.Series:
+    """The mean height of every episode's curve over its context sizes, by trapezoids."""
+    if AREA in curves.columns:
+        return curves[AREA]
+    sizes = curves.columns.sort_values()
+    n = sizes.to_numpy(dtype=float)
+    if len(n) < 2:
+        return curves.mean(axis=1)
+    return pd.Series(np.trapezoid(curves[sizes].to_numpy(float), n, axis=1) / (n[-1] - n[0]), index=curves.index)
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:
