@@ -1,0 +1,139 @@
+"""Normalised scores over all families of one preset: the numbers behind heat map, ranking and Pareto fronts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from iclbench.report.data import Results, Slice
+from iclbench.report.evaluators import INSIDE, QUESTIONS, TESTS, meaning
+from iclbench.report.pairs import Difference, difference, score_difference
+
+# Of a family with several tests these two stand for all: they ask for learning in context and in weights.
+_TESTS = ("icl", "iwl")
+# They define what scores 0.
+NOTHING = ("zero", "chance")
+# What older tables do not say.
+_OLD = "squared_error: 1 is the oracle, or the best baseline"
+_ORDER = {name: min(i, 2) for i, name in enumerate((*QUESTIONS, *_TESTS))}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What one number per contestant is about: a task, or one test of it.
+
+    Attributes:
+        task: the slice of the results.
+        evaluator: the question or test.
+        metric: what the score is made of.
+        one: what scores 1.
+        span: how far 0 and 1 are apart in the metric; NaN in older tables, which do not say.
+        prompt_set: what everybody was asked.
+        rows: the score rows, run by run.
+    """
+
+    task: Slice
+    evaluator: str
+    metric: str
+    one: str
+    span: float
+    prompt_set: str
+    rows: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        length = "" if self.task.length is None else f" ({self.task.length})"
+        test = "" if self.evaluator in QUESTIONS else f" · {meaning(self.evaluator).title}"
+        return f"{self.task.task}{length}{test}"
+
+    @property
+    def family(self) -> str:
+        return str(self.rows["family"].iloc[0])
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """A row per contestant: the mean over runs (seeds), `lowest` and `highest` of them, the envelope of their
+        intervals, how many `runs` and, in `run`, which."""
+        found = self.rows.groupby(["contestant", "kind"], as_index=False).agg(
+            score=("value", "mean"), lowest=("value", "min"), highest=("value", "max"), low=("low", "min"),
+            high=("high", "max"), runs=("run", "nunique"), run=("run", lambda runs: "; ".join(sorted(set(runs)))),
+        )  # fmt: skip
+        numbers = ["score", "lowest", "highest", "low", "high"]
+        return found.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
+
+    def difference(self, a: str, b: str) -> Difference | None:
+        """By how much a's score is above b's, paired by episode over all that both were asked and averaged over their
+        seeds; None where single episodes are not kept."""
+        errors, runs = self.task.results.errors, {}
+        for name in (a, b):
+            runs[name] = sorted(self.rows.loc[self.rows["contestant"] == name, "run"])
+        gap: Difference | None
+        if self.evaluator == "next":
+            curves = [errors.curves(runs[name], self.prompt_set, self.metric) for name in (a, b)]
+            gap = None if curves[0] is None or curves[1] is None else difference(curves[0], curves[1])
+        else:
+            scores = [errors.targets(runs[name], self.prompt_set, self.metric, 0) for name in (a, b)]
+            gap = None if scores[0] is None or scores[1] is None else score_difference(scores[0], scores[1])
+        if gap is None or math.isnan(self.span):
+            return None
+        if self.metric == "squared_error":
+            gap = Difference(-gap.value, -gap.high, -gap.low)
+        return Difference(gap.value / self.span, gap.low / self.span, gap.high / self.span)
+
+
+def presets(results: Results) -> list[str]:
+    """The presets that have scores."""
+    return list(dict.fromkeys(task.preset for task in results.slices if len(_scores(task))))
+
+
+def contests(results: Results, preset: str) -> list[Contest]:
+    """All contests of a preset: sequence regression, then sets of targets, then tests, each by name."""
+    found = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
+    return sorted(found, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title))
+
+
+def together(all_contests: Sequence[Contest]) -> pd.DataFrame:
+    """The scores of all contests, one below the other."""
+    return pd.concat([contest.scores.assign(family=contest.family) for contest in all_contests], ignore_index=True)
+
+
+def _contests(task: Slice) -> list[Contest]:
+    rows = _scores(task)
+    rows = rows[rows["n_related"].isna() | rows["n_related"].eq(0).fillna(False)]
+    found = []
+    for evaluator, own in rows.groupby("evaluator"):
+        said = own["reason"].dropna()
+        metric, _, one = (
+            said.iloc[0] if len(said) else "squared_error: 1 is the oracle, or the best baseline"
+        ).partition(": 1 is ")
+        spans = own.loc[own["reason"].notna(), "normaliser"].dropna()
+        span = float(spans.iloc[0]) if len(spans) else 1.0
+        prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
+        found.append(Contest(task, str(evaluator), metric, one, span, prompt_set, own))
+    return found
+
+
+def related(task: Slice) -> pd.DataFrame:
+    """The scores of a task at every number of related datasets, averaged over runs; empty where there are none.
+
+    Columns contestant, kind, n_related, value, runs.
+    """
+    rows = _scores(task)
+    rows = rows[rows["n_related"].notna() & rows["evaluator"].isin(QUESTIONS)]
+    if not rows["n_related"].gt(0).any():
+        return rows.iloc[:0]
+    return rows.groupby(["contestant", "kind", "n_related"], as_index=False).agg(
+        value=("value", "mean"), runs=("run", "nunique")
+    )
+
+
+def _scores(task: Slice) -> pd.DataFrame:
+    """Score rows of the training distribution, run by run; of several tests those that stand for all."""
+    v = task.rows
+    rows = v[v["metric"].eq("score") & v["status"].eq("ok") & v["shift"].eq("none") & v["axis"].isna()]
+    rows = rows[~rows["evaluator"].isin(INSIDE) & rows["kind"].ne("published") & rows["n_context"].isna()]
+    return rows[~rows["evaluator"].isin(TESTS.keys() - {*_TESTS, "targets"})]
