@@ -68,6 +68,7 @@ def evaluate(
     family: Family | None = None,
     baseline_names: Sequence[str] | None = None,
     method: Method | None = None,
+    summaries: bool = True,
 ) -> Iterator[Cell]:
     """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
 
@@ -83,6 +84,7 @@ def evaluate(
         family: ... whose episodes this family gives.
         baseline_names: instead of the card's baselines and oracles.
         method: put the run to everything once more, taking in its context in this way.
+        summaries: also write what follows from all contestants of a prompt set; a sweep does so when all are done.
 
     Raises:
         UsageError: the run is not finished, or cannot take in as many examples as some shift asks, or not in this way;
@@ -93,20 +95,45 @@ def evaluate(
     write_published(results, task)
     family = family or task.build(data_dir).held_out()  # one for all prompt sets: it holds the data
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
-    asked = [PromptSet(task, run.config.preset, shift, seed, data_dir, family) for shift in shifts]
-    asked += [PromptSet(task, run.config.preset, "none", seed, data_dir, family, evaluator=name) for name in tests]
+    asked = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
     longest = max(prompts.context_points for prompts in asked)
     refuse_too_long(model, longest)
     models = [model] if method is None else [model, contestants.thinking(model, method, longest)]
-    score = targets.evaluate_targets if task.question == "targets" else cells.evaluate_cell
     while asked:
         prompts = asked.pop(0)  # and its episodes go when it is done
-        field = [*models, *contestants.baselines(prompts, baseline_names)]
-        for contestant in field:
-            cached = cells.is_done(results, contestant, prompts)
-            reason = None if cached else score(results, contestant, prompts)
-            yield Cell(contestant, prompts, cached, reason)
-        summarise(results, prompts)
+        yield from put(results, prompts, [*models, *contestants.baselines(prompts, baseline_names)])
+        if summaries:
+            summarise(results, prompts)
+
+
+def evaluate_baseline(
+    results: Path, task: TaskConfig, preset: str, name: str, shifts: Sequence[str], evaluators: Sequence[str],
+    *, seed: int = 0, data_dir: Path | None = None,
+) -> Iterator[Cell]:  # fmt: skip
+    """Evaluate one baseline or oracle of a task without any run beside it; summaries are left to the caller."""
+    family = task.build(data_dir).held_out()
+    asked = prompt_sets(task, preset, shifts, evaluators, seed, data_dir, family)
+    while asked:
+        prompts = asked.pop(0)
+        yield from put(results, prompts, contestants.baselines(prompts, [name]))
+
+
+def prompt_sets(
+    task: TaskConfig, preset: str, shifts: Sequence[str], evaluators: Sequence[str], seed: int = 0,
+    data_dir: Path | None = None, family: Family | None = None,
+) -> list[PromptSet]:  # fmt: skip
+    """A prompt set for each shift and for each of the family's own tests."""
+    asked = [PromptSet(task, preset, shift, seed, data_dir, family) for shift in shifts]
+    return asked + [PromptSet(task, preset, "none", seed, data_dir, family, evaluator=name) for name in evaluators]
+
+
+def put(results: Path, prompts: PromptSet, field: Sequence[Contestant]) -> Iterator[Cell]:
+    """Put a prompt set to contestants, one after the other; what is there already is kept."""
+    score = targets.evaluate_targets if prompts.task.question == "targets" else cells.evaluate_cell
+    for contestant in field:
+        cached = cells.is_done(results, contestant, prompts)
+        reason = None if cached else score(results, contestant, prompts)
+        yield Cell(contestant, prompts, cached, reason)
 
 
 def summarise(results: Path, prompts: PromptSet) -> None:

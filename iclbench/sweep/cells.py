@@ -1,0 +1,176 @@
+"""From a grid card to cells: train, evaluate, probe and cost, each a pure function of its frozen configuration.
+
+A cell's hash is taken over all that its rows depend on: what was trained, the task as it is evaluated, what is asked.
+Notes on cards, names of files and the order of a grid are no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from iclbench.cards import content_hash, load_baseline
+from iclbench.config import RunConfig, TaskConfig, trained_part
+from iclbench.grids import GridRun, grid_runs
+
+Kind = Literal["train", "evaluate", "probe", "cost"]
+KINDS: tuple[Kind, ...] = ("train", "evaluate", "probe", "cost")
+
+# The cell that sums up what all contestants of a task did on its prompts.
+SUMMARY = "summary"
+
+# How a task is evaluated; all else of it says what is trained, or beside whom.
+_EVALUATED_TASK_KEYS = ("name", "family", "parameters", "question", "points", "episodes", "head", "floor", "components")
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One unit of work of a grid.
+
+    Attributes:
+        kind: train, evaluate, probe or cost.
+        run: the run's name; a baseline's own name, or `summary`, where nothing is trained.
+        contestant: backbone or baseline, as the tables call it.
+        task: the task at its preset.
+        preset: that preset.
+        config: what is trained; None for baselines and summaries.
+        asked: what is asked, in plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and `contexts`
+            (probe), `points` (cost).
+        needs: hashes of the cells that must have come to an end before this one begins.
+        reason: why the cell makes no sense; None: it does.
+    """
+
+    kind: Kind
+    run: str
+    contestant: str
+    frozen: TaskConfig
+    preset: str
+    config: RunConfig | None = None
+    asked: dict[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    reason: str | None = None
+
+    @property
+    def task(self) -> str:
+        return self.frozen.name
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.config is None else self.config.seed
+
+    @property
+    def group(self) -> str:
+        """Task and preset, as they stand in names of files."""
+        return f"{self.task}-{self.preset}"
+
+    @cached_property
+    def hash(self) -> str:
+        """Content hash of everything that the cell's rows depend on."""
+        of: dict[str, Any] = {
+            "kind": self.kind,
+            "asked": self.asked,
+            "needs": self.needs if self.config is None else (),
+        }
+        if self.config is not None:
+            of["trained"] = trained_part(self.config.dump())
+        elif self.run != SUMMARY:
+            of["baseline"] = load_baseline(self.run)[1].model_dump(mode="json", exclude={"summary", "source"})
+        if self.kind != "train":
+            task = self.frozen.model_dump(mode="json", exclude_none=True)
+            of["task"] = {key: task[key] for key in _EVALUATED_TASK_KEYS if key in task}
+        return content_hash(of, 16)
+
+
+def grid_cells(names: Iterable[str]) -> list[GridCell]:
+    """All cells of these grids, by name or path, each once: the runs of one task and preset together, its baselines
+    before and its summary behind them.
+
+    Raises:
+        UsageError: a card does not hold, or does not fit its tasks.
+    """
+    groups: dict[tuple[str, str], list[GridRun]] = {}
+    for name in names:
+        for run in grid_runs(name):
+            groups.setdefault((run.config.task.name, run.config.preset), []).append(run)
+    found = (cell for runs in groups.values() for cell in _group(runs))
+    return list({cell.hash: cell for cell in found}.values())
+
+
+def _group(runs: Sequence[GridRun]) -> Iterator[GridCell]:
+    """The cells of one task at one preset."""
+    evaluated: list[GridCell] = list(_baselines(runs))
+    yield from evaluated
+    for run in runs:
+        cells = list(_of_run(run))
+        evaluated += [cell for cell in cells if cell.kind == "evaluate" and not cell.reason]
+        yield from cells
+    yield from _summaries(evaluated)
+
+
+def _of_run(run: GridRun) -> Iterator[GridCell]:
+    config = run.config
+    contestant = config.backbone.name
+    of_run: dict[str, Any] = {
+        "run": run.name, "contestant": contestant, "frozen": config.task, "preset": config.preset, "config": config,
+        "reason": run.without,
+    }  # fmt: skip
+    train = GridCell("train", **of_run)
+    yield train
+    of_run["needs"] = (train.hash,)
+    if run.evaluate:
+        yield GridCell("evaluate", asked=_asked(run), **of_run)
+    for probe in run.probes:
+        contexts = [] if probe == "representation" else list(run.contexts or ())
+        yield GridCell("probe", asked={"probe": probe, "contexts": contexts}, **of_run)
+    if run.cost:
+        yield GridCell("cost", asked={"points": list(run.cost)}, **of_run)
+
+
+def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
+    """One cell for every baseline and everything that any run beside it is asked."""
+    wanted: dict[tuple[str, str], tuple[TaskConfig, dict[str, Any]]] = {}
+    for run in runs:
+        if not run.evaluate or run.without:
+            continue
+        asked, task = _asked(run), run.config.task
+        for name in run.baselines or [*task.oracles, *task.baselines]:
+            key = (load_baseline(name)[0], content_hash({"task": _episodes_of(task), "seed": asked["seed"]}))
+            known = wanted.setdefault(key, (task, asked))[1]
+            wanted[key] = (task, _united(known, asked))
+    for (name, _), (task, asked) in wanted.items():
+        yield GridCell("evaluate", name, name, task, runs[0].config.preset, asked=asked)
+
+
+def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:
+    """One cell for every set of episodes: what follows from all contestants together."""
+    groups: dict[str, list[GridCell]] = {}
+    for cell in evaluated:
+        groups.setdefault(content_hash({"task": _episodes_of(cell.frozen), "seed": cell.asked["seed"]}), []).append(
+            cell
+        )
+    for cells in groups.values():
+        asked: dict[str, Any] = {}
+        for cell in cells:
+            asked = _united(asked or cell.asked, cell.asked)
+        needs = tuple(sorted(cell.hash for cell in cells))
+        yield GridCell("evaluate", SUMMARY, SUMMARY, cells[0].frozen, cells[0].preset, asked=asked, needs=needs)
+
+
+def _asked(run: GridRun) -> dict[str, Any]:
+    """What a run is put to, in-distribution always."""
+    beyond = [] if run.extrapolate is None else [f"points-{run.extrapolate}"]
+    shifts = list(dict.fromkeys(["none", *beyond, *run.shifts]))
+    return {"shifts": shifts, "evaluators": list(run.config.task.evaluators), "seed": run.evaluation_seed}
+
+
+def _united(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """Everything that either is asked; both on prompts of one seed."""
+    both = {key: list(dict.fromkeys([*a[key], *b[key]])) for key in ("shifts", "evaluators")}
+    return {**both, "seed": a["seed"]}
+
+
+def _episodes_of(task: TaskConfig) -> dict[str, Any]:
+    """What the episodes of a task are made from."""
+    return {"parameters": task.parameters, "points": task.points, "episodes": task.episodes, "question": task.question}

@@ -1,0 +1,187 @@
+"""The work of one cell, in a process of its own.
+
+Nothing heavy is imported with this module: a worker sets its environment first, and only then comes torch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iclbench import tables
+from iclbench.errors import IclbenchError
+from iclbench.runs import Run, create
+from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.store import paths, record
+
+if TYPE_CHECKING:
+    from iclbench.evaluation.evaluate import Cell
+
+# How often a worker looks whether its parent is still there.
+_WATCH_SECONDS = 0.5
+
+
+class _Skipped(Exception):  # noqa: N818
+    """The cell makes no sense for this run, which shows only once it is there."""
+
+
+def set_up(threads: int, visible_gpu: str | None = None) -> None:
+    """Make this process a worker, before anything heavy is imported.
+
+    It sees one GPU if any, ignores Ctrl-C, which is the parent's to answer, and ends when its parent does, so that
+    nobody is left holding the locks of runs.
+
+    Args:
+        threads: torch threads.
+        visible_gpu: index of the only GPU that this process is to see.
+    """
+    if visible_gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def work(cell: GridCell, place: Place) -> Outcome:
+    """Do one cell and leave its row; what fails is an outcome with a reason.
+
+    Raises:
+        Interrupted: a signal came while training; a checkpoint was written, and the cell has no row.
+    """
+    from iclbench.training.loop import Interrupted
+
+    started = time.perf_counter()
+    try:
+        files = _WORK[cell.kind](cell, place)
+        outcome = Outcome("done", None, paths(place.results, files), time.perf_counter() - started)
+    except Interrupted:
+        raise
+    except _Skipped as error:
+        outcome = Outcome("skipped", str(error))
+    except Exception as error:
+        line = str(error).splitlines()[0] if str(error) else "no message"
+        reason = line if isinstance(error, IclbenchError) else f"{type(error).__name__}: {line}"
+        outcome = Outcome("failed", reason, seconds=time.perf_counter() - started)
+    record(place.results, cell, outcome, place)
+    return outcome
+
+
+def _train(cell: GridCell, place: Place) -> list[Path]:
+    from iclbench.training.loop import Device, train
+
+    run = _run(cell, place)
+    train(run, Device(place.device, place.threads), data_dir=place.data_dir)
+    return [run.path / "config.toml", run.weights, run.path / "values.parquet", run.path / "costs.parquet"]
+
+
+def _evaluate(cell: GridCell, place: Place) -> list[Path]:
+    from iclbench.evaluation.evaluate import evaluate, evaluate_baseline
+
+    if cell.run == SUMMARY:
+        return _summarise(cell, place)
+    asked = {"seed": cell.asked["seed"], "data_dir": place.data_dir}
+    shifts, tests = cell.asked["shifts"], cell.asked["evaluators"]
+    if cell.config is None:
+        found = evaluate_baseline(place.results, cell.frozen, cell.preset, cell.run, shifts, tests, **asked)
+    else:
+        found = evaluate(
+            place.results, _run(cell, place), shifts, tests, device=place.device, baseline_names=[], summaries=False,
+            **asked,
+        )  # fmt: skip
+    return _files(place.results, found)
+
+
+def _summarise(cell: GridCell, place: Place) -> list[Path]:
+    from iclbench.evaluation.evaluate import prompt_sets, summarise, write_published
+
+    task = cell.frozen
+    family = task.build(place.data_dir).held_out()
+    write_published(place.results, task)
+    files = sorted((place.results / "tables" / "published").glob(f"{task.name}.values.parquet"))
+    asked = prompt_sets(
+        task, cell.preset, cell.asked["shifts"], cell.asked["evaluators"], cell.asked["seed"], place.data_dir, family
+    )
+    while asked:
+        prompts = asked.pop(0)
+        summarise(place.results, prompts)
+        folder = place.results / "tables" / prompts.id
+        files += [*sorted((folder / "summary").glob("*.parquet")), *folder.glob("prompts.*.parquet")]
+    return files
+
+
+def _probe(cell: GridCell, place: Place) -> list[Path]:
+    from iclbench.probing.probe import NotProbedError, probe
+    from iclbench.probing.rank import probe_rank
+    from iclbench.probing.representation import probe_representation
+
+    run, contexts = _run(cell, place), cell.asked["contexts"] or None
+    kinds: dict[str, Callable[[], Iterator[Cell]]] = {
+        "layers": lambda: probe(
+            place.results, run, contexts=contexts, device=place.device, data_dir=place.data_dir
+        ),
+        "rank": lambda: probe_rank(place.results, run, sizes=contexts, data_dir=place.data_dir),
+        "representation": lambda: probe_representation(place.results, run, data_dir=place.data_dir),
+    }  # fmt: skip
+    try:
+        return _files(place.results, kinds[cell.asked["probe"]]())
+    except NotProbedError as error:
+        raise _Skipped(str(error)) from error
+
+
+def _cost(cell: GridCell, place: Place) -> list[Path]:
+    from iclbench.evaluation.contestants import backbone
+    from iclbench.evaluation.costs import measure_costs
+
+    run = _run(cell, place)
+    path, _ = measure_costs(
+        place.results, backbone(run, place.device, place.data_dir), cell.frozen, cell.preset, cell.asked["points"],
+        train=run.config.train, data_dir=place.data_dir,
+    )  # fmt: skip
+    return [path]
+
+
+_WORK = {"train": _train, "evaluate": _evaluate, "probe": _probe, "cost": _cost}
+
+
+def _run(cell: GridCell, place: Place) -> Run:
+    """The folder of the cell's run."""
+    assert cell.config is not None
+    return create(place.results, cell.config, cell.run, place.data_dir)
+
+
+def _files(results: Path, found: Iterable[Cell]) -> list[Path]:
+    """The tables of these evaluation cells, once all are there.
+
+    Raises:
+        IclbenchError: some failed, with the reason of the first.
+    """
+    from iclbench.evaluation.cells import cell_path
+
+    files, failed = [], []
+    for each in found:
+        if each.reason:
+            failed.append(f"{each.prompts.put}: {each.reason}")
+            continue
+        values = cell_path(results, each.contestant, each.prompts)
+        beside = str(tables.metadata(values).get("beside", "")).split()
+        files += [values, *(cell_path(results, each.contestant, each.prompts, name) for name in beside)]
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise IclbenchError(failed[0] + more)
+    return files
