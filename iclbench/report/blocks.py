@@ -13,7 +13,12 @@ from typing import Any
 import pandas as pd
 
 from iclbench.report.formats import text
-from iclbench.report.style import Look
+from iclbench.report.style import Look, order_of
+
+# How the page calls backbones that read their context in order, and those that take it as a set.
+GROUPS: dict[str | None, str] = {"causal": "causal models", "set": "set models"}
+# Columns of a figure's data that say how a row is drawn, and nothing about what was measured.
+_DRAWN = frozenset({"label", "series", "width", "sparse", "band", "note", "order"})
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,7 @@ class Figure:
     """One figure, twice: `static` is a complete Vega-Lite specification with its data and a legend, for PNG and SVG;
     `live` is a specification without data that the page draws once per panel, with the rows of `data`. On a wide page
     there are `columns` panels in a row (0: as many as fit); one alone is then no wider than in a row of two.
+    `shapes`: the page's legend shows the shapes of points.
     """
 
     name: str
@@ -101,6 +107,32 @@ class Figure:
     panels: tuple[Panel, ...] = (Panel(""),)
     legend: Mapping[str, Look] = field(default_factory=dict)
     columns: int = 0
+    shapes: bool = False
+
+    @property
+    def behind(self) -> dict[str, str]:
+        """What a file of the rows behind the figure holds: names of its columns, and of those of `data`.
+
+        Every row names its run in the first column, a mean over seeds all of its runs with `; ` between them.
+        """
+        named = [str(name) for name in self.data.columns]
+        run = "run" if "run" in named else "series"
+        first = {"run": run} if run in named else {}
+        return first | {name: name for name in named if name not in _DRAWN | set(first)}
+
+    def rows(self) -> pd.DataFrame:
+        """The rows behind the figure."""
+        return self.data[list(self.behind.values())].set_axis(list(self.behind), axis=1)
+
+    @property
+    def groups(self) -> dict[str, dict[str, Look]]:
+        """The legend in groups: causal models, set models, and everybody else; without names where all are alike."""
+        found: dict[str, dict[str, Look]] = {}
+        for name, look in self.legend.items():
+            found.setdefault(GROUPS.get(order_of(name), "others"), {})[name] = look
+        order = [title for title in (*GROUPS.values(), "others") if title in found]
+        alike = len(set(order) - {"others"}) < 2
+        return {"": dict(self.legend)} if alike else {title: found[title] for title in order}
 
 
 @dataclass(frozen=True)
@@ -139,12 +171,19 @@ Block = Text | Table | Figure | Gallery
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it. `id` is unique on the page and safe in file names."""
+    """A heading with what stands below it. `id` is unique on the page and safe in file names; sections of one `group`
+    stand together in the table of contents."""
 
     id: str
     title: str
     blocks: tuple[Block, ...] = ()
     parts: tuple[Section, ...] = ()
+    group: str = ""
+
+    @property
+    def short(self) -> str:
+        """The title within its group."""
+        return self.title.removesuffix(f" · {self.group}")
 
     def walk(self) -> list[Block]:
         """All blocks of the section and of its parts, in reading order."""

@@ -27,10 +27,11 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_figure(figure: Figure, folder: Path, formats: Sequence[str]) -> None:
-    """One file per format, drawn by vl-convert: no browser and no network."""
+    """The rows behind the figure as CSV, and one file per format, drawn by vl-convert: no browser and no network."""
     import altair
     import vl_convert
 
+    write_text(folder / f"{figure.name}.csv", figure.rows().to_csv(index=False, lineterminator="\n"))
     if formats:
         version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
         _write_svg(vl_convert.vegalite_to_svg(figure.static, vl_version=version), figure.name, folder, formats)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -17,18 +19,30 @@ from iclbench.report.exports import TABLE_FORMATS
 from iclbench.report.formats import Number
 from iclbench.report.style import Look
 
+# The shapes of points as paths in the middle of a swatch of 32 x 14 pixels.
+_OUTLINES = {
+    "circle": "M11 7a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
+    "square": "M11.5 2.5h9v9h-9z",
+    "triangle-up": "M16 1.5l5.5 10h-11z",
+    "triangle-down": "M16 12.5l5.5 -10h-11z",
+    "triangle-right": "M21.5 7l-10 5.5v-11z",
+    "diamond": "M16 1l5.5 6l-5.5 6l-5.5 -6z",
+    "cross": "M14 1.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5z",
+}
+
 
 def render(sections: Sequence[Section], title: str, subtitle: str, formats: Sequence[str]) -> str:
     """The whole page. `formats` are the figure formats that lie in `figures/` beside it."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"json": embedded, "columns": columns, "background": background}
+    environment.filters |= {"json": embedded, "packed": packed, "background": background}
     environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "paragraph": _is(Text)}
     drawn = any(isinstance(block, Figure) for section in sections for block in section.walk())
     return environment.from_string(_asset("page.html")).render(
         sections=sections,
+        contents=contents(sections),
         title=title,
         subtitle=subtitle,
-        formats=formats,
+        formats=list(formats),
         table_formats=TABLE_FORMATS,
         style=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
@@ -41,6 +55,22 @@ def embedded(value: Any) -> Markup:
     """JSON for a script element: nothing in it can close the element or open a comment."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def packed(figure: Figure) -> str:
+    """What the page's script needs of a figure, as compressed JSON in base64: a page of a hundred figures stays a few
+    megabytes."""
+    content = {"spec": figure.live, "behind": figure.behind, "rows": columns(figure.data)}
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return b64encode(gzip.compress(text.encode("ascii"), mtime=0)).decode("ascii")
+
+
+def contents(sections: Sequence[Section]) -> dict[str, list[Section]]:
+    """The sections by group, first those without one."""
+    groups: dict[str, list[Section]] = {"": []}
+    for section in sections:
+        groups.setdefault(section.group, []).append(section)
+    return groups
 
 
 def columns(data: pd.DataFrame) -> dict[str, Any]:
@@ -65,11 +95,14 @@ def background(shade: float) -> str:
     return f"background:#{red:02x}{green:02x}{blue:02x};color:{'#fff' if shade > 0.84 else '#000'}"
 
 
-def swatch(look: Look) -> Markup:
-    """A short line in a contestant's look."""
+def swatch(look: Look, shape: bool = False) -> Markup:
+    """A short line in a contestant's look, with the shape of its points or without."""
     dash = f' stroke-dasharray="{" ".join(str(d) for d in look.dash)}"' if look.dash else ""
-    line = f'<line x1="1" y1="5" x2="31" y2="5" stroke="{look.colour}" stroke-width="{look.width}"{dash}/>'
-    return Markup(f'<svg width="32" height="10" aria-hidden="true">{line}</svg>')
+    line = f'<line x1="1" y1="7" x2="31" y2="7" stroke="{look.colour}" stroke-width="{look.width}"{dash}/>'
+    fill = "#fff" if look.hollow else look.colour
+    if shape and look.shape in _OUTLINES:
+        line += f'<path d="{_OUTLINES[look.shape]}" fill="{fill}" stroke="{look.colour}" stroke-width="1.5"/>'
+    return Markup(f'<svg width="32" height="14" aria-hidden="true">{line}</svg>')
 
 
 def _short(value: Number | None) -> Number | None:

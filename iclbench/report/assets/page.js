@@ -1,7 +1,8 @@
 "use strict";
 (() => {
-  const parsed = new WeakMap();
+  const contents = new WeakMap();
   const views = new WeakMap();
+  const AT_MOST = 200;
 
   // Columns, texts as levels and codes, back to one object per row.
   function unpack(columns) {
@@ -17,50 +18,131 @@
     return Array.from({ length }, (_, i) => Object.fromEntries(names.map((name, k) => [name, read[k](i)])));
   }
 
+  async function inflate(base64) {
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  }
+
+  // A figure's specification, its rows, and which of their columns were measured.
   function content(figure) {
-    if (!parsed.has(figure)) {
-      parsed.set(figure, {
-        spec: figure.querySelector("script.spec").textContent,
-        rows: unpack(JSON.parse(figure.querySelector("script.rows").textContent)),
-      });
+    if (!contents.has(figure)) {
+      const packed = figure.querySelector("script.content").textContent;
+      contents.set(figure, inflate(packed).then((found) => ({ ...found, rows: unpack(found.rows) })));
     }
-    return parsed.get(figure);
+    return contents.get(figure);
+  }
+
+  async function embed(plot) {
+    const { spec, rows } = await content(plot.closest("figure"));
+    const where = Object.entries(JSON.parse(plot.dataset.where));
+    const own = rows.filter((row) => where.every(([key, value]) => row[key] === value));
+    const complete = { ...structuredClone(spec), datasets: { rows: own } };
+    if (plot.closest(".many") && !complete.usermeta) complete.height = 200;
+    const { view } = await vegaEmbed(plot, complete, { mode: "vega-lite", actions: false, renderer: "canvas" });
+    plot.style.minHeight = "0";
+    return view;
   }
 
   function draw(plot) {
     if (views.has(plot)) return;
-    const figure = plot.closest("figure");
-    const { spec, rows } = content(figure);
-    const where = Object.entries(JSON.parse(plot.dataset.where));
-    const own = rows.filter((row) => where.every(([key, value]) => row[key] === value));
-    const complete = { ...JSON.parse(spec), datasets: { rows: own } };
-    if (plot.closest(".many") && !complete.usermeta) complete.height = 200;
-    const pending = vegaEmbed(plot, complete, { mode: "vega-lite", actions: false, renderer: "canvas" }).then(({ view }) => {
-      plot.style.minHeight = "0";
-      return view;
-    });
+    const pending = embed(plot);
     views.set(plot, pending);
+    pending.catch((error) => {
+      plot.textContent = `This figure cannot be drawn here (${error.message}); its rows are in the file below it.`;
+      console.error(error);
+    });
+    highlight(plot.closest("figure"));
+  }
+
+  // The names that the legend has picked; null for nobody, which lights everybody.
+  async function picked(figure) {
+    const pressed = [...figure.querySelectorAll('.entry[aria-pressed="true"]')];
+    if (!pressed.length) return null;
+    const names = pressed.filter((entry) => "name" in entry.dataset).map((entry) => entry.dataset.name);
+    if (!pressed.some((entry) => "rest" in entry.dataset)) return names;
+    const told = new Set([...figure.querySelectorAll(".entry[data-name]")].map((entry) => entry.dataset.name));
+    const { rows } = await content(figure);
+    return [...new Set([...names, ...rows.map((row) => row.contestant).filter((name) => !told.has(name))])];
+  }
+
+  async function highlight(figure) {
+    const names = await picked(figure);
+    for (const plot of figure.querySelectorAll(".plot")) {
+      if (views.has(plot)) views.get(plot).then((view) => view.signal("highlight", names).runAsync(), () => {});
+    }
+    if (figure.querySelector("details.rows")?.open) tabulate(figure);
+  }
+
+  function press(figure, button) {
+    if (button.matches(".entry")) {
+      button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
+    } else {
+      const names = new Set(JSON.parse(button.dataset.names));
+      const entries = [...figure.querySelectorAll(".entry")].filter((entry) => names.has(entry.dataset.name));
+      const all = entries.every((entry) => entry.getAttribute("aria-pressed") === "true");
+      for (const entry of entries) entry.setAttribute("aria-pressed", String(!all));
+    }
     highlight(figure);
   }
 
-  function highlight(figure) {
-    const pressed = figure.querySelector('.entry[aria-pressed="true"]');
-    const name = pressed ? pressed.dataset.name : null;
-    for (const plot of figure.querySelectorAll(".plot")) {
-      if (views.has(plot)) views.get(plot).then((view) => view.signal("highlight", name).runAsync());
+  const text = (value) => (value === null || value === undefined ? "" : String(value));
+  const quoted = (value) => (/[",\r\n]/.test(text(value)) ? `"${text(value).replaceAll('"', '""')}"` : text(value));
+
+  async function download(figure, name) {
+    const { behind, rows } = await content(figure);
+    const lines = [Object.keys(behind), ...rows.map((row) => Object.values(behind).map((column) => row[column]))];
+    const csv = lines.map((line) => `${line.map(quoted).join(",")}\n`).join("");
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([csv], { type: "text/csv" }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  }
+
+  // The first rows as a table, of the contestants that the legend has picked.
+  async function tabulate(figure) {
+    const { behind, rows } = await content(figure);
+    const names = await picked(figure);
+    const own = names === null ? rows : rows.filter((row) => names.includes(row.contestant));
+    const table = document.createElement("table");
+    const head = table.createTHead().insertRow();
+    for (const name of Object.keys(behind)) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.textContent = name;
+      head.append(cell);
     }
+    const body = table.createTBody();
+    for (const row of own.slice(0, AT_MOST)) {
+      const line = body.insertRow();
+      for (const column of Object.values(behind)) line.insertCell().textContent = text(row[column]);
+    }
+    const details = figure.querySelector("details.rows");
+    const cut = own.length > AT_MOST ? `The first ${AT_MOST} of ${own.length} rows; the file has all ${rows.length}.` : "";
+    details.querySelector(".shown").textContent = cut;
+    details.querySelector(".wide").replaceChildren(table);
   }
 
   for (const figure of document.querySelectorAll("figure")) {
     figure.addEventListener("click", (event) => {
-      const entry = event.target.closest("button.entry");
-      if (!entry) return;
-      const on = entry.getAttribute("aria-pressed") !== "true";
-      for (const other of figure.querySelectorAll("button.entry")) other.setAttribute("aria-pressed", "false");
-      entry.setAttribute("aria-pressed", String(on));
-      highlight(figure);
+      const button = event.target.closest("button");
+      if (button?.matches(".entry, .all")) press(figure, button);
+      if (button?.matches(".download")) download(figure, button.dataset.file);
     });
+    const rows = figure.querySelector("details.rows");
+    rows?.addEventListener("toggle", () => rows.open && tabulate(figure));
   }
+
+  // The table of contents closes when it has been used, by Escape, and by a click elsewhere.
+  const menu = document.querySelector("nav details");
+  menu.addEventListener("click", (event) => event.target.closest("a") && (menu.open = false));
+  document.addEventListener("click", (event) => menu.contains(event.target) || (menu.open = false));
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
 
   // Figures are drawn as they come near, so that a page of twenty tasks opens at once; all of them before printing.
   const margin = 600;
@@ -75,9 +157,6 @@
     },
     { rootMargin: `${margin}px` },
   );
-  for (const plot of plots) {
-    if (plot.getBoundingClientRect().top < window.innerHeight + margin) draw(plot);
-    else near.observe(plot);
-  }
+  for (const plot of plots) near.observe(plot);
   window.addEventListener("beforeprint", () => plots.forEach(draw));
 })();

@@ -56,6 +56,7 @@ def figure(
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
         columns=min(len(panels), 3),
+        shapes=True,
     )
 
 

@@ -68,4 +68,4 @@ def report(results: Results) -> list[Section]:
 
 def _task(task: Slice) -> Section | None:
     parts = tuple(part for part in (section(task) for section in OF_TASK) if part is not None)
-    return Section(task.id, task.title, parts=parts) if parts else None
+    return Section(task.id, task.title, parts=parts, group=task.preset) if parts else None
