@@ -1,11 +1,16 @@
-"""What a contestant costs: parameters, bytes of its state, time and memory of training, conditioning and answering.
+"""What a contestant costs: parameters, bytes of its state, time, memory and floating-point operations (FLOPs) of
+training, conditioning and answering.
 
-Rows of `costs`: phase `model` (parameters), `train_step` (seconds and bytes of a whole batch of the trained size, its
-episodes already drawn), `condition` on n points (also state_bytes), one `query` from that state and its `update` by one
-point. The last three are measured on a batch of episodes side by side and divided by their number, which the column
-`n_episodes` tells; only values of equal batches compare. Seconds and bytes are medians over repeats after a warm-up;
-bytes are the peak beyond what was there before, inputs, state and weights not counted. What needs less than some pages
-reads 0 and is left out.
+Rows of `costs`: phase `model` (parameters), `train_step` (a whole batch of the trained size, its episodes already
+drawn), `condition` on n points (also state_bytes), one `query` from that state and its `update` by one point. The last
+three are measured on a batch of episodes side by side and divided by their number, which the column `n_episodes` tells;
+only values of equal batches compare. Seconds and bytes are medians over repeats after a warm-up; bytes are the peak
+beyond what was there before, inputs, state and weights not counted. What needs less than some pages reads 0 and is left
+out.
+
+FLOPs are counted and not measured (`iclbench.evaluation.flops`), on the CPU wherever the rest runs, and so the same on
+every machine. Those of a training step are loss and gradients, without the optimiser, whose work is some ten per
+parameter. Where a method computes by other means than torch there is no row of them.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import copy
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -27,14 +32,16 @@ from iclbench.config import TaskConfig
 from iclbench.episodes import Episodes
 from iclbench.errors import IclbenchError
 from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.flops import UncountedError, count_flops
 from iclbench.evaluation.measure import peak_of, seconds_of
 from iclbench.families.base import Family
+from iclbench.predictor import State
 from iclbench.runs import writing
 from iclbench.seeds import generator
 from iclbench.training.loop import autocast, make_optimiser, training_batch
 
-# Repeats of a measurement: as many as fit into so many seconds, within these bounds; of memory the fewest.
-_SECONDS, _LEAST, _MOST = 1.0, 3, 20
+# Repeats of a measurement: as many as fit into the time given, within these bounds; of memory the fewest.
+_LEAST, _MOST = 3, 20
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ def measure_costs(
     sizes: Sequence[int],
     *,
     episodes: int = 64,
+    seconds: float = 1.0,
     train: TrainSettings | None = None,
     data_dir: Path | None = None,
 ) -> tuple[Path, list[str]]:
@@ -71,6 +79,7 @@ def measure_costs(
         preset: its preset.
         sizes: numbers of points to be conditioned on.
         episodes: episodes side by side.
+        seconds: that the repeats of one measurement of time may take, three of them at least.
         train: how a backbone is trained; None: no training step is measured.
         data_dir: where families find their data sets.
 
@@ -78,16 +87,22 @@ def measure_costs(
         The file written, and a line for every size that had to be left out and for old rows that were dropped.
     """
     family = task.build(data_dir)
-    costs, lines = [], []
+    costs: list[Cost] = []
+    lines: list[str] = []
     if isinstance(contestant.predictor, Backbone):
         costs.append(Cost("model", "parameters", float(contestant.predictor.parameter_count)))
         if train is not None:
-            costs += training_costs(contestant, family, task.points, train)
+            costs += training_costs(contestant, family, task.points, train, seconds)
+    measured = []
     for n in sorted(set(sizes)):
         try:
-            costs += list(answering_costs(contestant, family, n, episodes))
+            costs += list(answering_costs(contestant, family, n, episodes, seconds))
+            measured.append(n)
         except IclbenchError as error:
             lines.append(f"'{contestant.run}' at {n} points left out: {error}")
+    counted, reasons = counted_costs(contestant, family, task.points, train, measured, episodes)
+    costs += counted
+    lines += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
     device, threads = devices.label(contestant.device), torch.get_num_threads()
     shared: dict[str, object] = {
         "run": contestant.run, "task": task.name, "contestant": contestant.name, "preset": preset, "device": device,
@@ -118,14 +133,11 @@ def _together(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([old[~again], new], ignore_index=True)
 
 
-def training_costs(contestant: Contestant, family: Family, points: int, settings: TrainSettings) -> list[Cost]:
-    """A training step of the trained size, on a copy of the backbone: loss, gradients, optimiser."""
-    backbone = copy.deepcopy(contestant.predictor)
-    assert isinstance(backbone, Backbone)
-    backbone.train()
-    full = settings.model_copy(update={"curriculum": Curriculum()})
-    drawn = points + (backbone.shape.question == "next")
-    batch = training_batch(family, drawn, full, 0, 0, contestant.device)
+def training_costs(
+    contestant: Contestant, family: Family, points: int, settings: TrainSettings, seconds: float = 1.0
+) -> list[Cost]:
+    """Time and memory of a training step of the trained size, on a copy of the backbone: loss, gradients, optimiser."""
+    backbone, batch = _to_train(contestant, family, points, settings)
     optimiser = make_optimiser(backbone, settings)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
 
@@ -136,31 +148,84 @@ def training_costs(contestant: Contestant, family: Family, points: int, settings
         loss.backward()
         optimiser.step()
 
-    return list(_repeated("train_step", points, step, contestant.device))
+    return list(_repeated("train_step", points, step, contestant.device, seconds))
 
 
-def answering_costs(contestant: Contestant, family: Family, n: int, episodes: int) -> Iterator[Cost]:
-    """Conditioning on n points, a query from the state, an update of the state.
+def answering_costs(
+    contestant: Contestant, family: Family, n: int, episodes: int, seconds: float = 1.0
+) -> Iterator[Cost]:
+    """Time and memory of conditioning on n points, a query from the state, an update of the state, and its size.
 
     Raises:
         IclbenchError: so many points cannot be drawn or taken in.
     """
-    predictor, device = contestant.predictor, contestant.device
+    state, phases = _to_answer(contestant, family, n, episodes)
+    yield Cost("condition", "state_bytes", state.nbytes / episodes, n, episodes)
+    for phase, work in phases.items():
+        yield from _repeated(phase, n, work, contestant.device, seconds, episodes)
+
+
+def counted_costs(
+    contestant: Contestant,
+    family: Family,
+    points: int,
+    settings: TrainSettings | None,
+    sizes: Sequence[int],
+    episodes: int,
+) -> tuple[list[Cost], list[str]]:
+    """FLOPs of the same phases, done on the CPU by torch operations alone, and the phases that cannot be counted with
+    the reason."""
+    one = contestant
+    if one.device != "cpu" and isinstance(one.predictor, Backbone):
+        one = replace(one, predictor=copy.deepcopy(one.predictor).to("cpu"))
+    one = replace(one, device="cpu")
+    phases: list[tuple[str, int, int | None, Callable[[], object]]] = []
+    if settings is not None and isinstance(one.predictor, Backbone):
+        backbone, batch = _to_train(one, family, points, settings)
+        phases.append(
+            ("train_step", points, None, lambda: backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward())
+        )
+    for n in sizes:
+        phases += [(phase, n, episodes, work) for phase, work in _to_answer(one, family, n, episodes)[1].items()]
+    costs: list[Cost] = []
+    reasons: dict[str, None] = {}
+    for phase, n, parts, work in phases:
+        try:
+            costs.append(Cost(phase, "flops", count_flops(work) / (parts or 1), n, parts))
+        except UncountedError as error:
+            reasons[f"{phase} {error}"] = None
+    return costs, list(reasons)
+
+
+def _to_train(
+    contestant: Contestant, family: Family, points: int, settings: TrainSettings
+) -> tuple[Backbone, Episodes]:
+    """A copy of the backbone in training, and a batch of the trained size."""
+    backbone = copy.deepcopy(contestant.predictor)
+    assert isinstance(backbone, Backbone)
+    full = settings.model_copy(update={"curriculum": Curriculum()})
+    drawn = points + (backbone.shape.question == "next")
+    return backbone.train(), training_batch(family, drawn, full, 0, 0, contestant.device)
+
+
+def _to_answer(
+    contestant: Contestant, family: Family, n: int, episodes: int
+) -> tuple[State, dict[str, Callable[[], object]]]:
+    """The state after n points, and what is done to get and to use it, by phase."""
+    predictor = contestant.predictor
     if predictor.longest is not None and n >= predictor.longest:
         raise IclbenchError(f"it takes in at most {predictor.longest - 1} points and a query")
-    drawn = _points(family, episodes, n + 1).to(device)
+    drawn = _points(family, episodes, n + 1).to(contestant.device)
     predictor = predictor.informed(drawn.truth)
     context, new, related = drawn.context.span(0, n), drawn.context.span(n), drawn.related
-    with torch.inference_mode():
-        state = predictor.condition(context, related)
-        yield Cost("condition", "state_bytes", state.nbytes / episodes, n, episodes)
-        phases: dict[str, Callable[[], object]] = {
-            "condition": lambda: predictor.condition(context, related),
-            "query": lambda: predictor.query(state, new.x),
-            "update": lambda: predictor.update(state, new),
-        }
-        for phase, work in phases.items():
-            yield from _repeated(phase, n, work, device, episodes)
+    untracked = torch.inference_mode()
+    condition = untracked(lambda: predictor.condition(context, related))
+    state = condition()
+    return state, {
+        "condition": condition,
+        "query": untracked(lambda: predictor.query(state, new.x)),
+        "update": untracked(lambda: predictor.update(state, new)),
+    }
 
 
 def _points(family: Family, episodes: int, n: int) -> Episodes:
@@ -170,12 +235,12 @@ def _points(family: Family, episodes: int, n: int) -> Episodes:
 
 
 def _repeated(
-    phase: str, n: int, work: Callable[[], object], device: str, episodes: int | None = None
+    phase: str, n: int, work: Callable[[], object], device: str, seconds: float, episodes: int | None = None
 ) -> Iterator[Cost]:
     """Seconds and bytes of the work; None: of the whole, otherwise per episode."""
     parts = episodes or 1
     first = seconds_of(work, device)
-    repeats = min(_MOST, max(_LEAST, int(_SECONDS / first)))
+    repeats = min(_MOST, max(_LEAST, int(seconds / first)))
     taken = statistics.median(seconds_of(work, device) for _ in range(repeats))
     yield Cost(phase, "seconds", taken / parts, n, episodes)
     # Apart, since handing back free pages before the work makes it wait for new ones.

@@ -1,0 +1,170 @@
+"""What single torch operations take in floating-point operations (FLOPs), by the name that the dispatcher knows.
+
+The conventions, of which the first is everybody's and the others are said here because nobody agrees on them:
+
+    a multiplication with an addition                               2
+    elementwise arithmetic, a comparison of numbers                 1 per output element
+    exp, tanh, sigmoid, GELU, a power and the like, their derivatives   1 per output element, too
+    a sum, mean, maximum, cumulative sum                            1 per input element
+    layer norm                                                      7 per element, on the way back 13
+    softmax                                                         5 per element, on the way back 4
+    Fourier transform of length N                                   5 N log2 N, real ones half of it
+    complex numbers                                                 a sum 2, a product 6, any other function 2
+    integers, truth values, copies, views, sorting, random numbers  0
+
+Attention is counted over the whole square of queries and keys, whatever a mask hides. Formulas of matrix products and
+convolutions are those of torch.utils.flop_counter, and the bias on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log2, prod
+from typing import Any
+
+from torch import Tensor
+from torch.utils import flop_counter
+
+# FLOPs from the positional arguments and the output.
+Formula = Callable[[Sequence[Any], Any], int]
+
+
+def per_output(weight: int = 1) -> Formula:
+    """So many for every element of the (first) output, twice as many for a complex one."""
+    return lambda args, out: weight * _parts(_first(out)) * _first(out).numel()
+
+
+def per_input(weight: int = 1, position: int = 0) -> Formula:
+    """So many for every element of an argument, twice as many for a complex one."""
+    return lambda args, out: weight * _parts(args[position]) * args[position].numel()
+
+
+def _product(args: Sequence[Any], out: Any) -> int:
+    return (6 if _first(out).is_complex() else 1) * _first(out).numel()
+
+
+def _product_and_sum(args: Sequence[Any], out: Any) -> int:
+    return (8 if _first(out).is_complex() else 2) * _first(out).numel()
+
+
+def _matrix_product(args: Sequence[Any], out: Any) -> int:
+    """(..., m, k) times (..., k, n) or (k): 2 m k n each."""
+    return (4 if out.is_complex() else 1) * 2 * out.numel() * args[0].shape[-1]
+
+
+def _matrix_product_added(args: Sequence[Any], out: Any) -> int:
+    return _matrix_product(args[1:], out) + _parts(out) * out.numel()
+
+
+def _convolution(args: Sequence[Any], out: Any) -> int:
+    x, weight, bias, transposed = args[0], args[1], args[2], args[6]
+    products = flop_counter.conv_flop_count(list(x.shape), list(weight.shape), list(out.shape), transposed)
+    return products + (0 if bias is None else out.numel())
+
+
+def _convolution_backward(args: Sequence[Any], out: Any) -> int:
+    products: int = flop_counter.conv_backward_flop(*args, out_val=out)
+    return products + (args[0].numel() if args[-1][2] else 0)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
+    """Pairs of a query and a key over all heads, and the widths of keys and values."""
+    return prod(q.shape[:-1]) * k.shape[-2], q.shape[-1], v.shape[-1]
+
+
+def _attention_forward(args: Sequence[Any], out: Any) -> int:
+    """Two products, the scaling, the softmax."""
+    pairs, keys, values = _attention(*args[:3])
+    return pairs * (2 * (keys + values) + 1 + 5)
+
+
+def _attention_backward(args: Sequence[Any], out: Any) -> int:
+    """Scores and weights once more (scaling, subtraction, exp), the gradients of weights, values, scores (three),
+    queries and keys, and the inner products of the output with its gradient."""
+    pairs, keys, values = _attention(*args[1:4])
+    return pairs * (2 * (3 * keys + 2 * values) + 3 + 3) + 2 * args[0].numel()
+
+
+def _fourier(real: Callable[[Sequence[Any], Any], Tensor] | None) -> Formula:
+    """5 N log2 N for each of the transforms, N the number of points in what is not complex on either side."""
+
+    def formula(args: Sequence[Any], out: Any) -> int:
+        points = real(args, out) if real else out
+        size = prod(points.shape[axis] for axis in args[1])
+        return round((2.5 if real else 5) * points.numel() * log2(size))
+
+    return formula
+
+
+def _cholesky(args: Sequence[Any], out: Any) -> int:
+    """n³/3 for every matrix."""
+    return (4 if args[0].is_complex() else 1) * args[0].numel() * args[0].shape[-1] // 3
+
+
+def _triangular_solve(args: Sequence[Any], out: Any) -> int:
+    """n² for every right-hand side; the matrix is the first argument, from the left or the right."""
+    return (4 if out.is_complex() else 1) * out.numel() * args[0].shape[-1]
+
+
+def _solve(args: Sequence[Any], out: Any) -> int:
+    """The LU factors, 2/3 n³, and two triangular solutions."""
+    matrix, solved = args[0], out[0]
+    weight = 4 if matrix.is_complex() else 1
+    return weight * (2 * matrix.numel() * matrix.shape[-1] // 3 + 2 * solved.numel() * matrix.shape[-1])
+
+
+def _solve_by_factors(args: Sequence[Any], out: Any) -> int:
+    return 2 * _triangular_solve(args, out)
+
+
+def _distances(args: Sequence[Any], out: Any) -> int:
+    """Difference, power and sum in every dimension."""
+    return 3 * out.numel() * args[0].shape[-1]
+
+
+def _first(out: Any) -> Tensor:
+    found: Tensor = out[0] if isinstance(out, list | tuple) else out
+    return found
+
+
+def _parts(tensor: Tensor) -> int:
+    return 2 if tensor.is_complex() else 1
+
+
+# In-place forms go by the name without the underscore.
+FORMULAS: dict[str, Formula] = {
+    "mm": _matrix_product, "bmm": _matrix_product, "mv": _matrix_product, "dot": _matrix_product,
+    "addmm": _matrix_product_added, "baddbmm": _matrix_product_added, "addmv": _matrix_product_added,
+    "convolution": _convolution, "convolution_backward": _convolution_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention_forward,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "_fft_r2c": _fourier(lambda args, out: args[0]), "_fft_c2r": _fourier(lambda args, out: out),
+    "_fft_c2c": _fourier(None),
+    "linalg_cholesky_ex": _cholesky, "linalg_solve_triangular": _triangular_solve, "_linalg_solve_ex": _solve,
+    "linalg_lu_solve": _solve_by_factors, "_cdist_forward": _distances,
+    "mul": _product, "addcmul": _product_and_sum, "addcdiv": _product_and_sum, "lerp": per_output(3),
+    "native_layer_norm": per_output(7), "native_layer_norm_backward": per_input(13),
+    "_softmax": per_output(5), "_log_softmax": per_output(5), "_softmax_backward_data": per_output(4),
+    "_log_softmax_backward_data": per_output(4), "logsumexp": per_input(4), "logcumsumexp": per_input(4),
+    "var": per_input(4), "std": per_input(4), "var_mean": per_input(4), "linalg_vector_norm": per_input(2),
+    "cumsum": per_input(), "cumprod": per_input(), "prod": per_input(), "mse_loss": per_input(3),
+    "glu": per_output(2), "glu_backward": per_input(5), "_adaptive_avg_pool2d": per_input(),
+    "native_dropout": per_output(), "polar": per_output(2), "softplus_backward": per_output(),
+    "logaddexp": per_output(),
+    "embedding_dense_backward": per_input(), "index_add": per_input(position=3), "scatter_add": per_input(position=3),
+}  # fmt: skip
+
+# Numbers are moved, made up, chosen or ordered; nothing is computed with them.
+_MOVING = """
+    _conj_physical _fused_sdp_choice _linalg_check_errors _local_scalar_dense _reshape_alias _to_copy _unique2
+    _unsafe_view alias arange argsort as_strided as_strided_scatter bernoulli cat clone complex conj_physical
+    constant_pad_nd copy detach diag_embed diagonal_backward diagonal_scatter embedding empty empty_like empty_strided
+    equal expand_copy exponential eye fill flip full full_like gather hstack index index_copy index_fill index_put
+    index_select kthvalue lift_fresh lift_fresh_copy linspace masked_fill masked_scatter masked_select median
+    new_empty new_empty_strided new_full new_ones new_zeros nonzero normal ones ones_like pad
+    rand rand_like randint randn randn_like random randperm reflection_pad1d reflection_pad2d repeat
+    repeat_interleave replication_pad1d replication_pad2d resize roll scalar_tensor scatter select_backward
+    select_scatter set slice_backward slice_scatter sort split_with_sizes_copy squeeze stack topk tril triu uniform
+    unsqueeze view_copy where zero zeros zeros_like
+"""
+MOVING = frozenset(_MOVING.split())
