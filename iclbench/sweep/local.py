@@ -154,7 +154,7 @@ class _Worker:
             raise WorkerStartError(answer)
 
     def ask(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """`fn(*args)`, computed there; raises `IclbenchError` when it raised, `WorkerDiedError` when the worker died."""
+        """`fn(*args)`, computed there; raises `IclbenchError` when that raised, `WorkerDiedError` when it died."""
         with contextlib.suppress(OSError):  # a dead worker tells its end by the answer that does not come
             self._pipe.send((fn, args))
         fine, answer = self._answer()
@@ -185,8 +185,8 @@ class _Worker:
         code = self._process.exitcode or 0
         if code >= 0:
             return f"the worker ended (exit code {code})"
-        name = signal.Signals(-code).name
-        return f"the worker was killed by signal {-code} ({name}{', out of memory?' if name == 'SIGKILL' else ''})"
+        why = "SIGKILL, out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
+        return f"the worker was killed by signal {-code} ({why})"
 
 
 # Seconds that a worker has to end by itself after its pipe was closed.

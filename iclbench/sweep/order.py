@@ -1,0 +1,95 @@
+"""Which cell is next: what each cell waits for, and what follows when that has failed."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.outcome import Outcome, Status
+from iclbench.sweep.plan import Plan
+
+
+class Order:
+    """The cells of a plan, one by one, each when all that it needs is settled.
+
+    Task by task, in the plan's order, and within a task whatever a finished training has made possible before the next
+    training, so that a sweep that is stopped has whole rows. Only near the end trainings go first: short cells then
+    fill the slots while the last ones train, and no slot is left with a training that began last.
+    """
+
+    def __init__(self, plan: Plan, slots: int) -> None:
+        self._todo = {cell.hash: cell for cell in plan.todo}
+        self._cells = {cell.hash: cell for cell in plan.cells}
+        self._status: dict[str, Status | None] = {
+            cell: None if cell in self._todo else status for cell, status in plan.status.items()
+        }
+        self._reasons: dict[str, str] = {}
+        self._waiting = {cell.hash: {need for need in cell.needs if need in self._todo} for cell in plan.todo}
+        self._needed_by: dict[str, list[str]] = {}
+        for waiting, needs in self._waiting.items():
+            for need in needs:
+                self._needed_by.setdefault(need, []).append(waiting)
+        groups = {group: i for i, group in enumerate(dict.fromkeys(cell.group for cell in plan.cells))}
+        self._place = {cell.hash: (groups[cell.group], i) for i, cell in enumerate(plan.todo)}
+        self._few = 2 * slots
+        self._trainings_left = sum(cell.kind == "train" for cell in plan.todo)
+        self._trainings: list[tuple[tuple[int, int], GridCell]] = []
+        self._others: list[tuple[tuple[int, int], GridCell]] = []
+        self._given_up: deque[tuple[GridCell, Outcome]] = deque()
+        for cell in plan.todo:
+            if not self._waiting[cell.hash]:
+                self._settled_needs(cell)
+
+    def take(self) -> GridCell | None:
+        """The next cell that can be worked on now."""
+        queues = [queue for queue in (self._others, self._trainings) if queue]
+        if not queues:
+            return None
+        if self._trainings_left <= self._few:
+            queue = queues[-1]
+        else:
+            queue = min(queues, key=lambda queue: queue[0][0][0])  # of the same task, not the training
+        return heapq.heappop(queue)[1]
+
+    def put_back(self, cell: GridCell) -> None:
+        """To be taken again."""
+        heapq.heappush(self._trainings if cell.kind == "train" else self._others, (self._place[cell.hash], cell))
+
+    def settle(self, cell: GridCell, outcome: Outcome) -> None:
+        """The cell is done, failed or skipped: those that waited for it may go."""
+        self._status[cell.hash] = outcome.status
+        self._trainings_left -= cell.kind == "train"
+        if outcome.reason:
+            self._reasons[cell.hash] = outcome.reason
+        for waiting in self._needed_by.get(cell.hash, ()):
+            self._waiting[waiting].discard(cell.hash)
+            if not self._waiting[waiting]:
+                self._settled_needs(self._todo[waiting])
+
+    def given_up(self) -> Iterator[tuple[GridCell, Outcome]]:
+        """Cells that nobody need work on, since they make no sense or since what they need has failed."""
+        while self._given_up:
+            yield self._given_up.popleft()
+
+    def _settled_needs(self, cell: GridCell) -> None:
+        """All that the cell needs has become something, or is not in the plan."""
+        if cell.reason is not None:
+            self._given_up.append((cell, Outcome("skipped", cell.reason)))
+            return
+        # What follows from all evaluations of a task together follows from those that there are.
+        missing = [] if cell.run == SUMMARY else [n for n in cell.needs if self._status.get(n) != "done"]
+        known = [need for need in missing if self._status.get(need)]
+        if not missing:
+            self.put_back(cell)
+        elif known:
+            self._given_up.append((cell, self._without(self._cells[known[0]])))
+
+    def _without(self, need: GridCell) -> Outcome:
+        """What becomes of a cell that needs one which is not done."""
+        what = {"train": "its training", "evaluate": "its evaluation"}.get(need.kind, f"its {need.kind}")
+        reason = self._reasons.get(need.hash) or need.reason or "see there"
+        if self._status[need.hash] == "skipped":
+            return Outcome("skipped", f"{what} makes no sense: {reason}")
+        return Outcome("failed", f"{what} failed (run '{need.run}'): {reason}")
