@@ -13,7 +13,7 @@ import re
 import reprlib
 import tomllib
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -314,7 +314,19 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:
     """The card's canonical name and the card, from a name or a path to a `.toml` file."""
     path = _path(kind, name)
-    return card_name(path), validate(model, read_toml(path), str(path))
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return card_name(path), validate(model, read_toml(path), str(path))  # which says what is wrong
+    card = _read_card(str(path), str(Path.cwd()), model, state.st_mtime_ns, state.st_size)
+    assert isinstance(card, model)
+    return card_name(path), card
+
+
+@lru_cache(maxsize=1024)
+def _read_card(path: str, folder: str, model: type[BaseModel], *state: int) -> BaseModel:
+    """One version of a card's file, read once per process: a grid asks for the same few cards thousands of times."""
+    return validate(model, read_toml(Path(path)), path)
 
 
 def _path(kind: CardKind, name: str) -> Path:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iclbench.cards import read_toml, validate
@@ -40,6 +40,7 @@ def test_any_text_is_an_override_or_a_usage_error(pairs: list[str]) -> None:
         assert str(error)
 
 
+@settings(deadline=None)  # the first call imports torch
 @given(st.sampled_from(ROOTS), st.text(alphabet="abcdlerstp_.", min_size=1, max_size=12), st.text(max_size=12))
 def test_any_override_resolves_or_is_a_usage_error(root: str, key: str, value: str) -> None:
     try:
