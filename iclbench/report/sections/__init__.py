@@ -10,20 +10,25 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.sections import (
     context_size,
     costs,
+    coverage,
     examples,
     extrapolation,
+    footing,
     gap,
+    heat_map,
     in_context,
     language,
     leaderboard,
     learning_curves,
     missing,
     overview,
+    pareto,
     plane,
     probing,
     provenance,
     published,
     rank,
+    ranking,
     related,
     representation,
     shifts,
@@ -31,7 +36,13 @@ from iclbench.report.sections import (
     training,
 )
 
-OPENING: list[Callable[[Results], Section | None]] = [overview.section]
+OPENING: list[Callable[[Results], Section | None]] = [
+    heat_map.section,
+    ranking.section,
+    pareto.section,
+    footing.section,
+    overview.section,
+]
 OF_TASK: list[Callable[[Slice], Section | None]] = [
     learning_curves.section,
     leaderboard.section,
@@ -53,6 +64,7 @@ CLOSING: list[Callable[[Results], Section | None]] = [
     plane.section,
     language.section,
     costs.section,
+    coverage.section,
     missing.section,
     provenance.section,
 ]

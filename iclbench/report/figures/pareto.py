@@ -1,0 +1,101 @@
+"""Scores against a cost on a logarithmic axis, with the Pareto front: who is beaten by nobody as cheap and as good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from iclbench.report.blocks import Figure, Panel
+from iclbench.report.figures.curves import layer, records
+from iclbench.report.style import CONFIG, Look
+
+COLUMNS = ["panel", "contestant", "cost", "score", "front", "shown", "run"]
+_LIT = "highlight === null || datum.contestant === highlight"
+
+
+def front(points: pd.DataFrame) -> pd.Series:
+    """For every row whether no other is at most as expensive and at least as good, and better in one of the two.
+
+    Args:
+        points: columns cost (less is better) and score (more is better).
+    """
+    cost, score = points["cost"].to_numpy(float), points["score"].to_numpy(float)
+    as_good = (cost[None] <= cost[:, None]) & (score[None] >= score[:, None])
+    better = (cost[None] < cost[:, None]) | (score[None] > score[:, None])
+    return pd.Series(~(as_good & better).any(axis=1), index=points.index)
+
+
+def figure(
+    name: str, title: str, caption: str, data: pd.DataFrame, panels: Sequence[str], looks: Mapping[str, Look],
+    columns: int,
+) -> Figure:  # fmt: skip
+    """One panel per title.
+
+    Args:
+        name: of the figure.
+        title: of the figure.
+        caption: of the figure.
+        data: a row per mark, with `COLUMNS`; `shown` is the cost with its unit.
+        panels: titles, in order; the column `panel` names them.
+        looks: of everybody in the data.
+        columns: panels in a row.
+    """
+    drawn = data[COLUMNS].reset_index(drop=True)
+    printed, live = (_layers(looks, legend) for legend in (True, False))
+    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    views = [
+        {"title": panel, "width": 250, "height": 220, "layer": printed,
+         "data": {"values": records(drawn[drawn["panel"] == panel])}}
+        for panel in panels
+    ]  # fmt: skip
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        alt=f"{title}: scores against costs of {', '.join(looks)}; panels: {'; '.join(panels)}.",
+        data=drawn,
+        static=shared
+        | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": columns, "resolve": {"scale": {"x": "independent"}}},
+        live=shared | {"data": {"name": "rows"}, "width": "container", "height": 260, "layer": live},
+        panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
+        legend=looks,
+        columns=columns,
+    )
+
+
+def _layers(looks: Mapping[str, Look], legend: bool) -> list[dict[str, Any]]:
+    key = alt.Legend(title=None, symbolOpacity=1, symbolStrokeWidth=2) if legend else None
+
+    def by_contestant(channel: type, values: list[Any]) -> Any:
+        return channel("contestant", type="nominal", scale=alt.Scale(domain=list(looks), range=values), legend=key)
+
+    colour = by_contestant(alt.Color, [look.colour for look in looks.values()])
+    shape = by_contestant(alt.Shape, [look.shape for look in looks.values()])
+    costs = alt.Scale(type="log", nice=False, padding=24)
+    x = alt.X("cost", type="quantitative", title=None, scale=costs, axis=alt.Axis(format=".2~s", tickCount=4))
+    y = alt.Y("score", type="quantitative", title="score", scale=alt.Scale(zero=False, padding=16))
+
+    def lit(full: float) -> alt.OpacityValue:
+        return alt.OpacityValue(0.12 * full, condition={"test": _LIT, "value": full})
+
+    best, others = (alt.Chart().transform_filter(test) for test in ("datum.front", "!datum.front"))
+    told = "{'contestant': datum.contestant, 'score': format(datum.score, '.3f'), 'cost': datum.shown}"
+    tooltip = alt.TooltipValue(alt.ExprRef(told))
+    layers = [
+        best.mark_line(interpolate="step-after", color="#777", strokeWidth=1.4, strokeDash=[4, 3]).encode(
+            x=x, y=y, order=alt.Order("cost", type="quantitative")
+        ),
+        others.mark_point(filled=True, size=70).encode(
+            x=x, y=y, color=colour, shape=shape, opacity=lit(0.4), tooltip=tooltip
+        ),
+        best.mark_point(filled=True, size=95).encode(
+            x=x, y=y, color=colour, shape=shape, opacity=lit(1.0), tooltip=tooltip
+        ),
+        best.mark_text(align="right", baseline="bottom", dx=-5, dy=-4, fontSize=11).encode(
+            x=x, y=y, text=alt.Text("contestant", type="nominal"), opacity=lit(1.0)
+        ),
+    ]
+    return [layer(chart) for chart in layers]

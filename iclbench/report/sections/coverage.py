@@ -1,0 +1,102 @@
+"""What a sweep did: cells done, failed and skipped, with reasons; machines, libraries and total time."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from iclbench.report.blocks import Block, Column, Section, Table, Text
+from iclbench.report.data import Results
+from iclbench.report.formats import integer, plural, seconds
+
+_STATUSES = ("done", "failed", "skipped")
+
+
+def section(results: Results) -> Section | None:
+    cells = results.cells
+    if cells.empty:
+        return None
+    counts = cells["status"].value_counts()
+    said = ", ".join(f"{counts[status]:,} {status}" for status in _STATUSES if status in counts)
+    total = seconds(float(cells["seconds"].sum()))
+    text = Text(
+        f"The sweep has {plural(len(cells), 'cell')} (trainings, evaluations, probes, costs): {said}. The ones done "
+        f"took {total} in all, added up over cells that ran side by side. Failed cells are tried again by the next "
+        "sweep; skipped ones make no sense."
+    )
+    blocks: list[Block] = [text, by_kind(cells)]
+    if (table := without_numbers(cells)) is not None:
+        blocks.append(table)
+    blocks.append(machines(cells))
+    return Section("coverage", "Coverage", tuple(blocks))
+
+
+def by_kind(cells: pd.DataFrame) -> Table:
+    """A row per preset and kind: how many of each status, and seconds."""
+    keys = ["preset", "kind"]
+    counted = cells.pivot_table("cell", index=keys, columns="status", aggfunc="count", fill_value=0)
+    counted = counted.reindex(columns=list(_STATUSES), fill_value=0).reset_index()
+    measured = cells.groupby(keys, as_index=False).agg(seconds=("seconds", "sum"))
+    frame = counted.merge(measured, on=keys).sort_values(keys, ignore_index=True)
+    columns = (
+        Column("kind", "cells"), Column("preset", "preset"),
+        *(Column(status, status, integer, numeric=True) for status in _STATUSES),
+        Column("seconds", "time", seconds, numeric=True),
+    )  # fmt: skip
+    return Table(
+        "coverage", "Cells by kind", "Time: the sum over cells.", frame, columns, group="preset",
+    )  # fmt: skip
+
+
+def without_numbers(cells: pd.DataFrame) -> Table | None:
+    """Failed and skipped cells: those of one contestant, kind and reason in one row."""
+    rows = cells[cells["status"] != "done"]
+    if rows.empty:
+        return None
+    keys = ["status", "kind", "preset", "contestant", "reason"]
+    frame = rows.groupby(keys, as_index=False, dropna=False).agg(
+        tasks=("task", lambda names: ", ".join(sorted(set(names)))),
+        runs=("run", lambda names: "; ".join(sorted(set(names)))),
+        cells=("cell", "size"),
+    )
+    return Table(
+        "not-done",
+        "Failed and skipped cells",
+        "Failed: started without giving a number. Skipped: makes no sense, for the reason given.",
+        frame,
+        (
+            Column("contestant", "contestant"), Column("status", "status"), Column("kind", "cells"),
+            Column("preset", "preset"), Column("cells", "number", integer, numeric=True), Column("tasks", "tasks"),
+            Column("reason", "reason"),
+        ),
+        group="status",
+    )  # fmt: skip
+
+
+def machines(cells: pd.DataFrame) -> Table:
+    """A row per machine and set of libraries: what was done there."""
+    done = cells[cells["status"] == "done"]
+    keys = ["hardware", "device", "threads", "libraries", "version"]
+    frame = done.groupby(keys, as_index=False, dropna=False).agg(cells=("cell", "size"), seconds=("seconds", "sum"))
+    frame = frame.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
+    return Table(
+        "machines",
+        "Where it ran",
+        "Hardware, and the versions of Python and of the libraries that the values depend on.",
+        frame,
+        (
+            Column("hardware", "hardware"), Column("device", "device"),
+            Column("threads", "threads", integer, numeric=True), Column("cells", "cells", integer, numeric=True),
+            Column("seconds", "time", seconds, numeric=True), Column("libraries", "libraries", _libraries),
+            Column("version", "iclbench"),
+        ),
+    )  # fmt: skip
+
+
+def _libraries(text: str) -> str:
+    """
+    >>> _libraries('{"torch": "2.13.0", "numpy": "2.1.0"}')
+    'numpy 2.1.0, torch 2.13.0'
+    """
+    return ", ".join(f"{name} {version}" for name, version in sorted(json.loads(text).items()))

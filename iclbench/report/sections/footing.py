@@ -1,0 +1,126 @@
+"""Whether backbones met on an equal footing: parameters, steps, FLOPs, time, and the learning rates chosen."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from iclbench.cards import content_hash, load_task
+from iclbench.errors import UsageError
+from iclbench.report import normalised
+from iclbench.report.blocks import Block, Column, Section, Table, Text
+from iclbench.report.data import Results, Slice
+from iclbench.report.formats import count, integer, nbytes, number, seconds, slug
+from iclbench.report.normalised import contests
+
+_READING = (
+    "Backbones of one task compare fairly when they have about as many parameters and train the same number of steps. "
+    "What a step costs is not made equal: it is a result, and stands under cost against error."
+)
+# Column -> phase and metric of the costs; every one gives a smallest and a largest over the backbones of a task.
+_SPANS = {
+    "parameters": ("model", "parameters"),
+    "flops": ("train_step", "flops"),
+    "seconds": ("train", "seconds"),
+    "bytes": ("train", "bytes"),
+}
+
+
+def section(results: Results) -> Section | None:
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        tasks = list({contest.task.id: contest.task for contest in contests(results, preset)}.values())
+        frame = footing(tasks)
+        if frame.empty:
+            continue
+        blocks.append(_sizes(frame, preset))
+        if not (rates := learning_rates(tasks)).empty:
+            blocks.append(_rates(rates, preset))
+    return Section("footing", "Equal footing", (Text(_READING), *blocks)) if blocks else None
+
+
+def footing(tasks: list[Slice]) -> pd.DataFrame:
+    """A row per task: number of backbones, fewest and most steps, and of every cost the smallest and the largest mean
+    over a backbone's runs; `ratio` of parameters."""
+    rows = []
+    for task in tasks:
+        row: dict[str, object] = {"task": task.task}
+        steps = _steps(task)
+        row |= {"steps_low": steps.min(), "steps_high": steps.max()} if len(steps) else {}
+        backbones = {name for name, kind in task.kinds.items() if kind == "backbone"}
+        for column, (phase, metric) in _SPANS.items():
+            costs = task.costs
+            own = costs[(costs["phase"] == phase) & (costs["metric"] == metric) & costs["contestant"].isin(backbones)]
+            means = own.groupby("contestant")["value"].mean().astype(float)
+            if len(means):
+                row |= {f"{column}_low": means.min(), f"{column}_high": means.max()}
+            if column == "parameters" and len(means):
+                row |= {"ratio": means.max() / means.min(), "backbones": len(means)}
+        if "ratio" in row:
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
+    """A row per backbone, a column per task: the learning rate of its card, where the rows were made with that card."""
+    rates: dict[str, dict[str, float]] = {}
+    for task in tasks:
+        try:
+            name, card = load_task(task.task)
+        except UsageError:  # a card of somebody's own, which lies elsewhere
+            continue
+        preset = card.presets.get(task.preset)  # type: ignore[call-overload]  # any name is asked for
+        if preset is None or content_hash(card) not in set(task.rows["card"]):
+            continue
+        rates[name] = {
+            who: float(str(preset.train_for.get(who, {}).get("lr", preset.train.lr)))
+            for who, kind in task.kinds.items()
+            if kind == "backbone" and who in preset.backbones
+        }
+    return pd.DataFrame(rates).rename_axis("contestant").reset_index().sort_values("contestant", ignore_index=True)
+
+
+def _steps(task: Slice) -> pd.Series:
+    """The last step of every run's training curve."""
+    v = task.rows
+    rows = v[v["evaluator"].eq("train") & v["axis"].eq("train_step").fillna(False).astype(bool)]
+    return rows.groupby("run")["axis_value"].max().astype(int)
+
+
+def _sizes(frame: pd.DataFrame, preset: str) -> Table:
+    spans = {"steps": integer, "flops": count, "seconds": seconds, "bytes": nbytes}
+    titles = {"steps": "steps", "flops": "FLOPs of a step", "seconds": "training", "bytes": "peak memory of training"}
+    columns = [
+        Column("task", "family"), Column("backbones", "backbones", integer, numeric=True),
+        Column("parameters_low", "fewest parameters", count, numeric=True),
+        Column("parameters_high", "most", count, numeric=True), Column("ratio", "most / fewest", _ratio, numeric=True),
+    ]  # fmt: skip
+    for name, show in spans.items():
+        low, high = f"{name}_low", f"{name}_high"
+        if low not in frame:
+            continue
+        if frame[low].equals(frame[high]):
+            columns.append(Column(low, titles[name], show, numeric=True))
+        else:
+            columns += [
+                Column(low, f"{titles[name]}: least", show, numeric=True),
+                Column(high, "most", show, numeric=True),
+            ]
+    return Table(
+        f"footing-{slug(preset)}", f"{preset}: parameters, steps and what they cost",
+        f"Preset {preset}. Smallest and largest over the backbones of a task, of means over seeds.", frame,
+        tuple(columns),
+    )  # fmt: skip
+
+
+def _rates(rates: pd.DataFrame, preset: str) -> Table:
+    tasks = [str(name) for name in rates.columns[1:]]
+    return Table(
+        f"learning-rates-{slug(preset)}", f"{preset}: learning rates",
+        f"Preset {preset}. The learning rate that the card of each task names for each backbone. A dash: not trained. "
+        "Tasks whose card has changed since are left out.", rates,
+        (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)), folded=True,
+    )  # fmt: skip
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}"

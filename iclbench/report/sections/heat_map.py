@@ -1,0 +1,178 @@
+"""Every family against every backbone: one score each, the best baselines beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from iclbench.report import normalised
+from iclbench.report.blocks import Block, Column, Section, Table, Text
+from iclbench.report.data import Results
+from iclbench.report.figures import heat_map
+from iclbench.report.formats import fixed, integer, slug
+from iclbench.report.metrics import metric
+from iclbench.report.normalised import NOTHING, Contest
+from iclbench.report.sections.overview import shade
+
+BEST = "best baseline"
+_BACKBONES, _BASELINES = "backbones", "baselines"
+# Baselines that have columns of their own: the best, and so many that were asked on most rows.
+_COMMON = 5
+_READING = (
+    "Score: 0 is as good as always predicting zero (or guessing), 1 as good as the oracle or, without one, the best "
+    "baseline; below 0 is worse than knowing nothing, above 1 better than that best. Mean over seeds; darker blue is "
+    "better, orange is worse than nothing."
+)
+
+
+def section(results: Results) -> Section | None:
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        blocks += _of_preset(results, preset, normalised.contests(results, preset))
+    return Section("heat-map", "Every family, every backbone", (Text(_READING), *blocks)) if blocks else None
+
+
+def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
+    scores = normalised.together(contests)
+    rows = [contest.title for contest in contests]
+    backbones = in_order(scores)
+    baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
+    shown = pd.concat([scores, _best(scores)], ignore_index=True)
+    panels = {title: names for title, names in ((_BACKBONES, backbones), (_BASELINES, baselines)) if names}
+    cells = pd.concat(
+        [_cells(results, contests, shown, names).assign(panel=panel) for panel, names in panels.items()],
+        ignore_index=True,
+    )
+    title = f"{preset}: every family, every backbone"
+    name = f"heat-map-{slug(preset)}"
+    if backbones:
+        marks = [
+            f"{mark}: {status.replace('skipped', 'makes no sense')}"
+            for status, mark in heat_map.MARKS.items()
+            if status in set(cells["status"])
+        ]
+        yield heat_map.figure(
+            name, title,
+            f"Preset {preset}. Backbones from the left by mean rank over rows. The best baseline is chosen row by "
+            "row, on these very prompts. " + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
+            + "The table below has the numbers, and what scores 1 in every row.",
+            cells, rows, panels,
+        )  # fmt: skip
+    yield _numbers(contests, shown, [*backbones, *baselines], name, title)
+    if (table := _related(contests, name)) is not None:
+        yield table
+
+
+def in_order(scores: pd.DataFrame) -> list[str]:
+    """Backbones by their mean rank over the rows they have; the best first."""
+    of = scores[scores["kind"] == "backbone"]
+    rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
+    return [str(name) for name in sorted(rank.index, key=lambda name: (rank[name], name))]
+
+
+def _common(scores: pd.DataFrame) -> list[str]:
+    """Baselines that were asked on most rows, by their mean score."""
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOTHING)]
+    by_name = of.groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
+    most = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_COMMON)
+    return [str(name) for name in most.sort_values("mean", ascending=False)["contestant"]]
+
+
+def _best(scores: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a contestant that is the best baseline of each row; which one stands in `reason`."""
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOTHING)]
+    best = of.sort_values(["score", "contestant"], ascending=[False, True]).drop_duplicates("row")
+    return best.assign(reason=best["contestant"], contestant=BEST)
+
+
+def _cells(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """A row for every cell, in the order of the columns; those without a score say why."""
+    grid = pd.DataFrame([(c.title, n) for n in names for c in contests], columns=["row", "contestant"])
+    cells = grid.merge(scores, "left", ["row", "contestant"])
+    by_title = {contest.title: contest for contest in contests}
+    reasons = [
+        _without(results, by_title[row], name, pd.isna(score))
+        for row, name, score in zip(cells["row"], cells["contestant"], cells["score"], strict=True)
+    ]
+    found = pd.DataFrame(reasons, columns=["status", "why"], index=cells.index)
+    best = cells["reason"] if "reason" in cells else pd.Series(pd.NA, index=cells.index)
+    return cells.assign(status=found["status"], reason=best.fillna(found["why"]))
+
+
+def _without(results: Results, contest: Contest, name: str, missing: bool) -> tuple[str, str]:
+    """Status of a cell, and why it has no score or not of all seeds."""
+    task = contest.task
+    rows = task.rows[(task.rows["contestant"] == name) & (task.rows["status"] == "failed")]
+    rows = rows[rows["shift"].eq("none") & rows["evaluator"].isin([contest.evaluator])]
+    of = results.cells
+    of = of[(of["task"] == task.task) & (of["preset"] == task.preset) & (of["contestant"] == name)]
+    of = of[of["kind"].isin(["train", "evaluate"]) & of["status"].ne("done")]
+    told = [("failed", f"{run}: {why}") for run, why in zip(rows["run"], rows["reason"], strict=True)]
+    told += [
+        (str(status), str(why) if status == "skipped" else f"{run}: {why}")
+        for status, run, why in zip(of["status"], of["run"], of["reason"], strict=True)
+    ]
+    why = "; ".join(dict.fromkeys(reason for _, reason in told))
+    if not missing:
+        return "ok", why
+    statuses = {status for status, _ in told}
+    return ("failed" if "failed" in statuses else next(iter(statuses), "not run")), why or "nobody asked"
+
+
+def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str], name: str, title: str) -> Table:
+    """The same as a table: a row per family, with what scores 1."""
+    wide = scores.pivot_table("score", index="row", columns="contestant")
+    frame = wide.reindex(index=[c.title for c in contests], columns=list(names)).reset_index()
+    frame = frame.assign(one=[c.one for c in contests], metric=[metric(c.metric).label for c in contests])
+    if (best := scores[scores["contestant"] == BEST]).size:
+        frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
+    columns = [Column("row", "family"), *(Column(n, n, _two, numeric=True, shade=shade) for n in names)]
+    columns += [Column("best", "best baseline")] if "best" in frame else []
+    return Table(
+        name=f"{name}-numbers",
+        title=title,
+        caption="Scores, means over seeds. Last columns: which baseline is best, what scores 1, and what scores are "
+        "made of. No error at all scores 1 where no baseline is better than the zero predictor, and being always right "
+        "where only training can teach the answer. With an oracle that predicts distributions, scores are of "
+        "log-likelihood, 0 is the Gaussian of mean zero with the best constant variance, and 1 is the oracle that is "
+        "told least. Related datasets are not used here. A dash: no score.",
+        frame=frame,
+        columns=(*columns, Column("one", "scores 1"), Column("metric", "score of")),
+        folded=True,
+    )
+
+
+def _related(contests: Sequence[Contest], name: str) -> Table | None:
+    """What related datasets add: scores on the line that the heat map has without them."""
+    parts = [normalised.related(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
+    rows = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    if rows.empty:
+        return None
+    counts = sorted(int(n) for n in rows["n_related"].unique())
+    wide = rows.pivot_table("value", index=["row", "kind", "contestant"], columns="n_related")
+    frame = wide[counts].rename(columns={n: f"n{n}" for n in counts}).reset_index()
+    frame = frame[frame[f"n{counts[-1]}"].notna()]
+    frame = frame.assign(adds=frame[f"n{counts[-1]}"] - frame["n0"])
+    frame = frame.sort_values(["row", "kind", f"n{counts[-1]}"], ascending=[True, True, False], ignore_index=True)
+    return Table(
+        name=f"{name}-related",
+        title="What related datasets add",
+        caption="Scores of those who use related datasets, by how many they were given, on the line of the heat map: "
+        "1 is what scores 1 without any.",
+        frame=frame,
+        columns=(
+            Column("contestant", "contestant"), Column("row", "family"), Column("kind", "kind"),
+            *(Column(f"n{n}", f"{integer(n)} related", _three, numeric=True) for n in counts),
+            Column("adds", "they add", _three, numeric=True),
+        ),
+        group="row",
+    )  # fmt: skip
+
+
+def _two(score: float) -> str:
+    return fixed(score, 2)
+
+
+def _three(score: float) -> str:
+    return fixed(score, 3)

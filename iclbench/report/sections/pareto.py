@@ -1,0 +1,168 @@
+"""Cost against error: which backbones are beaten by nobody that is as cheap and as good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from iclbench.report import normalised
+from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
+from iclbench.report.cost_table import MACHINE
+from iclbench.report.data import Results
+from iclbench.report.figures import pareto as figures
+from iclbench.report.formats import Number, count, fixed, nbytes, seconds, slug
+from iclbench.report.normalised import Contest
+
+_ALL = "all tasks"
+_READING = (
+    "A backbone is on the front when no other is at most as expensive and at least as good, and better in one of the "
+    "two. Fronts are of means over seeds and do not say whether a difference is more than chance: see the ranking."
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cost by its phase and metric in the table; `sized`: it is asked for a number of points, the largest counts;
+    `machine`: it depends on the machine, and only the one with most runs counts."""
+
+    title: str
+    phase: str
+    metric: str
+    show: Callable[[Number], str]
+    sized: bool = False
+    machine: bool = False
+
+    @property
+    def key(self) -> str:
+        return slug(self.phase, self.metric)
+
+
+def _flops(value: Number) -> str:
+    return f"{count(value)}FLOP" if " " in count(value) else f"{count(value)} FLOP"
+
+
+COSTS = (
+    Cost("FLOPs of a training step", "train_step", "flops", _flops),
+    Cost("seconds of training", "train", "seconds", seconds, machine=True),
+    Cost("bytes of the state", "condition", "state_bytes", nbytes, sized=True),
+    Cost("parameters", "model", "parameters", count),
+)
+# Costs that differ by less say nothing of who is cheap: parameters are alike by design where the footing is equal.
+_ALIKE = 1.2
+
+
+def section(results: Results) -> Section | None:
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        blocks += _of_preset(results, preset, normalised.contests(results, preset))
+    return Section("pareto", "Cost against error", (Text(_READING), *blocks)) if blocks else None
+
+
+def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
+    """A row per contest and backbone that has both numbers: columns task, panel, contestant, cost, score, front, shown,
+    run."""
+    parts = []
+    for contest in contests:
+        own = contest.scores[contest.scores["kind"] == "backbone"]
+        measured = _measured(contest, cost)
+        rows = own.merge(measured, on="contestant").assign(panel=contest.title, task=contest.task.id)
+        parts.append(rows.assign(front=figures.front(rows)))
+    found = pd.concat(parts, ignore_index=True)
+    return found.assign(shown=found["cost"].map(cost.show))[["task", *figures.COLUMNS]]
+
+
+def overall(each: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
+    """The same over all tasks, of whose tests the mean counts: the mean score and the geometric mean of costs of the
+    backbones that are in all."""
+    number = each["panel"].nunique()
+    one = each.assign(log=np.log(each["cost"])).groupby(["contestant", "task"], as_index=False).agg(
+        score=("score", "mean"), log=("log", "mean"), panels=("panel", "nunique"), run=("run", "first")
+    )  # fmt: skip
+    rows = one.groupby("contestant", as_index=False).agg(
+        score=("score", "mean"), log=("log", "mean"), panels=("panels", "sum"), run=("run", "; ".join)
+    )
+    rows = rows[rows["panels"] == number]
+    rows = rows.assign(cost=np.exp(rows["log"]), panel=title)
+    return rows.assign(front=figures.front(rows), shown=rows["cost"].map(show))[figures.COLUMNS]
+
+
+def _measured(contest: Contest, cost: Cost) -> pd.DataFrame:
+    """Columns contestant and cost: the mean over runs."""
+    rows = contest.task.costs
+    rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
+    rows = rows[rows["run"].isin(contest.rows["run"])]
+    if cost.machine and len(rows):
+        machines = rows.groupby(MACHINE)["run"].nunique().sort_values(ascending=False, kind="stable")
+        rows = rows.merge(machines.index[:1].to_frame(index=False), on=MACHINE)
+    if cost.sized and len(rows):
+        asked = rows.groupby("n_points")["contestant"].nunique()
+        rows = rows[rows["n_points"] == asked[asked == asked.max()].index.max()]
+    return rows.groupby("contestant", as_index=False).agg(cost=("value", "mean")).astype({"cost": float})
+
+
+def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
+    each = {cost: points(contests, cost) for cost in COSTS}
+    each = {cost: rows for cost, rows in each.items() if _tells(rows)}
+    if not each:
+        return
+    name = f"pareto-{slug(preset)}"
+    means = {cost: overall(rows, cost.title, cost.show) for cost, rows in each.items()}
+    means = {cost: rows for cost, rows in means.items() if len(rows) > 1}
+    if means and len(contests) > 1:
+        yield _figure(
+            results, name, f"{preset}: mean score against costs",
+            f"Preset {preset}. Mean score over all tasks against the geometric mean of a cost over them, of "
+            f"backbones that have all; logarithmic axes. {_MARKS} {_sizes(contests, means)}",
+            pd.concat(means.values(), ignore_index=True), [cost.title for cost in means],
+        )  # fmt: skip
+    cost, rows = next(iter(each.items()))
+    yield _figure(
+        results, f"{name}-tasks", f"{preset}: score against {cost.title}, task by task",
+        f"Preset {preset}. Score against {cost.title}. {_MARKS}", rows, list(dict.fromkeys(rows["panel"])),
+    )  # fmt: skip
+    yield _fronts(each, means, name, preset)
+
+
+_MARKS = "Dashed: the front. Named: who is on it; everybody else is lighter. To the upper left is better."
+
+
+def _tells(rows: pd.DataFrame) -> bool:
+    """Whether there is a panel whose contestants differ in cost."""
+    spread = rows.groupby("panel")["cost"].agg(lambda c: c.max() / c.min() if len(c) > 1 else 1.0)
+    return bool((spread > _ALIKE).any())
+
+
+def _sizes(contests: Sequence[Contest], means: dict[Cost, pd.DataFrame]) -> str:
+    """At how many points costs that depend on it were measured."""
+    if not any(cost.sized for cost in means):
+        return ""
+    return "The state: of an episode after as many points as most were asked with, the largest such number of a task."
+
+
+def _figure(results: Results, name: str, title: str, caption: str, rows: pd.DataFrame, panels: Sequence[str]) -> Figure:
+    looks = {who: results.looks[who] for who in results.looks if who in set(rows["contestant"])}
+    return figures.figure(name, title, caption.strip(), rows, panels, looks, 3)
+
+
+def _fronts(each: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], name: str, preset: str) -> Table:
+    """Who is on the front of every task and cost, the cheapest first."""
+    named: dict[str, dict[str, str]] = {}
+    for cost, rows in each.items():
+        both = pd.concat([means[cost].assign(panel=_ALL), rows]) if cost in means else rows
+        for panel, own in both[both["front"]].sort_values("cost").groupby("panel", sort=False):
+            said = (f"{who} ({shown}, {fixed(score, 2)})" for who, shown, score in
+                    zip(own["contestant"], own["shown"], own["score"], strict=True))  # fmt: skip
+            named.setdefault(str(panel), {})[cost.key] = ", ".join(said)
+    order = [_ALL, *dict.fromkeys(panel for rows in each.values() for panel in rows["panel"])]
+    frame = pd.DataFrame([{"row": row, **named[row]} for row in order if row in named])
+    return Table(
+        name=f"{name}-fronts",
+        title=f"{preset}: who is on the front",
+        caption="Backbones on the front of each task, the cheapest first, with cost and score.",
+        frame=frame,
+        columns=(Column("row", "family"), *(Column(cost.key, cost.title) for cost in each)),
+        folded=True,
+    )

@@ -1,0 +1,186 @@
+"""The order of backbones over all families, with ties: paired tests between neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from iclbench.report import normalised
+from iclbench.report.blocks import Block, Column, Section, Table, Text
+from iclbench.report.data import Results
+from iclbench.report.formats import fixed, integer, number, plural, signed, slug
+from iclbench.report.normalised import Contest
+
+LEVEL = 0.05
+_READING = (
+    "Ranked are backbones with a score on every task; the two tests of a task count as one, by their mean. The "
+    "test takes tasks as the units, since they are what a ranking generalises over: Wilcoxon's signed-rank test "
+    "of the paired score differences (two-sided; exact where no two are alike), which assumes no normal "
+    "distribution and does not let one task with huge differences decide. To the row above: the mean difference "
+    "of scores, and its p corrected by Holm's method for the number of neighbours; from 0.05 on the two are tied. "
+    "Rank: the places that all pairs of backbones leave possible, corrected by Holm for all pairs. Better, tied, "
+    "worse: on how many tasks or tests the row is told apart from the one above by a paired 95 % interval over "
+    "the episodes of the same prompts, without correction; seeds are averaged first, so that this does not cover "
+    "the choice of seed."
+)
+
+
+def section(results: Results) -> Section | None:
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        blocks += _of_preset(preset, normalised.contests(results, preset))
+    return Section("ranking", "Ranking", (Text(_READING), *blocks)) if blocks else None
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Scores of two contestants over the same tasks: the mean difference, whether the signed ranks are in favour of the
+    first, and the p of Wilcoxon's test."""
+
+    mean: float
+    ahead: bool
+    p: float
+
+    @classmethod
+    def of(cls, a: pd.Series, b: pd.Series) -> Paired:
+        """a - b; p is 1 where all differences are zero."""
+        gaps = (a - b).to_numpy(float)
+        ahead = bool(np.sign(gaps) @ stats.rankdata(np.abs(gaps)) > 0)
+        return cls(float(gaps.mean()), ahead, float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's correction of so many p values, in their order.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p, kind="stable")
+    scaled = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
+    found = np.empty(len(p))
+    found[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return [float(value) for value in found]
+
+
+def by_task(contests: Sequence[Contest]) -> pd.DataFrame:
+    """Scores of backbones, tasks x contestants; the mean over a task's tests, missing unless it has all of them."""
+    parts = []
+    for contest in contests:
+        own = contest.scores[contest.scores["kind"] == "backbone"]
+        parts.append(own.assign(task=contest.task.title, test=contest.evaluator))
+    wide = pd.concat(parts).pivot_table("score", index=["task", "test"], columns="contestant")
+    return wide.groupby(level="task").mean().where(wide.notna().groupby(level="task").all())
+
+
+def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """First and last rank that each contestant may have: between those told to be better and those told to be worse."""
+    pairs = list(combinations(order, 2))
+    found = [Paired.of(scores[a], scores[b]) for a, b in pairs]
+    better = dict.fromkeys(order, 0)
+    worse = dict.fromkeys(order, 0)
+    for (a, b), paired, p in zip(pairs, found, holm([each.p for each in found]), strict=True):
+        if p < LEVEL:
+            above, below = (a, b) if paired.ahead else (b, a)
+            better[below] += 1
+            worse[above] += 1
+    return {name: (1 + better[name], len(order) - worse[name]) for name in order}
+
+
+def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str]]:
+    """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two."""
+    scores = by_task(contests)
+    complete = scores.columns[scores.notna().all()]
+    lacking = {
+        str(name): ", ".join(scores.index[scores[name].isna()]) for name in scores.columns if name not in complete
+    }
+    if len(complete) < 2 or len(scores) < 2:
+        return pd.DataFrame(), lacking
+    scores = scores[complete]
+    ranks, means = scores.rank(axis=1, ascending=False).mean(), scores.mean()
+    order = sorted(complete, key=lambda name: (ranks[name], -means[name], name))
+    neighbours = [Paired.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
+    corrected = holm([each.p for each in neighbours])
+    span = places(scores, order)
+    frame = pd.DataFrame({
+        "contestant": order, "rank": [f"{a}–{b}" if a < b else str(a) for a, b in span.values()],
+        "mean_rank": ranks[order].to_numpy(), "mean_score": means[order].to_numpy(), "tasks": len(scores),
+        "behind": [np.nan, *(each.mean for each in neighbours)], "p": [np.nan, *corrected],
+        "p_alone": [np.nan, *(each.p for each in neighbours)],
+        "tied": ["", *("tied" if p >= LEVEL else "told apart" for p in corrected)],
+    })  # fmt: skip
+    counts = [_counts(contests, lower, upper) for upper, lower in pairwise(order)]
+    for column in ("better", "tied_on", "worse"):
+        frame[column] = pd.Series([pd.NA, *(each[column] for each in counts)], dtype="Int64")
+    return frame, lacking
+
+
+def _counts(contests: Sequence[Contest], name: str, above: str) -> dict[str, int]:
+    gaps = [gap for contest in contests if (gap := contest.difference(name, above)) is not None]
+    better, worse = sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
+    return {"better": better, "worse": worse, "tied_on": len(gaps) - better - worse}
+
+
+def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
+    if not any(contest.rows["kind"].eq("backbone").any() for contest in contests):
+        return []
+    frame, lacking = ranking(contests)
+    if frame.empty:
+        return []
+    name = f"ranking-{slug(preset)}"
+    blocks: list[Block] = [
+        Table(
+            name=name,
+            title=f"{preset}: ranking of backbones",
+            caption=f"Preset {preset}: {plural(int(frame['tasks'].iloc[0]), 'task')}. Mean rank: among the ranked, 1 "
+            "is best. Score: as in the heat map, the mean over tasks.",
+            frame=frame,
+            columns=(
+                Column("contestant", "backbone"), Column("rank", "rank", numeric=True),
+                Column("mean_rank", "mean rank", _two, numeric=True),
+                Column("mean_score", "mean score", fixed, numeric=True),
+                Column("behind", "to the row above", signed, numeric=True),
+                Column("p", "p (Holm)", number, numeric=True), Column("tied", "neighbours"),
+                Column("better", "better on", integer, numeric=True),
+                Column("tied_on", "tied on", integer, numeric=True),
+                Column("worse", "worse on", integer, numeric=True),
+            ),
+        ),
+        _neighbours(contests, frame["contestant"].tolist(), name, preset),
+    ]  # fmt: skip
+    if lacking:
+        lines = tuple(f"{who}: no score on {where}" for who, where in sorted(lacking.items()))
+        blocks.append(Text(f"Not ranked at preset {preset}:", lines))
+    return blocks
+
+
+def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
+    """A row per task or test: how far everybody is from the row above."""
+    rows = []
+    for contest in contests:
+        row: dict[str, object] = {"row": contest.title}
+        for above, own in pairwise(order):
+            gap = contest.difference(own, above)
+            row |= {own: gap.value, f"{own} low": gap.low, f"{own} high": gap.high} if gap else {own: None}
+        rows.append(row)
+    keys = ["row", *(key for own in order[1:] for key in (own, f"{own} low", f"{own} high"))]
+    return Table(
+        name=f"{name}-neighbours",
+        title=f"{preset}: neighbours, task by task",
+        caption="Score of the named backbone minus that of the one ranked above it: paired differences over the "
+        "episodes of the same prompts, with their 95 % interval (Student's t). A dash: no single episodes of both.",
+        frame=pd.DataFrame(rows).reindex(columns=keys),
+        columns=(
+            Column("row", "family"),
+            *(Column(b, f"{b} − {a}", signed, True, f"{b} low", f"{b} high") for a, b in pairwise(order)),
+        ),
+        folded=True,
+    )
+
+
+def _two(value: float) -> str:
+    return fixed(value, 2)
