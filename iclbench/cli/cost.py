@@ -34,7 +34,7 @@ def cost(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Measure parameters, state, a training step, conditioning, a query and an update; each call measures anew."""
+    """Measure parameters, state, FLOPs, time and memory of a training step, conditioning, a query and an update."""
     from iclbench.cards import load_baseline
     from iclbench.cli.terminal import say, step_bar
     from iclbench.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.report.blocks import Column
-from iclbench.report.formats import count, integer, nbytes, seconds
+from iclbench.report.formats import count, flops, integer, nbytes, seconds
 
 MACHINE = ["device", "threads"]
 # What per-episode values are comparable within.
@@ -13,25 +13,30 @@ BATCH = [*MACHINE, "n_episodes"]
 # Per run, and per run and number of points.
 _OF_RUN = {
     "parameters": ("model", "parameters"),
+    "step_flops": ("train_step", "flops"),
     "step_seconds": ("train_step", "seconds"),
     "step_bytes": ("train_step", "bytes"),
 }
-_OF_SIZE = {
-    "state_bytes": ("condition", "state_bytes"),
-    "condition_seconds": ("condition", "seconds"),
-    "query_seconds": ("query", "seconds"),
-    "update_seconds": ("update", "seconds"),
+_ANSWERING = ("condition", "query", "update")
+_OF_SIZE = {"state_bytes": ("condition", "state_bytes")} | {
+    f"{phase}_{metric}": (phase, metric) for phase in _ANSWERING for metric in ("seconds", "flops")
 }
 COLUMNS = (
     Column("run", "run"),
     Column("parameters", "parameters", count, numeric=True),
-    Column("step_seconds", "training step", seconds, numeric=True),
+    Column("step_flops", "training step", flops, numeric=True),
+    Column("step_seconds", "its time", seconds, numeric=True),
     Column("step_bytes", "its memory", nbytes, numeric=True),
     Column("n_points", "n", integer, numeric=True),
     Column("state_bytes", "state", nbytes, numeric=True),
-    Column("condition_seconds", "condition", seconds, numeric=True),
-    Column("query_seconds", "query", seconds, numeric=True),
-    Column("update_seconds", "update", seconds, numeric=True),
+    *(
+        column
+        for phase in _ANSWERING
+        for column in (
+            Column(f"{phase}_flops", phase, flops, numeric=True),
+            Column(f"{phase}_seconds", "its time", seconds, numeric=True),
+        )
+    ),
 )
 
 

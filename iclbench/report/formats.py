@@ -68,6 +68,14 @@ def nbytes(value: Number) -> str:
     return _scaled(value, 1024, (" B", " KiB", " MiB", " GiB", " TiB"))
 
 
+def flops(value: Number) -> str:
+    """
+    >>> flops(60), flops(1_234_000_000)
+    ('60 FLOP', '1.23 GFLOP')
+    """
+    return _scaled(value, 1000, (" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP"))
+
+
 def seconds(value: Number) -> str:
     """
     >>> seconds(2.1e-5), seconds(0.0021), seconds(3.25), seconds(222), seconds(7500)

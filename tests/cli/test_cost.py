@@ -30,7 +30,7 @@ def test_runs_and_baselines_are_measured_and_shown(results: Path, capsys: pytest
     assert code == 0
     rows = [line.split() for line in out.splitlines() if line.strip()]
     sizes = {
-        who: [row[7 if who in ("plain", "learned") else 4] for row in rows if row[0] == who]
+        who: [row[9 if who in ("plain", "learned") else 5] for row in rows if row[0] == who]
         for who in ("plain", "learned", "knn-3")
     }
     assert sizes == {"plain": ["3", "8", "9"], "learned": ["3", "8"], "knn-3": ["3", "8", "9"]}
@@ -48,8 +48,8 @@ def test_batches_are_shown_apart_and_a_baseline_keeps_its_other_sizes(
     _, out, _ = run("cost", "plain", "--points", "3", "--episodes", "4", *baseline, capsys=capsys)
     two, four = (part.splitlines() for part in out.split(" of them side by side.")[:2])
     assert two[-1].endswith("per episode, 2") and four[-1].endswith("per episode, 4")
-    assert [line.split()[4] for line in two if line.startswith("zero")] == ["3", "8"]
-    assert [line.split()[4] for line in four if line.startswith("zero")] == ["3"]
+    assert [line.split()[5] for line in two if line.startswith("zero")] == ["3", "8"]
+    assert [line.split()[5] for line in four if line.startswith("zero")] == ["3"]
     assert [line.split()[0] for line in two if line.startswith(("plain", "learned"))] == ["plain"]
 
 

@@ -38,7 +38,12 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure
         for n in (40, 500)
     ]
     rows.append(shared | {"phase": "query", "n_points": 40, "metric": "seconds", "value": ALONE, "n_episodes": 1})
+    rows += [
+        shared | {"phase": "query", "n_points": n, "metric": "flops", "value": 8000.0, "n_episodes": 64}
+        for n in (40, 500)
+    ]
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "seconds", "value": 0.05})
+    rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "flops", "value": 1.2e9})
     tables.write("costs", rows, folder / "tables" / "costs" / "x.costs.parquet", {})
     section = costs.section(load(Path(folder)))
     assert section is not None
@@ -48,13 +53,15 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure
 def test_a_row_per_run_and_number_of_points(blocks: dict[str, Table | Figure]) -> None:
     table = blocks["linear-small-costs-by-run"]
     assert isinstance(table, Table)
+    headers = [column.header for column in table.columns]
     texts = [[cell.text for cell in row] for row in table.rows() if row[0].text == RUN]
     alone = [row for row in texts if row[-1] == "1"]
-    assert [row[7] for row in alone] == ["1.00 ms"] and texts[0] == alone[0], "batches stand apart"
-    rows = {(row[0], row[4]): row for row in texts if row[-1] == "64"}
-    shared = [RUN, "201 k", "50.0 ms", "–"]
-    assert rows[RUN, "40"][:8] == [*shared, "40", "5.50 KiB", "2.00 ms", "30.0 µs"]
-    assert rows[RUN, "500"][:8] == [*shared, "500", "5.50 KiB", "20.0 ms", "35.0 µs"]
+    query = headers.index("query")
+    assert [row[query + 1] for row in alone] == ["1.00 ms"] and texts[0] == alone[0], "batches stand apart"
+    rows = {(row[0], row[headers.index("n")]): row for row in texts if row[-1] == "64"}
+    shared = [RUN, "201 k", "1.20 GFLOP", "50.0 ms", "–"]
+    assert rows[RUN, "40"][:11] == [*shared, "40", "5.50 KiB", "–", "2.00 ms", "8.00 kFLOP", "30.0 µs"]
+    assert rows[RUN, "500"][:11] == [*shared, "500", "5.50 KiB", "–", "20.0 ms", "8.00 kFLOP", "35.0 µs"]
 
 
 def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table | Figure]) -> None:
@@ -71,8 +78,11 @@ def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table |
     assert isinstance(memory, Figure)
     assert [panel.title for panel in memory.panels] == ["an update after n"]
     assert memory.data["value"].tolist() == [4000.0, 50000.0]
+    work = blocks["linear-small-costs-work"]
+    assert isinstance(work, Figure)
+    assert work.data["value"].tolist() == [8000.0, 8000.0]
     assert "64 episodes side by side; 1 row measured otherwise left out" in time.caption
-    for figure in (time, memory, state):
+    for figure in (time, memory, state, work):
         alt.Chart.from_dict(figure.static)
         alt.Chart.from_dict(figure.live)
 

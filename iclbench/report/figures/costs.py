@@ -1,4 +1,4 @@
-"""Figures of costs against the number of points: seconds and peak memory by phase, bytes of the state; a line per run.
+"""Figures of costs against the number of points: time, memory and FLOPs by phase, bytes of the state; a line per run.
 
 As table 1 and figure 2 of the CMAB paper, for every contestant.
 """
@@ -23,13 +23,15 @@ _QUANTITIES = (
      "before."),
     ("bytes", "memory", "peak bytes per episode", "Beyond what was there before: inputs, state and weights are not "
      "counted, and what is too small to be measured is left out. A flat line is constant memory."),
+    ("flops", "work", "FLOP per episode", "Floating-point operations, counted; no point where there are none. A flat "
+     "line is the same work per query or update, whatever was seen before."),
     ("state_bytes", "state", "bytes per episode", "A flat line is a state of constant size; a state that keeps every "
      "point grows in proportion."),
 )  # fmt: skip
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Up to three figures for the rows of one task and preset, of the machine and batch that most of them have."""
+    """Up to four figures for the rows of one task and preset, of the machine and batch that most of them have."""
     rows = measured(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:
@@ -49,7 +51,7 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
     if len(batches) > 1:
         within += f"; {plural(int(batches.iloc[1:].sum()), 'row')} measured otherwise left out"
     for metric, title, unit, reading in _QUANTITIES:
-        drawn = data[data["metric"] == metric]
+        drawn = data[(data["metric"] == metric) & (data["value"] > 0)]  # logarithmic axes
         if drawn["n_points"].nunique() < 2:
             continue
         by_phase = metric != "state_bytes"
@@ -66,8 +68,8 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         yield Figure(
             name=f"{slug(task, preset)}-costs-{slug(title)}",
             title=f"{task}, {preset}: {title} against the number of points",
-            caption=f"{unit.capitalize()} against the number of points, a line per run; logarithmic axes. {within}. "
-            + reading,
+            caption=f"{unit[0].upper()}{unit[1:]} against the number of points, a line per run; logarithmic axes. "
+            f"{within}. {reading}",
             alt=f"{task}, {preset}: {unit} of {', '.join(looks)} against the number of points.",
             data=drawn,
             static=static,

@@ -8,9 +8,9 @@ from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.cost_table import BATCH, COLUMNS, cost_table, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
-from iclbench.report.formats import Number, count, integer, nbytes, seconds, slug
+from iclbench.report.formats import Number, count, flops, integer, nbytes, seconds, slug
 
-_SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes}
+_SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes, "flops": flops}
 _BATCHES = (
     "A training step is one of a whole batch; all else is per episode, of a batch of episodes side by side: compare "
     "only within one batch, device and thread count."
@@ -39,8 +39,10 @@ def _overview(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs-by-run",
         title=f"{task} · {preset}: what a run costs",
-        caption="Parameters; seconds and peak memory of a training step; bytes of the state after n points; seconds of "
-        f"conditioning on them, of one query and of an update by one point. {_BATCHES}",
+        caption="Parameters; floating-point operations (FLOP), seconds and peak memory of a training step; bytes of "
+        "the state after n points; FLOP and seconds of conditioning on them, of one query and of an update by one "
+        "point. FLOP are counted and the same on every machine; a dash: not computed by torch alone. "
+        f"{_BATCHES}",
         frame=frame,
         columns=(*COLUMNS, *_WITHIN),
         group="run",
@@ -55,7 +57,8 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}",
-        caption=f"Means over runs (seeds). Measured, so different on every machine. {_BATCHES}",
+        caption=f"Means over runs (seeds). All but parameters, states and FLOPs is measured, so different on every "
+        f"machine. {_BATCHES}",
         frame=frame.assign(shown=shown),
         columns=(
             Column("contestant", "contestant"),
