@@ -263,9 +263,11 @@ def read(table: TableName, path: Path) -> pd.DataFrame:
 def _load(table: TableName, path: Path) -> pa.Table:
     """The rows of one file, not yet validated."""
     try:
-        if _metadata(path).get("table") != table:
-            raise TableError(f"{path} is not an iclbench '{table}' table")
-        return pq.read_table(path)
+        # Opened once, and by the plain reader: thousands of small files take half as long.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            if _own(file.schema_arrow.metadata).get("table") != table:
+                raise TableError(f"{path} is not an iclbench '{table}' table")
+            return file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TableError(_unreadable(path, error)) from error
 
@@ -289,11 +291,25 @@ def metadata(path: Path) -> dict[str, str]:
         return {}
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a parquet file is there and not cut short, by its first and last bytes alone: for thousands of files."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(4)
+            file.seek(-4, 2)
+            return first == file.read(4) == b"PAR1"
+    except OSError:
+        return False
+
+
 def _metadata(path: Path) -> dict[str, str]:
-    raw = pq.read_schema(path).metadata or {}
-    return {
-        k.decode().removeprefix("iclbench."): v.decode() for k, v in raw.items() if k.decode().startswith("iclbench.")
-    }
+    return _own(pq.read_schema(path).metadata)
+
+
+def _own(raw: dict[bytes, bytes] | None) -> dict[str, str]:
+    """Of a file's metadata what we wrote."""
+    told = {k.decode(): v.decode() for k, v in (raw or {}).items() if k.startswith(b"iclbench.")}
+    return {key.removeprefix("iclbench."): value for key, value in told.items()}
 
 
 def read_all(table: TableName, results: Path, skipped: list[TableError] | None = None) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """From a grid card to cells: train, evaluate, probe and cost, each a pure function of its frozen configuration.
 
-A cell's hash is taken over all that its rows depend on: what was trained, the task as it is evaluated, what is asked.
-Notes on cards, names of files and the order of a grid are no part of it.
+A cell's hash is taken over all that its rows depend on and say: the run's name, what was trained, the task as it is
+evaluated, what is asked, which samplers and estimators answer. Notes on cards, names of files and the order of a grid
+are no part of it, nor is what lies in the files of data sets: a grid can be planned without them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class GridCell:
             (probe), `points` (cost).
         needs: hashes of the cells that must have come to an end before this one begins.
         reason: why the cell makes no sense; None: it does.
+        baseline: name or path of a baseline's card; None for all others.
     """
 
     kind: Kind
@@ -51,6 +53,7 @@ class GridCell:
     asked: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     reason: str | None = None
+    baseline: str | None = None
 
     @property
     def task(self) -> str:
@@ -68,19 +71,35 @@ class GridCell:
     @cached_property
     def hash(self) -> str:
         """Content hash of everything that the cell's rows depend on."""
-        of: dict[str, Any] = {
-            "kind": self.kind,
-            "asked": self.asked,
-            "needs": self.needs if self.config is None else (),
-        }
+        of: dict[str, Any] = {"kind": self.kind, "run": self.run, "preset": self.preset}
+        of["asked"] = {key: sorted(value) if isinstance(value, list) else value for key, value in self.asked.items()}
+        if self.reason is not None:
+            of["reason"] = self.reason
         if self.config is not None:
             of["trained"] = trained_part(self.config.dump())
-        elif self.run != SUMMARY:
-            of["baseline"] = load_baseline(self.run)[1].model_dump(mode="json", exclude={"summary", "source"})
         if self.kind != "train":
             task = self.frozen.model_dump(mode="json", exclude_none=True)
             of["task"] = {key: task[key] for key in _EVALUATED_TASK_KEYS if key in task}
+            of |= self._beside(task)
         return content_hash(of, 16)
+
+    def _beside(self, task: dict[str, Any]) -> dict[str, Any]:
+        """What the rows depend on besides what was trained, the task's episodes and the question."""
+        from iclbench.evaluation import contestants, prompts
+
+        of: dict[str, Any] = {"prompts": prompts.VERSION}
+        if self.baseline is not None:
+            of |= {"baseline": _settings(self.baseline), "oracle": self.run in task["oracles"]}
+        elif self.run == SUMMARY:
+            of |= {"needs": sorted(self.needs), "oracles": task["oracles"], "published": task["published"]}
+        elif self.kind == "probe":
+            of["levels"] = {name: _settings(name) for name in ("zero", "least-squares", *task["oracles"])}
+        return of if self.config is not None and self.kind != "probe" else of | {"estimators": contestants.VERSION}
+
+
+def _settings(baseline: str) -> dict[str, Any]:
+    """What a baseline's card says of its answers."""
+    return load_baseline(baseline)[1].model_dump(mode="json", exclude={"summary", "source"})
 
 
 def grid_cells(names: Iterable[str]) -> list[GridCell]:
@@ -130,17 +149,17 @@ def _of_run(run: GridRun) -> Iterator[GridCell]:
 
 def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
     """One cell for every baseline and everything that any run beside it is asked."""
-    wanted: dict[tuple[str, str], tuple[TaskConfig, dict[str, Any]]] = {}
+    wanted: dict[tuple[str, str], tuple[str, TaskConfig, dict[str, Any]]] = {}
     for run in runs:
         if not run.evaluate or run.without:
             continue
         asked, task = _asked(run), run.config.task
         for name in run.baselines or [*task.oracles, *task.baselines]:
             key = (load_baseline(name)[0], content_hash({"task": _episodes_of(task), "seed": asked["seed"]}))
-            known = wanted.setdefault(key, (task, asked))[1]
-            wanted[key] = (task, _united(known, asked))
-    for (name, _), (task, asked) in wanted.items():
-        yield GridCell("evaluate", name, name, task, runs[0].config.preset, asked=asked)
+            known = wanted.setdefault(key, (name, task, asked))[2]
+            wanted[key] = (name, task, _united(known, asked))
+    for (run, _), (name, task, asked) in wanted.items():
+        yield GridCell("evaluate", run, run, task, runs[0].config.preset, asked=asked, baseline=name)
 
 
 def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:

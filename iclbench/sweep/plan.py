@@ -34,11 +34,13 @@ class Plan:
 
 
 def plan(cells: Sequence[GridCell], store: Store) -> Plan:
-    """Cells without a row or with files missing are to do, and failed ones are tried again."""
+    """Cells without a row or with files missing are to do, and failed ones are tried again. Those that make no sense
+    are to do until a row says so, which takes no time."""
     status = {cell.hash: store.status(cell) for cell in cells}
-    todo = {cell.hash for cell in cells if status[cell.hash] in (None, "failed")}
+    # One that makes no sense is settled once, by a row with the reason.
+    todo = {cell.hash for cell in cells if status[cell.hash] in (None, "failed") or not store.has_row(cell)}
     for cell in cells:
-        if cell.hash in todo and cell.config is not None and cell.kind != "train":
+        if cell.hash in todo and cell.config is not None and cell.kind != "train" and not cell.reason:
             if not weights(store.results, cell).is_file():
                 todo.update(cell.needs)
         elif cell.run == SUMMARY and todo & set(cell.needs):

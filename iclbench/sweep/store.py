@@ -8,6 +8,7 @@ rows of many cells in few files and are read in the same way.
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from iclbench import __version__, tables
 from iclbench.runs import writing
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Place, Status
+
+log = logging.getLogger("iclbench")
 
 # Whose versions the values of a cell may depend on.
 _LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "xgboost")
@@ -39,27 +42,48 @@ class Store:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """All rows of the table `cells`, by cell."""
-        return tables.read_all("cells", self.results).set_index("cell")
+        """All rows of the table `cells`, by cell: of several rows of one cell the first whose files are all there,
+        own sweeps before reference results."""
+        # Folder by folder: `cells` comes before `reference`, and each may have a row for the same cell.
+        folders = sorted(path for path in self.results.glob("*") if path.is_dir())
+        found = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
+        there = [self._are_readable(str(cell), files) for cell, files in zip(found["cell"], found["files"], strict=True)]
+        found = found.assign(there=there).astype({"there": bool}).sort_values("there", ascending=False, kind="stable")
+        return found.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
-    def _known(self) -> dict[str, tuple[Status, tuple[str, ...]]]:
-        """Status and files of every cell that has a row."""
-        rows = zip(self.rows.index, self.rows["status"], self.rows["files"].fillna("[]"), strict=True)
-        return {str(cell): (status, tuple(json.loads(files))) for cell, status, files in rows}
+    def _status(self) -> dict[str, Status]:
+        """Status of every cell that has a row and all files that it names."""
+        there = self.rows[self.rows["there"]]
+        return dict(zip(there.index, there["status"], strict=True))
+
+    @cached_property
+    def _files(self) -> dict[str, tuple[str, ...]]:
+        return {str(cell): _named(files) for cell, files in self.rows["files"].items()}
 
     def status(self, cell: GridCell) -> Status | None:
         """What became of a cell; None: nothing yet, or some of its files are gone."""
-        if cell.reason:
-            return "skipped"
-        status, files = self._known.get(cell.hash, (None, ()))
-        return status if all(self._is_readable(file) for file in files) else None
+        return "skipped" if cell.reason else self._status.get(cell.hash)
+
+    def has_row(self, cell: GridCell) -> bool:
+        """Whether a row says what became of the cell."""
+        return cell.hash in self._status
+
+    def files(self, cell: GridCell) -> tuple[Path, ...]:
+        """The files that hold what a cell found; none where it is not done."""
+        return tuple(self.results / file for file in self._files[cell.hash]) if self.status(cell) == "done" else ()
+
+    def _are_readable(self, cell: str, files: object) -> bool:
+        try:
+            return all(self._is_readable(file) for file in _named(files))
+        except ValueError:
+            log.warning("cell %s: its files cannot be read off its row; it is taken for not done", cell)
+            return False
 
     def _is_readable(self, file: str) -> bool:
         if file not in self._readable:
             path = self.results / file
-            there = bool(tables.metadata(path)) if path.suffix == ".parquet" else path.is_file()
-            self._readable[file] = there
+            self._readable[file] = tables.is_whole(path) if path.suffix == ".parquet" else path.is_file()
         return self._readable[file]
 
     def record(self, cell: GridCell, outcome: Outcome, place: Place) -> None:
@@ -87,6 +111,15 @@ def row(cell: GridCell, outcome: Outcome, place: Place) -> dict[str, object]:
         "files": json.dumps(sorted(outcome.files)), "seconds": outcome.seconds, "device": device_name(place.device),
         "hardware": hardware(), "threads": place.threads, "libraries": libraries(),
     }  # fmt: skip
+
+
+def _named(files: object) -> tuple[str, ...]:
+    """The files that a row names.
+
+    Raises:
+        ValueError: this is no JSON list.
+    """
+    return () if pd.isna(files) else tuple(map(str, json.loads(str(files))))
 
 
 def paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:

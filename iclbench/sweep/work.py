@@ -97,8 +97,8 @@ def _evaluate(cell: GridCell, place: Place) -> list[Path]:
         return _summarise(cell, place)
     asked = {"seed": cell.asked["seed"], "data_dir": place.data_dir}
     shifts, tests = cell.asked["shifts"], cell.asked["evaluators"]
-    if cell.config is None:
-        found = evaluate_baseline(place.results, cell.frozen, cell.preset, cell.run, shifts, tests, **asked)
+    if cell.baseline is not None:
+        found = evaluate_baseline(place.results, cell.frozen, cell.preset, cell.baseline, shifts, tests, **asked)
     else:
         found = evaluate(
             place.results, _run(cell, place), shifts, tests, device=place.device, baseline_names=[], summaries=False,
