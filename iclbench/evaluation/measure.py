@@ -18,8 +18,9 @@ class Measure:
     On CUDA the allocator is asked. On Linux the peak of the resident set is reset and read from the kernel, which sees
     the memory of every library. The C library keeps freed pages for later, where new work would find them unseen;
     they are handed back before the work begins. What is left of that are parts of pages: below some hundred KiB the
-    figure is a bound from below, and 0 says no more than that. The first call of anything also pays for the pages of
-    its code and of its thread pools: measure the second. Elsewhere `bytes` is None.
+    figure is a bound from below, and 0 says no more than that. Pages of files, such as those of code that runs for the
+    first time, are left out. The first call of anything also pays for its thread pools: measure the second. Elsewhere
+    `bytes` is None.
     """
 
     def __init__(self, device: str) -> None:
@@ -35,16 +36,31 @@ class Measure:
         else:
             _hand_back_free_pages()
             self._before = _reset_resident_peak()
+            self._files = 0 if self._before is None else _resident("RssFile")
         self._started = time.perf_counter()
         return self
 
     def __exit__(self, *raised: object) -> None:
         _wait_for(self.device)
         self.seconds = time.perf_counter() - self._started
-        if self._before is not None:
-            cuda = self.device.startswith("cuda")
-            peak = torch.cuda.max_memory_allocated(self.device) if cuda else _resident("VmHWM")
-            self.bytes = max(0, peak - self._before)
+        self.bytes = self.peak
+
+    @property
+    def peak(self) -> int | None:
+        """Bytes needed at the peak so far."""
+        if self._before is None:
+            return None
+        if self.device.startswith("cuda"):
+            return max(0, torch.cuda.max_memory_allocated(self.device) - self._before)
+        return max(0, _resident("VmHWM") - self._before - max(0, _resident("RssFile") - self._files))
+
+    def restart_peak(self) -> None:
+        """Forget the peak so far, to go on from what is held now."""
+        if self.device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            _hand_back_free_pages()
+            _reset_resident_peak()
 
 
 def seconds_of(work: Callable[[], object], device: str) -> float:

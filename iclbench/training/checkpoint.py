@@ -35,6 +35,7 @@ class Progress:
         steps: the logged steps.
         losses: mean loss of the interval that ends at each of them.
         scored: rows of the evaluations so far, see `iclbench.training.monitor`.
+        bytes: peak memory, the largest of the processes that took part; None where it is not known of all of them.
     """
 
     step: int = 0
@@ -43,6 +44,7 @@ class Progress:
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     scored: list[dict[str, Any]] = field(default_factory=list)
+    bytes: int | None = 0
 
 
 def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
@@ -54,7 +56,7 @@ def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress:
     tensors["log.steps"] = torch.tensor(progress.steps, dtype=torch.long)
     tensors["log.losses"] = torch.tensor(progress.losses, dtype=torch.float64)
     metadata = {"config": run.hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
-    metadata["scored"] = json.dumps(progress.scored)
+    metadata |= {"scored": json.dumps(progress.scored), "bytes": json.dumps(progress.bytes)}
     save_tensors(run.path / "checkpoints" / f"step-{progress.step:09d}.safetensors", tensors, metadata)
     for old in run.checkpoints[:-KEEP]:
         old.unlink()
@@ -79,6 +81,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Pro
                 tensors.pop("log.steps").tolist(),
                 tensors.pop("log.losses").tolist(),
                 json.loads(metadata.get("scored", "[]")),
+                json.loads(metadata.get("bytes", "null")),
             )
             _load(model, optimiser, tensors)
         except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:

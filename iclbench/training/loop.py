@@ -23,6 +23,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
 from iclbench.errors import IclbenchError
+from iclbench.evaluation.measure import Measure
 from iclbench.evaluation.scoring import NonFiniteError
 from iclbench.families.base import Family
 from iclbench.files import save_tensors
@@ -91,6 +92,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
     progress.pending = progress.pending.to(device.name)
     monitor = Monitor(run, family, device.name, data_dir)
+    memory = Measure(device.name)
     started, before = time.perf_counter(), progress.seconds
 
     def mean_loss() -> float:
@@ -112,9 +114,14 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
         progress.pending.zero_()
         report(progress.step, progress.losses[-1])
 
+    def note_peak() -> None:
+        known = progress.bytes is not None and memory.peak is not None
+        progress.bytes = max(progress.bytes or 0, memory.peak or 0) if known else None
+
     def evaluate() -> None:
         nonlocal started
         mean_loss()
+        note_peak()
         paused = time.perf_counter()
         try:
             rows = monitor.score(backbone, progress.step)
@@ -122,15 +129,17 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
             raise diverged(str(error)) from error
         progress.scored += rows
         watch(accuracies(rows))
+        memory.restart_peak()
         started += time.perf_counter() - paused  # what training costs is measured without it
 
     def keep() -> None:
         mean_loss()
         progress.seconds = before + time.perf_counter() - started
+        note_peak()
         with writing(run.path):
             checkpoint.save(run, backbone, optimiser, progress)
 
-    with _signals() as stop:
+    with memory, _signals() as stop:
         for step in range(progress.step, settings.steps):
             batch = training_batch(family, longest, settings, config.seed, step, device.name)
             with autocast(settings, device.name):
@@ -200,6 +209,8 @@ def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progre
         measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
         measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.steps},
     ]
+    if progress.bytes:
+        costs.append(measured | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
     tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})
     save_tensors(run.weights, backbone.state_dict(), {"config": run.hash})
 
