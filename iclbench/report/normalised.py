@@ -68,6 +68,15 @@ class Contest:
     def difference(self, a: str, b: str) -> Difference | None:
         """By how much a's score is above b's, paired by episode over all that both were asked and averaged over their
         seeds; None where single episodes are not kept."""
+        if (a, b) not in self._known:
+            self._known[a, b] = self._difference(a, b)
+        return self._known[a, b]
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], Difference | None]:
+        return {}
+
+    def _difference(self, a: str, b: str) -> Difference | None:
         errors, runs = self.task.results.errors, {}
         for name in (a, b):
             runs[name] = sorted(self.rows.loc[self.rows["contestant"] == name, "run"])

@@ -6,9 +6,9 @@ import pytest
 
 from iclbench.report import build
 from iclbench.report.blocks import Block, Section, Text
-from iclbench.report.data import load
+from iclbench.report.data import Results, load
 from iclbench.report.sections import report
-from tests.report import synthetic, synthetic_targets
+from tests.report import synthetic, synthetic_grid, synthetic_targets
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +39,14 @@ def targets_blocks(targets_sections: list[Section]) -> dict[str, Block]:
     """Their blocks, by name."""
     blocks = [block for section in targets_sections for block in section.walk()]
     return {block.name: block for block in blocks if not isinstance(block, Text)}
+
+
+@pytest.fixture(scope="session")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> synthetic_grid.Grid:
+    """A folder as a sweep over many families leaves it."""
+    return synthetic_grid.write(tmp_path_factory.mktemp("grid"))
+
+
+@pytest.fixture(scope="session")
+def grid_results(grid: synthetic_grid.Grid) -> Results:
+    return load(grid.folder)

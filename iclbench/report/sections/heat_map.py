@@ -34,7 +34,7 @@ def section(results: Results) -> Section | None:
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
-    scores = normalised.together(contests)
+    scores = normalised.together(contests).assign(reason=None)
     rows = [contest.title for contest in contests]
     backbones = in_order(scores)
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
@@ -90,34 +90,38 @@ def _cells(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, 
     """A row for every cell, in the order of the columns; those without a score say why."""
     grid = pd.DataFrame([(c.title, n) for n in names for c in contests], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
-    by_title = {contest.title: contest for contest in contests}
-    reasons = [
-        _without(results, by_title[row], name, pd.isna(score))
-        for row, name, score in zip(cells["row"], cells["contestant"], cells["score"], strict=True)
-    ]
-    found = pd.DataFrame(reasons, columns=["status", "why"], index=cells.index)
-    best = cells["reason"] if "reason" in cells else pd.Series(pd.NA, index=cells.index)
-    return cells.assign(status=found["status"], reason=best.fillna(found["why"]))
+    told = _told(results, contests)
+    status, reasons = [], []
+    for row, name, score, best in zip(
+        cells["row"], cells["contestant"], cells["score"], cells["reason"].astype(object), strict=True
+    ):
+        why = told.get((row, name), {})
+        reason = "; ".join(reason for lines in why.values() for reason in lines)
+        missing = next((status for status in ("failed", "skipped") if status in why), "not run")
+        status.append(missing if pd.isna(score) else "ok")
+        reasons.append(best if pd.notna(best) else reason or ("nobody asked" if pd.isna(score) else ""))
+    return cells.assign(status=status, reason=reasons)
 
 
-def _without(results: Results, contest: Contest, name: str, missing: bool) -> tuple[str, str]:
-    """Status of a cell, and why it has no score or not of all seeds."""
-    task = contest.task
-    rows = task.rows[(task.rows["contestant"] == name) & (task.rows["status"] == "failed")]
-    rows = rows[rows["shift"].eq("none") & rows["evaluator"].isin([contest.evaluator])]
-    of = results.cells
-    of = of[(of["task"] == task.task) & (of["preset"] == task.preset) & (of["contestant"] == name)]
-    of = of[of["kind"].isin(["train", "evaluate"]) & of["status"].ne("done")]
-    told = [("failed", f"{run}: {why}") for run, why in zip(rows["run"], rows["reason"], strict=True)]
-    told += [
-        (str(status), str(why) if status == "skipped" else f"{run}: {why}")
-        for status, run, why in zip(of["status"], of["run"], of["reason"], strict=True)
-    ]
-    why = "; ".join(dict.fromkeys(reason for _, reason in told))
-    if not missing:
-        return "ok", why
-    statuses = {status for status, _ in told}
-    return ("failed" if "failed" in statuses else next(iter(statuses), "not run")), why or "nobody asked"
+def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
+    """By row and contestant: every status that is not good, and the reasons for it."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+
+    def tell(contest: Contest, name: object, status: object, reason: str) -> None:
+        lines = found.setdefault((contest.title, str(name)), {}).setdefault(str(status), [])
+        lines += [reason] if reason not in lines else []
+
+    cells = results.cells
+    cells = cells[cells["kind"].isin(["train", "evaluate"]) & cells["status"].ne("done")]
+    for contest in contests:
+        task, rows = contest.task, contest.task.rows
+        rows = rows[rows["status"].eq("failed") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
+        for name, run, why in zip(rows["contestant"], rows["run"], rows["reason"], strict=True):
+            tell(contest, name, "failed", f"{run}: {why}")
+        of = cells[(cells["task"] == task.task) & (cells["preset"] == task.preset)]
+        for name, status, run, why in zip(of["contestant"], of["status"], of["run"], of["reason"], strict=True):
+            tell(contest, name, status, str(why) if status == "skipped" else f"{run}: {why}")
+    return found
 
 
 def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str], name: str, title: str) -> Table:

@@ -1,0 +1,34 @@
+"""What a sweep did: every cell is counted once, and every one that is not done stands with its reason."""
+
+import pytest
+
+from iclbench import tables
+from iclbench.report.blocks import Table
+from iclbench.report.data import Results, load
+from iclbench.report.sections import coverage
+from tests.report.synthetic_grid import FAILED, SKIPPED, TASKS, Grid
+
+
+def test_all_cells_are_counted_and_those_without_numbers_have_their_reason(grid: Grid, grid_results: Results) -> None:
+    section = coverage.section(grid_results)
+    assert section is not None
+    found = {block.name: block.frame for block in section.walk() if isinstance(block, Table)}
+    cells = tables.read_all("cells", grid.folder)
+    counted = found["coverage"].set_index("kind")
+    assert counted[["done", "failed", "skipped"]].to_numpy().sum() == len(cells)
+    assert counted.loc["train", "failed"] == 3
+    assert counted.loc["train", "skipped"] == 2 * (len(TASKS) - 1)
+    assert counted.loc["evaluate", "seconds"] == pytest.approx(5.0 * counted.loc["evaluate", "done"])
+    rest = found["not-done"].set_index("contestant")
+    assert rest["cells"].sum() == (cells["status"] != "done").sum()
+    assert rest.loc["tnp", "reason"] == FAILED and rest.loc["tnp", "tasks"] == "quadratic"
+    assert rest.loc["icicl-tnp", "reason"] == SKIPPED
+    machine = found["machines"].iloc[0]
+    assert machine["cells"] == (cells["status"] == "done").sum()
+    assert machine["seconds"] == pytest.approx(cells["seconds"].sum())
+
+
+def test_without_a_sweep_there_is_no_section(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("alone")
+    tables.write("values", tables.read_all("values", grid.folder), folder / "all.values.parquet", {})
+    assert coverage.section(load(folder)) is None

@@ -1,0 +1,111 @@
+"""The heat map: means over seeds, the order of columns, cells without numbers, colours that can be read."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.report.blocks import Block, Figure, Table, Text
+from iclbench.report.data import Results, load
+from iclbench.report.figures import heat_map as figures
+from iclbench.report.sections import heat_map
+from tests.report import synthetic_grid
+from tests.report.synthetic_grid import BACKBONES, FAILED, ONLY_TARGETS, SKIPPED, TASKS, Grid
+
+
+@pytest.fixture(scope="module")
+def blocks(grid_results: Results) -> dict[str, Block]:
+    section = heat_map.section(grid_results)
+    assert section is not None
+    return {block.name: block for block in section.walk() if not isinstance(block, Text)}
+
+
+def title(task: str, evaluator: str) -> str:
+    return task if evaluator in ("next", "targets") else f"{task} · {evaluator.upper()}"
+
+
+def cells(blocks: dict[str, Block]) -> pd.DataFrame:
+    figure = blocks["heat-map-grid"]
+    assert isinstance(figure, Figure)
+    return figure.data.set_index(["row", "contestant"])
+
+
+def test_every_cell_holds_the_mean_over_seeds_of_normalised_means(grid: Grid, blocks: dict[str, Block]) -> None:
+    found, table = cells(blocks), blocks["heat-map-grid-numbers"]
+    assert isinstance(table, Table)
+    numbers = table.frame.set_index("row")
+    for task, evaluator, name, _ in grid.raw:
+        seeds = [
+            synthetic_grid.score(grid.raw[task, evaluator, name, seed].mean(), evaluator)
+            for seed in (0, 1)
+            if (task, evaluator, name, seed) in grid.raw
+        ]
+        cell = found.loc[(title(task, evaluator), name)]
+        assert cell["score"] == pytest.approx(np.mean(seeds))
+        assert (cell["lowest"], cell["highest"]) == pytest.approx((min(seeds), max(seeds)))
+        assert cell["runs"] == len(seeds) and cell["run"].count(";") == len(seeds) - 1
+        assert numbers.loc[title(task, evaluator), name] == pytest.approx(np.mean(seeds))
+    assert numbers.loc["linear", "one"] == "ridge" and numbers.loc["bursty · IWL", "one"] == "always right"
+
+
+def test_no_cell_is_blank_and_every_one_without_a_number_says_why(blocks: dict[str, Block]) -> None:
+    found = cells(blocks)
+    rows = sum(len(evaluators) for evaluators in TASKS.values())
+    assert len(found[found["panel"] == "backbones"]) == rows * len(BACKBONES)
+    assert found["label"].str.len().gt(0).all()
+    skipped, failed = found.loc[("linear", ONLY_TARGETS)], found.loc[("quadratic", "tnp")]
+    assert (skipped["status"], skipped["reason"], skipped["label"]) == ("skipped", SKIPPED, "n/a")
+    assert failed["status"] == "failed" and FAILED in failed["reason"] and failed["label"] == "×"
+    half = found.loc[("tabular", "cnp")]
+    assert half["status"] == "ok" and FAILED in half["reason"] and half["runs"] == 1
+
+
+def test_best_baseline_is_the_best_of_each_row_and_is_named(blocks: dict[str, Block]) -> None:
+    best = cells(blocks).xs("best baseline", level="contestant")
+    assert best.loc["linear", "score"] == pytest.approx(0.3 / 0.8)
+    assert best.loc["linear", "reason"] == "knn-3"
+
+
+def test_columns_are_in_the_order_of_mean_ranks(grid: Grid, blocks: dict[str, Block]) -> None:
+    found = cells(blocks)
+    shown = found[found["panel"] == "backbones"]["score"].reset_index()
+    wide = shown.pivot_table("score", index="row", columns="contestant", sort=False)
+    ranks = {
+        name: np.mean([1 + (line.dropna() > line[name]).sum() for _, line in wide.iterrows() if pd.notna(line[name])])
+        for name in wide.columns
+    }
+    order = list(dict.fromkeys(shown["contestant"]))
+    assert [ranks[name] for name in order] == sorted(ranks.values())
+
+
+def test_numbers_are_readable_on_every_colour() -> None:
+    low, high = figures.white_beyond()
+    for score in np.linspace(-3, 3, 1201):
+        ink = (255, 255, 255) if score < low or score > high else (0, 0, 0)
+        assert figures.contrast(figures.colour(score), ink) >= 4.5
+    # As published: mid grey #767676 is the lightest that passes 4.5 on white.
+    assert figures.contrast((0x76, 0x76, 0x76), (255, 255, 255)) == pytest.approx(4.54, abs=0.005)
+
+
+def test_worse_than_nothing_and_better_than_nothing_differ_for_the_colour_blind() -> None:
+    """Blue against red stays under protanopia and deuteranopia: one side has more of it, the other less."""
+    for score in np.linspace(0.3, 1.25, 20):
+        red, _, blue = figures.colour(score)
+        assert blue - red > 40
+    for score in np.linspace(-1, -0.3, 20):
+        red, _, blue = figures.colour(score)
+        assert red - blue > 40
+
+
+def test_related_datasets_stand_on_the_line_without_them(grid: Grid, tmp_path: Path) -> None:
+    values = tables.read("values", grid.folder / "tables" / "gp-mixture.values.parquet")
+    more = values[(values["contestant"] == ONLY_TARGETS) & (values["metric"] == "score")]
+    more = more.assign(n_related=2, value=more["value"] + 0.25)
+    tables.write("values", pd.concat([values, more]), tmp_path / "all.values.parquet", {})
+    section = heat_map.section(load(tmp_path))
+    assert section is not None
+    table = next(block for block in section.walk() if isinstance(block, Table) and block.name.endswith("-related"))
+    assert table.frame["contestant"].tolist() == [ONLY_TARGETS]
+    assert table.frame["adds"].tolist() == pytest.approx([0.25])

@@ -1,0 +1,67 @@
+"""Pareto fronts by brute force, and the costs and scores they are made of."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from iclbench.report import normalised
+from iclbench.report.data import Results
+from iclbench.report.figures.pareto import front
+from iclbench.report.sections.footing import footing
+from iclbench.report.sections.pareto import COSTS, overall, points, section
+from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
+
+
+def test_the_front_is_who_is_beaten_by_nobody() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        frame = pd.DataFrame({"cost": draw.integers(1, 6, 12), "score": draw.integers(0, 6, 12)})
+        both = list(zip(frame["cost"], frame["score"], strict=True))
+        expected = [not any(d <= c and t >= s and (d, t) != (c, s) for d, t in both) for c, s in both]
+        assert front(frame).tolist() == expected
+
+
+def test_costs_and_scores_of_a_task(grid: Grid, grid_results: Results) -> None:
+    contests = normalised.contests(grid_results, "grid")
+    flops, seconds, state, _ = (points(contests, cost).set_index(["panel", "contestant"]) for cost in COSTS)
+    number = list(TASKS).index("relu-network")
+    for name, (_, cost) in BACKBONES.items():
+        if name == "icicl-tnp":
+            continue
+        at = ("relu-network", name)
+        scores = [score(grid.raw["relu-network", "next", name, seed].mean(), "next") for seed in (0, 1)]
+        assert flops.loc[at, "score"] == pytest.approx(np.mean(scores))
+        assert flops.loc[at, "cost"] == pytest.approx(1e8 * cost * (1 + number))
+        assert seconds.loc[at, "cost"] == pytest.approx(10 * cost * (1 + number))
+        # Of the two numbers of points at which it was measured the larger one.
+        assert state.loc[at, "cost"] == pytest.approx(1e3 * cost * (1 + number))
+
+
+def test_over_tasks_scores_are_means_and_costs_geometric_means(grid_results: Results) -> None:
+    contests = normalised.contests(grid_results, "grid")
+    found = overall(points(contests, COSTS[0]), "all", str).set_index("contestant")
+    # Who lacks a task is not compared.
+    assert set(found.index) == {"gpt2", "mamba", "transformer", "s4d", "cnp"}
+    factors = np.prod([1.0 + i for i in range(len(TASKS))]) ** (1 / len(TASKS))
+    assert found.loc["gpt2", "cost"] == pytest.approx(4e8 * factors)
+    by_task = pd.concat(c.scores.assign(task=c.task.task) for c in contests)
+    own = by_task[by_task["contestant"] == "gpt2"].groupby("task")["score"].mean().mean()
+    assert found.loc["gpt2", "score"] == pytest.approx(own)
+    assert not found.loc["transformer", "front"] or found.loc["transformer", "score"] > found.loc["gpt2", "score"]
+
+
+def test_costs_that_are_alike_by_design_are_not_drawn(grid_results: Results) -> None:
+    found = section(grid_results)
+    assert found is not None
+    figure = next(block for block in found.walk() if getattr(block, "name", "") == "pareto-grid")
+    assert [panel.title for panel in figure.panels] == [  # type: ignore[union-attr]
+        "FLOPs of a training step", "seconds of training", "bytes of the state",
+    ]  # fmt: skip
+
+
+def test_footing_has_the_smallest_and_the_largest_backbone(grid_results: Results) -> None:
+    frame = footing([task for task in grid_results.slices if task.task == "gp-mixture"])
+    assert frame.loc[0, "parameters_low"] == 26_000 + 10 * len("cnp")
+    assert frame.loc[0, "parameters_high"] == 26_000 + 10 * len("transformer")
+    assert frame.loc[0, "ratio"] == pytest.approx(26_110 / 26_030)
+    assert frame.loc[0, "backbones"] == len(BACKBONES)

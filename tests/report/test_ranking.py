@@ -1,0 +1,116 @@
+"""The ranking: paired tests with tasks as units, corrected, ties as ties; whole curves and mean heights pair alike."""
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from iclbench.report import normalised
+from iclbench.report.data import Results
+from iclbench.report.episode_scores import EpisodeScores
+from iclbench.report.pairs import difference
+from iclbench.report.sections.ranking import Paired, by_task, holm, places, ranking
+from tests.report.synthetic_grid import TASKS, Grid, score
+
+
+def exact(gaps: np.ndarray) -> float:
+    """Wilcoxon's two-sided p by all 2^n signs, for differences of which no two are alike."""
+    ranks = np.argsort(np.argsort(np.abs(gaps))) + 1
+    observed = abs(ranks @ np.sign(gaps))
+    sums = [abs(ranks @ np.array(signs)) for signs in product((-1, 1), repeat=len(gaps))]
+    return float(np.mean(np.array(sums) >= observed))
+
+
+def test_p_is_that_of_all_sign_flips_over_tasks() -> None:
+    draw = np.random.default_rng(0)
+    for shift in (0.0, 0.5, 3.0):
+        gaps = draw.normal(shift, 1, 9)
+        found = Paired.of(pd.Series(gaps), pd.Series(np.zeros(9)))
+        assert found.p == pytest.approx(exact(gaps))
+        assert found.mean == pytest.approx(gaps.mean())
+
+
+def test_holm_stops_at_the_first_that_fails() -> None:
+    assert holm([0.04, 0.01, 0.02, 0.5]) == pytest.approx([0.08, 0.04, 0.06, 0.5])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+
+
+def test_scores_and_ranks_are_means_over_tasks_whose_tests_count_as_one(grid: Grid, grid_results: Results) -> None:
+    frame, lacking = ranking(normalised.contests(grid_results, "grid"))
+    assert set(lacking) == {"tnp", "icicl-tnp"} and "quadratic" in lacking["tnp"]
+    names = frame["contestant"].tolist()
+    means = {
+        name: [
+            np.mean([
+                np.mean([score(grid.raw[task, test, name, seed].mean(), test) for seed in (0, 1)
+                         if (task, test, name, seed) in grid.raw])
+                for test in tests
+            ])
+            for task, tests in TASKS.items()
+        ]
+        for name in names
+    }  # fmt: skip
+    wide = pd.DataFrame(means)
+    assert frame["mean_score"].tolist() == pytest.approx(wide[names].mean().tolist())
+    ranks = pd.DataFrame({name: 1 + (wide.gt(wide[name], axis=0)).sum(axis=1) for name in names}).mean()
+    assert frame["mean_rank"].tolist() == pytest.approx(ranks[names].tolist())
+    assert frame["mean_rank"].is_monotonic_increasing
+    p = [exact((wide[lower] - wide[upper]).to_numpy()) for upper, lower in pairwise(names)]
+    assert frame["p_alone"].tolist()[1:] == pytest.approx(p)
+    assert frame["tied"].tolist()[1:] == ["tied" if value >= 0.05 else "told apart" for value in holm(p)]
+
+
+def test_near_equals_share_places_and_the_clearly_worse_do_not(grid_results: Results) -> None:
+    scores = by_task(normalised.contests(grid_results, "grid"))
+    names = ["gpt2", "transformer", "mamba", "s4d", "cnp"]
+    found = places(scores, names)
+    assert [found[name] for name in names] == [(1, 3), (1, 3), (1, 3), (4, 4), (5, 5)]
+    same = pd.DataFrame({"a": scores["gpt2"], "b": scores["gpt2"]})
+    assert places(same, ["a", "b"]) == {"a": (1, 2), "b": (1, 2)}
+
+
+def test_episodes_are_paired_in_units_of_the_score_and_more_is_better(grid: Grid, grid_results: Results) -> None:
+    for contest in normalised.contests(grid_results, "grid"):
+        key = (contest.task.task, contest.evaluator)
+        a, b = (np.mean([grid.raw[(*key, name, seed)] for seed in (0, 1)], 0) for name in ("gpt2", "s4d"))
+        gaps = np.asarray(score(a, key[1])) - np.asarray(score(b, key[1]))
+        gap = contest.difference("gpt2", "s4d")
+        assert gap is not None and gap.value == pytest.approx(gaps.mean())
+        half = gap.high - gap.value
+        assert half == pytest.approx(2.0117 * gaps.std(ddof=1) / np.sqrt(len(gaps)), rel=1e-4)  # t of 47 degrees
+
+
+def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:
+    draw, sizes, episodes = np.random.default_rng(1), np.array([0, 1, 2, 4, 8]), 12
+    curves = {run: draw.random((episodes, len(sizes))) for run in ("a", "b")}
+    whole, packed = [], []
+    for run, values in curves.items():
+        base = {"run": run, "prompt_set": "p", "metric": "squared_error", "n_related": pd.NA}
+        heights = [sum((w[i] + w[i + 1]) / 2 * (sizes[i + 1] - sizes[i]) for i in range(4)) / 8 for w in values]
+        whole += [base | {"n_context": n, "episode": e, "value": values[e, i]}
+                  for e in range(episodes) for i, n in enumerate(sizes)]  # fmt: skip
+        packed += [base | {"n_context": pd.NA, "episode": e, "value": height} for e, height in enumerate(heights)]
+    types = {"n_context": "Int64", "n_related": "Int64"}
+    found = []
+    for first, second in ((whole, whole), (packed, packed), (whole, packed)):
+        rows = pd.DataFrame([r for r in first if r["run"] == "a"] + [r for r in second if r["run"] == "b"])
+        scores = EpisodeScores([rows.astype(types)], {"p"})
+        a, b = scores.curves(["a"], "p", "squared_error"), scores.curves(["b"], "p", "squared_error")
+        assert a is not None and b is not None
+        gap = difference(a, b)
+        assert gap is not None
+        found.append((gap.value, gap.low, gap.high))
+    assert found[1] == pytest.approx(found[0]) and found[2] == pytest.approx(found[0])
+
+
+def test_seeds_of_both_sorts_are_averaged(tmp_path: Path) -> None:
+    rows = pd.DataFrame({
+        "run": ["s0", "s0", "s0", "s0", "s1", "s1"], "prompt_set": "p", "metric": "squared_error",
+        "n_context": pd.array([0, 2, 0, 2, pd.NA, pd.NA], dtype="Int64"),
+        "n_related": pd.array([pd.NA] * 6, dtype="Int64"), "episode": [0, 0, 1, 1, 0, 1],
+        "value": [1.0, 3.0, 2.0, 2.0, 4.0, 6.0],
+    })  # fmt: skip
+    found = EpisodeScores([rows], {"p"}).curves(["s0", "s1"], "p", "squared_error")
+    assert found is not None and found.iloc[:, 0].tolist() == [3.0, 4.0]
