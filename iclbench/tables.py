@@ -207,6 +207,11 @@ def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     return typed
 
 
+def keys(table: TableName) -> list[str]:
+    """The columns by which a row is told apart from all others."""
+    return list(_KEYS[table])
+
+
 def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     schema = SCHEMAS[table]
     missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in data.columns]

@@ -1,0 +1,235 @@
+"""Reference results: what a swept grid found, packed into a few files per task and preset that can be committed.
+
+`OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet`, inside a results folder and read like all other tables
+there. The rows of `cells` name the packed files, so that a checkout which has nothing else finds every cell done.
+
+Values and costs are all there and exact. Errors are what paired tests need, rounded to 21 significant bits: of curves
+the mean height of every episode over its context sizes (`n_context` missing), of targets the metrics that are compared,
+both where the distribution is the task's own. Examples are those of one run per contestant, rounded to 12 bits, which
+an eye cannot tell from the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from iclbench import tables
+from iclbench.errors import UsageError
+from iclbench.report.comparable import EXTRAPOLATION
+from iclbench.report.evaluators import HEADLINE, INSIDE
+from iclbench.report.pairs import heights
+from iclbench.runs import writing
+from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.store import Store, row
+from iclbench.tables import TableName
+
+TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
+# What a packed file's metadata says of its rows.
+_EXACT = "as they were found"
+KEPT: dict[TableName, str] = {
+    "values": _EXACT,
+    "costs": _EXACT,
+    "errors": "in-distribution, of curves the mean height per episode; rounded to 21 significant bits",
+    "examples": "one run of each contestant; rounded to 12 significant bits",
+}
+_BITS = {"errors": 21, "examples": 12}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One file that cells found, as far as it is theirs.
+
+    Attributes:
+        path: the file.
+        rows: its rows.
+        cells: hashes of the cells that name it.
+    """
+
+    path: Path
+    rows: pd.DataFrame
+    cells: frozenset[str]
+
+
+def pack(cells: Sequence[GridCell], store: Store, out: Path) -> list[Path]:
+    """Write what all finished cells found, and the rows of failed cells and of those that make no sense.
+
+    The same cells give the same bytes. What is packed already and found nowhere else is taken over.
+
+    Args:
+        cells: of one or several grids.
+        store: the results folder that they were swept into.
+        out: folder below it.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: `out` is not inside the results folder.
+        TableError: a file cannot be read.
+    """
+    results, out = store.results.resolve(), out.resolve()
+    if results not in out.parents:
+        raise UsageError(
+            f"packed results lie inside the results folder, where they are looked for: write --pack "
+            f"{store.results / 'reference'}, got {out}"
+        )
+    groups: dict[str, list[GridCell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.group, []).append(cell)
+    return [path for group, own in groups.items() for path in _pack_group(group, own, store, out)]
+
+
+def _pack_group(group: str, cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
+    """The files of one task at one preset, that of the cells last: they are done when all else is there."""
+    found = {table: list(_sources(table, cells, store)) for table in TABLES}
+    values = _together("values", [source.rows for source in found["values"]])
+    shorter = {"errors": _Compared(values).of, "examples": _Drawn(values).of}
+    named: dict[str, list[str]] = {cell.hash: [] for cell in cells}
+    whole: dict[TableName, pd.DataFrame] = {}
+    for table, sources in found.items():
+        kept = [(source, shorter[table](source.rows) if table in shorter else source.rows) for source in sources]
+        kept = [(source, rows) for source, rows in kept if len(rows)]
+        whole[table] = _together(table, [rows for _, rows in kept])
+        path = (out / f"{group}.{table}.parquet").relative_to(store.results.resolve()).as_posix()
+        for cell in {cell for source, _ in kept for cell in source.cells}:
+            named[cell].append(path)
+    about = [_about(cell, store, named[cell.hash]) for cell in cells]
+    whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
+    for table, rows in whole.items():
+        path = out / f"{group}.{table}.parquet"
+        with writing(store.results):
+            path.unlink(missing_ok=True)
+            if len(rows):
+                tables.write(table, rows, path, {"packed": group, "rows": KEPT.get(table, _EXACT)})
+                yield path
+
+
+def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
+    """The cell's row: as it was recorded, but for the files; None as long as nothing has become of it."""
+    status = store.status(cell)
+    if status is None:
+        return None
+    if not store.has_row(cell):
+        return row(cell, Outcome("skipped", cell.reason), Place(store.results))
+    recorded = store.rows.loc[cell.hash, [name for name in tables.CELLS if name != "cell"]]
+    return {**recorded.to_dict(), "cell": cell.hash} | ({"files": json.dumps(sorted(files))} if status == "done" else {})
+
+
+def _sources(table: TableName, cells: Iterable[GridCell], store: Store) -> Iterator[_Source]:
+    """The files of one table that finished cells name, each once, in a fixed order."""
+    users: dict[Path, list[GridCell]] = {}
+    for cell in cells:
+        for path in store.files(cell):
+            if path.name.endswith(f"{table}.parquet"):
+                users.setdefault(path, []).append(cell)
+    for path, own in sorted(users.items()):
+        rows = tables.read(table, path)
+        if "packed" in tables.metadata(path):
+            yield from (_Source(path, rows[_is_of(table, rows, cell)], frozenset([cell.hash])) for cell in own)
+        else:
+            yield _Source(path, rows, frozenset(cell.hash for cell in own))
+
+
+def value_rows(store: Store, cell: GridCell) -> pd.DataFrame:
+    """The rows of `values` that a finished cell found, from its own files or from packed ones."""
+    return _together("values", [source.rows for source in _sources("values", [cell], store)])
+
+
+def _is_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
+    """Which rows of a packed file are a cell's."""
+    if table == "examples" and cell.run == SUMMARY:
+        return rows["kind"].eq("prompts")
+    if table != "values":
+        return rows["run"].eq(cell.run)
+    sort = _sort(rows)
+    if cell.run == SUMMARY:
+        return sort.eq(SUMMARY)
+    # The reference levels beside a probe are of all probes together.
+    return sort.eq(cell.kind) & (rows["run"].eq(cell.run) | (sort.eq("probe") & rows["kind"].ne("backbone")))
+
+
+def _sort(values: pd.DataFrame) -> pd.Series:
+    """Of which kind of cell every row of `values` is: train, evaluate, probe, or the summary."""
+    summary = values["metric"].isin(["score", "gap"]) | values["run"].eq("chance") | values["kind"].eq("published")
+    trained = values["evaluator"].eq("train") | values["axis"].eq("train_step").fillna(False).astype(bool)
+    sorts = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(INSIDE).to_numpy(bool)]
+    return pd.Series(np.select(sorts, [SUMMARY, "train", "probe"], "evaluate"), index=values.index)
+
+
+def _together(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several files in an order of their own, each once."""
+    if not frames:
+        return tables.frame(table, [])
+    rows = pd.concat(frames, ignore_index=True)
+    keys = tables.keys(table)
+    return rows.drop_duplicates(keys, ignore_index=True).sort_values(keys, kind="stable", ignore_index=True)
+
+
+class _Compared:
+    """The errors that paired tests of a report need.
+
+    Args:
+        values: value rows of the same contestants.
+    """
+
+    def __init__(self, values: pd.DataFrame) -> None:
+        own = values[values["shift"].eq("none") & _sort(values).isin(["evaluate", SUMMARY])]
+        self._paired = set(own["prompt_set"].dropna())
+        scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
+        self._scored_by = dict(zip(scores["prompt_set"], scores["reason"].str.partition(": ")[0], strict=True))
+
+    def of(self, errors: pd.DataFrame) -> pd.DataFrame:
+        """A row per episode and metric, for `targets` and number of related datasets."""
+        errors = errors[errors["prompt_set"].isin(self._paired)]
+        by_score = errors["metric"].eq(errors["prompt_set"].map(self._scored_by))
+        curves = errors["n_related"].isna()
+        targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
+        frames = [targets, *_heights(errors[curves & errors["metric"].eq("squared_error")])]
+        found = pd.concat(frames).astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
+        return found.assign(value=rounded(found["value"], _BITS["errors"]))
+
+
+def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is."""
+    yield errors[errors["n_context"].isna()]
+    for (run, prompt_set, metric), rows in errors[errors["n_context"].notna()].groupby(["run", "prompt_set", "metric"]):
+        curves = rows.pivot(index="episode", columns="n_context", values="value").astype(float).dropna(axis=1)
+        found = heights(curves).rename("value").dropna().reset_index()
+        yield found.assign(run=run, prompt_set=prompt_set, metric=metric, n_context=None, n_related=None)
+
+
+class _Drawn:
+    """The examples that a report draws: of every variant of a contestant the first run.
+
+    Args:
+        values: value rows of the same contestants.
+    """
+
+    def __init__(self, values: pd.DataFrame) -> None:
+        runs = values[values["kind"].eq("backbone")].drop_duplicates("run").sort_values("run")
+        self._more = set(runs.loc[runs.duplicated(["contestant", "variant"]), "run"])
+
+    def of(self, examples: pd.DataFrame) -> pd.DataFrame:
+        longer = examples["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)
+        found = examples[~examples["run"].isin(self._more) & ~longer]
+        numbers = ["value", "low", "high"]
+        return found.assign(**{name: rounded(found[name], _BITS["examples"]) for name in numbers})
+
+
+def rounded(numbers: pd.Series, bits: int) -> pd.Series:
+    """Floating-point numbers with so many significant bits: the others are zero and take no room in a file.
+
+    >>> rounded(pd.Series([0.1, -3.0, None], dtype="Float64"), 12).tolist()
+    [0.100006103515625, -3.0, <NA>]
+    """
+    spare = 53 - bits
+    whole = numbers.to_numpy(float, na_value=np.nan).view(np.int64)
+    kept = (whole + (1 << (spare - 1))) & ~np.int64((1 << spare) - 1)
+    return pd.Series(kept.view(np.float64), index=numbers.index).astype("Float64").mask(numbers.isna())
