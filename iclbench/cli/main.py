@@ -21,6 +21,7 @@ from iclbench.cli.probe import probe
 from iclbench.cli.report import report
 from iclbench.cli.show import show
 from iclbench.cli.stream import stream
+from iclbench.cli.sweep import sweep
 from iclbench.cli.train import train
 from iclbench.errors import IclbenchError
 
@@ -42,6 +43,7 @@ app.command("eval")(evaluate)
 app.command("probe")(probe)
 app.command("cost")(cost)
 app.command("stream")(stream)
+app.command("sweep")(sweep)
 app.command("report")(report)
 app.command("check")(check)
 app.command("doctor")(doctor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from iclbench.errors import IclbenchError
 from iclbench.sweep.cells import GridCell
@@ -25,6 +25,7 @@ GRACE = 20.0
 Work = Callable[[GridCell, Place], Outcome]
 
 
+@runtime_checkable
 class Report(Protocol):
     """Whoever watches a sweep."""
 

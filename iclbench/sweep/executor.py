@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from iclbench.errors import IclbenchError
 
@@ -26,6 +26,7 @@ class WorkerStartError(IclbenchError):
     """Worker processes cannot be set up, so that nothing can be computed."""
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Runs calls somewhere, so many at a time."""
 

@@ -1,0 +1,138 @@
+"""`iclbench sweep GRID`: all cells of a grid, those that are finished skipped before anything starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results
+
+if TYPE_CHECKING:
+    from iclbench.sweep.local import LocalPool
+
+INTERRUPTED = 130
+
+
+def sweep(
+    grid: Annotated[list[str], typer.Argument(help="Grids: names (iclbench list grids) or paths to .toml files.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is done and what is to do, with time and disk; do nothing.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
+    ] = None,
+    per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
+    ] = None,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped."""
+    from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
+    from iclbench.cli.sweep_view import view
+    from iclbench.cli.terminal import say
+    from iclbench.sweep import engine
+    from iclbench.sweep.cells import grid_cells
+    from iclbench.sweep.outcome import Place
+    from iclbench.sweep.plan import plan as make_plan
+    from iclbench.sweep.store import Store
+
+    _refuse_language_grids(grid)
+    kinds, cells, store = _kinds(only), grid_cells(grid), Store(results)
+    plan = engine.only(make_plan(cells, store), kinds)
+    kind, gpus = _devices(device, bool(plan.todo))
+    slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * (os.cpu_count() or 1)
+    if workers:
+        slots = [slots[i % len(slots)] for i in range(workers)]
+    if dry_run:
+        print_dry_run(plan, store, kind, data_dir, len(slots), json)
+        return
+    place = Place(results, data_dir, kind)
+    results.mkdir(parents=True, exist_ok=True)
+    with view(plan, store, len(slots)) as report:
+        pool = _pool(slots[: max(1, len(plan.todo))], place.threads)
+        try:
+            with _sigterm_like_ctrl_c():
+                engine.run(plan, store, pool, place, report)
+        except KeyboardInterrupt:
+            left = len(plan.todo) - report.settled
+            say(f"interrupted; {report.settled} cells are kept, the same command does the other {left}")
+            raise typer.Exit(INTERRUPTED) from None
+        finally:
+            pool.shutdown()
+    failed = print_outcomes(make_plan(cells, Store(results)), report.outcomes, json)
+    if failed:
+        say(f"{failed} cells failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
+def _refuse_language_grids(grids: list[str]) -> None:
+    from iclbench.errors import UsageError
+    from iclbench.language.grids import is_language_grid
+
+    for name in grids:
+        if is_language_grid(name):
+            raise UsageError(
+                f"grid '{name}' asks pretrained language models, which train nothing; run the commands that "
+                f"'iclbench show {name} --commands' prints"
+            )
+
+
+def _kinds(only: str | None) -> list[str]:
+    from iclbench.errors import UnknownNameError
+    from iclbench.sweep.cells import KINDS
+
+    kinds = [word.strip() for word in only.split(",")] if only else list(KINDS)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UnknownNameError("kind of cell", kind, KINDS)
+    return kinds
+
+
+def _devices(device: str, needed: bool) -> tuple[str, list[str]]:
+    """The kind of device that cells compute on, and the GPUs that workers may see, as `CUDA_VISIBLE_DEVICES` names
+    them."""
+    from iclbench.cli.options import set_up_torch
+
+    if not needed:
+        return "cpu", []
+    chosen = set_up_torch(device, 1)
+    if not chosen.startswith("cuda"):
+        return chosen, []
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    index = torch.device(chosen).index
+    return "cuda", names[: torch.cuda.device_count()] if index is None else [names[index]]
+
+
+def _pool(slots: list[str | None], threads: int) -> LocalPool:
+    from iclbench.sweep.local import LocalPool
+    from iclbench.sweep.work import set_up
+
+    return LocalPool([(threads, gpu) for gpu in slots], set_up)
+
+
+@contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    """Whoever asks the sweep to end gets what the user gets: checkpoints and no worker left behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

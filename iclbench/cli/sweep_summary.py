@@ -1,0 +1,125 @@
+"""The tables that end a sweep, or a dry run of one: cells by task, and what failed."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections import Counter
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from iclbench.cli.sweep_view import duration, label
+from iclbench.cli.terminal import out, say, table
+from iclbench.report.formats import count, nbytes
+from iclbench.sweep.cells import KINDS, GridCell
+from iclbench.sweep.estimate import Amount, Estimates, measure_step, parameter_range
+from iclbench.sweep.outcome import Outcome
+from iclbench.sweep.plan import Plan
+from iclbench.sweep.store import Store
+
+_STATES = ("done", "failed", "skipped", "to do")
+
+
+def print_dry_run(
+    plan: Plan, store: Store, device: str, data_dir: Path | None, workers: int, json: bool = False
+) -> None:
+    """What is done and what is to do, task by task, with parameters, time and disk."""
+    estimates = Estimates(store, device, partial(measure_step, data_dir=data_dir, device=device))
+    amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in groups(plan)}
+    parameters = parameter_range(plan, estimates)
+    whole = estimates.of(plan.todo)
+    if json:
+        lines = [
+            {"task": cells[0].task, "preset": cells[0].preset, "cells": by_kind(plan, cells),
+             "to_do": to_do(plan, group), "parameters": parameters.get(group), **asdict(amounts[group])}
+            for group, cells in groups(plan).items()
+        ]  # fmt: skip
+        total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan), "workers": workers, **asdict(whole)}
+        typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
+        return
+    columns = ["task", "preset", *_STATES, "work", "parameters", "time", "disk"]
+    rows = [
+        [cells[0].task, cells[0].preset, *states(plan, cells), words(to_do(plan, group)),
+         "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))), *amount(amounts[group])]
+        for group, cells in groups(plan).items()
+    ]  # fmt: skip
+    rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
+    table("", columns, rows, numeric=[*range(2, 6), 7, 8, 9])
+    if not plan.todo:
+        out.print("nothing to do")
+        return
+    known = "not known yet" if whole.seconds is None else f"about {duration(whole.seconds / workers)}"
+    beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
+    out.print(f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); disk: {nbytes(whole.bytes)}")
+    if plan.again:
+        out.print(f"{len(plan.again)} trainings are repeated for their weights, which are not there")
+    if estimates.measured:
+        say(f"steps of {len(estimates.measured)} backbones on tasks measured now, on this machine as busy as it is")
+
+
+def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False) -> int:
+    """How things stand after a sweep, and every cell that failed in it; returns their number."""
+    failed = [(cell, outcomes[cell.hash]) for cell in plan.cells if _failed(outcomes.get(cell.hash))]
+    if json:
+        cells = {cell.hash: cell for cell in plan.cells}
+        found = [_about(cells[key], outcome) for key, outcome in outcomes.items()]
+        total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan)}
+        typer.echo(json_module.dumps({"total": total, "worked_on": found}, indent=2))
+        return len(failed)
+    rows = [[cells[0].task, cells[0].preset, *states(plan, cells)] for cells in groups(plan).values()]
+    rows.append(["all", "", *states(plan, plan.cells)])
+    table("", ["task", "preset", *_STATES], rows, numeric=range(2, 6))
+    if failed:
+        table("failed", ["cell", "reason"], [[label(cell), outcome.reason or ""] for cell, outcome in failed])
+    return len(failed)
+
+
+def groups(plan: Plan) -> dict[str, list[GridCell]]:
+    """The cells of every task and preset."""
+    found: dict[str, list[GridCell]] = {}
+    for cell in plan.cells:
+        found.setdefault(cell.group, []).append(cell)
+    return found
+
+
+def by_kind(plan: Plan, cells: tuple[GridCell, ...] | list[GridCell]) -> dict[str, dict[str, int]]:
+    """Numbers of cells by kind and state."""
+    found = Counter[tuple[str, str]]((cell.kind, plan.status[cell.hash] or "to do") for cell in cells)
+    return {kind: {state: found[kind, state] for state in _STATES if found[kind, state]} for kind in KINDS}
+
+
+def states(plan: Plan, cells: tuple[GridCell, ...] | list[GridCell]) -> list[str]:
+    """Numbers of cells by state, as a row of a table has them."""
+    found = Counter[str](plan.status[cell.hash] or "to do" for cell in cells)
+    return [str(found[state] or "") for state in _STATES]
+
+
+def to_do(plan: Plan, group: str | None = None) -> dict[str, int]:
+    """Numbers of cells that a sweep would work on, by kind, of one task and preset or all."""
+    found = Counter(cell.kind for cell in plan.todo if group in (None, cell.group))
+    return {kind: found[kind] for kind in KINDS if found[kind]}
+
+
+def words(counts: dict[str, int]) -> str:
+    return " ".join(f"{number} {kind}" for kind, number in counts.items())
+
+
+def amount(of: Amount) -> list[str]:
+    """Time of one worker and disk, as a row of a table has them."""
+    seconds = "" if of.seconds is None else duration(of.seconds)
+    unknown = "" if not of.unknown else " + ?" if seconds else "?"
+    return [seconds + unknown, nbytes(of.bytes) if of.bytes else ""]
+
+
+def _failed(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.status == "failed"
+
+
+def _about(cell: GridCell, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "kind": cell.kind, "run": cell.run, "task": cell.task, "preset": cell.preset, "status": outcome.status,
+        "reason": outcome.reason, "seconds": outcome.seconds,
+    }  # fmt: skip
