@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.report.data import Slice
+from iclbench.report.data import Slice, run_names
 from iclbench.report.evaluators import is_test
 
 _WHO = ["evaluator", "kind", "contestant"]
@@ -14,8 +14,8 @@ def final(task: Slice) -> pd.DataFrame:
     """The accuracy of everybody when trained, averaged over runs (seeds).
 
     Columns evaluator, kind, contestant, value, low, high (the interval over episodes; of several runs its lowest and
-    highest end), lowest, highest (of the runs) and runs. Where a backbone was asked in training alone, its last step
-    counts.
+    highest end), lowest, highest (of the runs), runs and run (their names). Where a backbone was asked in training
+    alone, its last step counts.
     """
     return _averaged(_ends(task), _WHO)
 
@@ -49,7 +49,8 @@ def _ends(task: Slice) -> pd.DataFrame:
 
 
 def _averaged(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    return rows.groupby(keys, as_index=False).agg(
+    averaged = rows.groupby(keys, as_index=False).agg(
         value=("value", "mean"), low=("low", "min"), high=("high", "max"), lowest=("value", "min"),
         highest=("value", "max"), runs=("run", "nunique"),
     )  # fmt: skip
+    return averaged.assign(run=run_names(rows, keys))

@@ -116,9 +116,9 @@ class Figure:
         Every row names its run in the first column, a mean over seeds all of its runs with `; ` between them.
         """
         named = [str(name) for name in self.data.columns]
-        run = "run" if "run" in named else "series"
-        first = {"run": run} if run in named else {}
-        return first | {name: name for name in named if name not in _DRAWN | set(first)}
+        run = next((name for name in ("run", "series") if name in named and self.data[name].notna().any()), None)
+        first = {} if run is None else {"run": run}
+        return first | {name: name for name in named if name not in {*_DRAWN, "run"}}
 
     def rows(self) -> pd.DataFrame:
         """The rows behind the figure."""
@@ -160,10 +160,11 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, or a list when there are `items`."""
+    """A paragraph, with a list behind it when there are `items`; `folded`: opened by a click on the paragraph."""
 
     text: str
     items: tuple[str, ...] = ()
+    folded: bool = False
 
 
 Block = Text | Table | Figure | Gallery

@@ -118,8 +118,8 @@ class Slice:
     def curves(self) -> pd.DataFrame:
         """Learning curves, averaged over the runs (seeds) of a contestant.
 
-        Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes. With several
-        runs the interval reaches from the lowest lower to the highest upper end.
+        Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes, run. With
+        several runs the interval reaches from the lowest lower to the highest upper end.
         """
         return average(self._answers, [*_CURVE, "n_context"])
 
@@ -240,9 +240,10 @@ def load(results: Path) -> Results:
     told, not_told = prepared(told)
     language = Language(told, costs[costs["preset"] == PRESET], answers(results, told, problems))
     costs = costs[costs["preset"] != PRESET].reset_index(drop=True)
+    known = {*told["prompt_set"].dropna(), *values["prompt_set"].dropna()}
     values, set_aside = comparable(name_variants(values))
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
-    errors = EpisodeScores(_errors(results, set(told["prompt_set"].dropna()), problems), paired)
+    errors = EpisodeScores(_errors(results, known - paired, problems), paired)
     # Variants of one backbone have names of their own there too.
     names = values.drop_duplicates("run").set_index("run")["contestant"]
     examples, cells = tables.read_all("examples", results, problems), tables.read_all("cells", results, problems)
@@ -254,12 +255,25 @@ def load(results: Path) -> Results:
 
 
 def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """One row per key: the mean over runs, the envelope of their intervals, the number of runs and of episodes."""
-    averaged = rows.groupby(keys, as_index=False, dropna=False).agg(
+    """One row per key: the mean over runs, the envelope of their intervals, the number of runs and of episodes.
+
+    The column `run` says which runs these are (`run_names`); of a single one it is its name.
+    """
+    groups = rows.groupby(keys, as_index=False, dropna=False)
+    averaged = groups.agg(
         value=("value", "mean"), low=("low", "min"), high=("high", "max"), runs=("run", "nunique"),
         n_episodes=("n_episodes", "min"),
     )  # fmt: skip
-    return averaged
+    return averaged if "run" in keys else averaged.assign(run=run_names(rows, keys))
+
+
+def run_names(rows: pd.DataFrame, keys: list[str]) -> list[str]:
+    """For every key, in the order of `groupby`, the names of its runs with `; ` between them."""
+    number = rows.groupby(keys, dropna=False).ngroup()
+    names: dict[int, dict[str, None]] = {}
+    for group, run in sorted(set(zip(number, rows["run"], strict=True))):
+        names.setdefault(group, {})[run] = None
+    return ["; ".join(names[group]) for group in sorted(names)]
 
 
 def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:

@@ -26,7 +26,8 @@ class EpisodeScores:
             kept = kept.assign(n_context=kept["n_context"].fillna(AREA))
             of_targets = kept["n_related"].notna()
             for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):
-                wide = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
+                # Keys are unique (the tables see to it): nothing to aggregate, which would take most of the time.
+                wide = rows.set_index(["episode", "n_context"])["value"].unstack().astype(float)  # noqa: PD010
                 self._curves.setdefault((str(run), str(prompt_set), str(metric)), wide)
             keys = ["run", "prompt_set", "metric", "n_related"]
             for (run, prompt_set, metric, related), rows in kept[of_targets].groupby(keys):

@@ -1,8 +1,10 @@
 """Figures hold exactly the numbers of the tables, and are valid Vega-Lite."""
 
+from itertools import combinations
 from pathlib import Path
 
 import altair as alt
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,7 +14,7 @@ from iclbench.report.data import load
 from iclbench.report.figures import curves, learning
 from iclbench.report.metrics import metric
 from iclbench.report.sections import report
-from iclbench.report.style import BACKGROUND, looks
+from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, Look, looks
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +165,72 @@ def test_of_many_variants_the_best_is_featured_and_the_rest_stay_grey(results: P
     found = learning.cast(task, pd.concat([rows, worse]))
     assert found["lasso-1e-2"] != BACKGROUND
     assert found["lasso-1"] == BACKGROUND
+
+
+def test_every_row_behind_a_figure_carries_its_runs(figures: dict[str, Figure], results: Path) -> None:
+    runs = {*tables.read_all("values", results)["run"], *tables.read_all("costs", results)["run"]}
+    for name, figure in figures.items():
+        rows = figure.rows()
+        assert rows.columns[0] == "run", name
+        named = rows["run"].dropna().str.split("; ").explode()
+        assert set(named) <= runs, name
+        assert len(rows) == len(figure.data)
+
+
+# Linear RGB as people without red and without green cones see it: Machado, Oliveira and Fernandes (2009), severity 1.
+SIGHT = {
+    "full": np.eye(3),
+    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+}
+
+
+def _lab(colour: str, sight: str) -> np.ndarray:
+    """CIE L*a*b* (D65) of an sRGB colour."""
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(SIGHT[sight]) @ linear, 0, 1)
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    white = np.array(to_xyz) @ seen / [0.95047, 1.0, 1.08883]
+    f = np.where(white > 0.008856, np.cbrt(white), 7.787 * white + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("sight", list(SIGHT))
+@pytest.mark.parametrize("kind", [CAUSAL, SETS])
+def test_the_colours_of_one_kind_stay_apart_for_every_eye(kind: dict[str, Look], sight: str) -> None:
+    """A difference of 2.3 is just noticeable; lines need several times that."""
+    for one, other in combinations(kind.values(), 2):
+        assert np.linalg.norm(_lab(one.colour, sight) - _lab(other.colour, sight)) > 15
+
+
+def test_shipped_backbones_differ_without_any_colour() -> None:
+    """Causal from set models by dash and fill, and all of one kind by shape."""
+    assert len({(look.shape, look.hollow) for look in OWN.values()}) == len(OWN)
+    assert not {look.dash for look in CAUSAL.values()} & {look.dash for look in SETS.values()}
+
+
+def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
+    from iclbench.registry import BACKBONES
+
+    assert set(OWN) == set(BACKBONES.names())
+    for name in OWN:
+        assert BACKBONES.get(name).order == ("causal" if name in CAUSAL else "set")
+
+
+def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(results: Path) -> None:
+    task = next(s for s in load(results).slices if s.task == "linear")
+    rows = task.lines[(task.lines["shift"] == "none") & (task.lines["metric"] == "squared_error")]
+    gpt2 = rows[rows["contestant"] == "gpt2"]
+    more = [gpt2.assign(contestant=name, run=gpt2["run"].str.replace("gpt2", name)) for name in OWN if name != "gpt2"]
+    task.results.looks.update(OWN)
+    task.kinds.update(dict.fromkeys(OWN, "backbone"))
+    figure = learning.figure(task, {"": pd.concat([rows, *more])}, name="x", title="x", caption="")
+    assert [panel.title for panel in figure.panels] == ["causal models", "set models"]
+    for panel, kind in (("causal models", CAUSAL), ("set models", SETS)):
+        own = figure.data[(figure.data["panel"] == panel) & (figure.data["kind"] == "backbone")]
+        assert set(own["contestant"]) == set(kind)
+        assert not own.duplicated(["contestant", "n_context"]).any()
+        assert own["run"].str.count("; ").eq(2).all() if "run" in own else own["series"].str.count("; ").eq(2).all()
+    mean = figure.data[(figure.data["contestant"] == "tnp") & (figure.data["n_context"] == 7)]["value"].item()
+    assert mean == pytest.approx(gpt2[gpt2["n_context"] == 7]["value"].mean(), rel=1e-12)

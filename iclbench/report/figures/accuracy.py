@@ -38,7 +38,7 @@ def in_training(task: Slice) -> Figure | None:
     titles = [meaning(test).title for test in tests]
     seeds = sorted({int(n) for n in steps["runs"]})
     return learning.paneled(
-        data[[*curves.COLUMNS, "axis_value", "panel"]], titles, axes, looks,
+        data[[*curves.COLUMNS, "run", "axis_value", "panel"]], titles, axes, looks,
         name=f"{task.id}-accuracy-in-training", title=f"{task.task}: in context and in weights, in training",
         caption="Accuracy among the admitted labels against the training step, a panel per test. "
         + _reading(seeds)
@@ -69,11 +69,11 @@ def _lines(steps: pd.DataFrame) -> pd.DataFrame:
 def _levels(task: Slice, evaluator: str, ends: tuple[float, float]) -> pd.DataFrame:
     """The same as lines from end to end."""
     rows = [
-        {"contestant": name, "value": value, "axis_value": end}
+        {"contestant": name, "run": name, "value": value, "axis_value": end}
         for name, value in levels(task, evaluator).items()
         for end in ends
     ]
-    frame = pd.DataFrame(rows, columns=["contestant", "value", "axis_value"])
+    frame = pd.DataFrame(rows, columns=["contestant", "run", "value", "axis_value"])
     return frame.assign(evaluator=evaluator, kind="baseline", low=np.nan, high=np.nan, sparse=False)
 
 

@@ -17,7 +17,7 @@ from iclbench.report.figures.curves import extent, layer, records
 from iclbench.report.figures.marks import HIGHLIGHT, lit
 from iclbench.report.style import CONFIG, INK, Look
 
-_COLUMNS = ["panel", "part", "contestant", "x1", "value", "low", "high"]
+_COLUMNS = ["panel", "part", "run", "contestant", "x1", "value", "low", "high"]
 CAPTION = (
     "Lines and bands: predicted means and central 90 % intervals. Black dots: context points; grey dots: "
     "targets, which nobody has seen."

@@ -64,7 +64,7 @@ def specifications(
         "height": 300,
         "layer": [*shown.lines(), shown.nearest_point(), *shown.rule()],
     }
-    width, height = (560, 340) if len(panels) == 1 else (260, 220)
+    width, height = {1: (560, 340), 2: (400, 300)}.get(len(panels), (260, 220))
     size, layers = {"width": width, "height": height}, [*printed.lines(), *printed.rule()]
     views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
     static = shared | {"$schema": alt.SCHEMA_URL}

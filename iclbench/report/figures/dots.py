@@ -15,7 +15,7 @@ from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.style import CONFIG, Look
 
 # `part` is mean (a disc with its interval), draw (a small dot behind it) or level (a dashed rule across the panel).
-COLUMNS = ["panel", "part", "row", "contestant", "value", "low", "high", "note"]
+COLUMNS = ["panel", "part", "row", "contestant", "run", "value", "low", "high", "note"]
 STEP = 19
 
 

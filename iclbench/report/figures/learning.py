@@ -8,13 +8,19 @@ from dataclasses import replace
 
 import pandas as pd
 
-from iclbench.report.blocks import Figure, Panel
-from iclbench.report.data import KINDS, Slice
+from iclbench.report.blocks import GROUPS, Figure, Panel
+from iclbench.report.data import KINDS, Slice, average
 from iclbench.report.figures import curves
 from iclbench.report.metrics import Metric, metric
-from iclbench.report.style import BACKGROUND, Look
+from iclbench.report.style import BACKGROUND, Look, order_of
 
 FEATURED = 7
+# With more backbones than this, lines are means over seeds, fewer baselines are featured, and one drawing of everybody
+# becomes one of causal models and one of set models.
+CROWD = 6
+CROWDED = 3
+_CURVE = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
+_ORDERS: dict[str | None, int] = {order: place for place, order in enumerate(GROUPS)}
 EXAMPLES = "examples in context"
 # Width of a line where a backbone has several runs.
 THIN = 1.7
@@ -24,12 +30,16 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
     """One panel per title, all with the same axes. The frames are rows of `Slice.lines` of one metric.
 
     Every run has its line; runs of one backbone share its colour, and its bands are left to the tooltip, because what
-    differs from seed to seed would be hidden below them. A dashed rule stands at the trained length wherever a panel
-    goes beyond it.
+    differs from seed to seed would be hidden below them. Where backbones are a crowd, each has one line, the mean over
+    its runs. A dashed rule stands at the trained length wherever a panel goes beyond it.
     """
     rows = pd.concat(panels.values())
+    if crowd := is_crowd(rows):
+        panels = {panel: average(own, _CURVE) for panel, own in panels.items()}
+        panels = _by_order(next(iter(panels.values()))) if len(panels) == 1 else panels
     looks = cast(task, rows)
     data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)
+    data["band"] &= not crowd
     measure = metric(str(rows["metric"].iloc[0]))
     # An error that stays within a decade is read better on a linear axis.
     scale = replace(measure, log=measure.log and curves.spans_a_decade(data))
@@ -42,6 +52,19 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
         data, list(panels), axes, looks,
         name=f"{task.id}-{name}", title=title, caption=caption + _reading(axes, looks, data, measure), alt=what,
     )  # fmt: skip
+
+
+def is_crowd(rows: pd.DataFrame) -> bool:
+    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > CROWD)
+
+
+def _by_order(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """A panel for the causal models, one for the set models, one for those of which it is not known; everybody else in
+    each of them."""
+    titles = rows["contestant"].map(lambda name: GROUPS.get(order_of(name), "other models"))
+    backbones = rows["kind"] == "backbone"
+    found = [title for title in (*GROUPS.values(), "other models") if titles[backbones].eq(title).any()]
+    return {title: rows[~backbones | titles.eq(title)] for title in found}
 
 
 def named(looks: Mapping[str, Look]) -> str:
@@ -74,18 +97,20 @@ def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     """The looks of those who are drawn, in legend order: backbones, oracles, featured baselines, the others in grey.
 
     Featured is the best of each kind of baseline (of `lasso-1e-2` and `lasso-1e-4` the better), up to seven, and
-    `zero`.
+    `zero`; of a crowd of backbones up to three.
     """
     mean = rows[rows["kind"] != "published"].groupby(["kind", "contestant"])["value"].mean().reset_index()
     mean = mean.sort_values("value", ascending=metric(str(rows["metric"].iloc[0])).lower_is_better, kind="stable")
     names = {kind: mean.loc[mean["kind"] == kind, "contestant"].tolist() for kind in KINDS}
     best_of_stem = {re.sub(r"-\d.*$", "", name): name for name in reversed(names["baseline"])}
-    featured = [n for n in names["baseline"] if n in best_of_stem.values() and n != "zero"][:FEATURED]
+    featured = [n for n in names["baseline"] if n in best_of_stem.values() and n != "zero"][
+        : CROWDED if is_crowd(rows) else FEATURED
+    ]
     featured += [n for n in names["baseline"] if n == "zero"]
     several = rows.groupby("contestant")["run"].nunique().gt(1)
     looks = {
         name: replace(task.looks[name], width=THIN) if several[name] else task.looks[name]
-        for name in sorted(names["backbone"])
+        for name in sorted(names["backbone"], key=lambda name: (_ORDERS.get(order_of(name), len(_ORDERS)), name))
     }
     looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
     return looks | {n: BACKGROUND for n in names["baseline"] if n not in looks}
@@ -101,7 +126,7 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     data = dressed(data, looks, "n_context")
     asked = data.groupby("run")["n_context"]
     of_backbone, of_paper = data["kind"] == "backbone", data["kind"] == "published"
-    trained = data["run"].map(task.results.trained_lengths).where(of_backbone).astype("Int64")
+    trained = data["run"].str.split("; ").str[0].map(task.results.trained_lengths).where(of_backbone).astype("Int64")
     return data.assign(
         label=data["label"].where(~of_paper, data["contestant"] + " (published)"),
         sparse=(asked.transform("nunique") < asked.transform("max") - asked.transform("min") + 1) & ~of_paper,
@@ -130,6 +155,8 @@ def bands_reading(data: pd.DataFrame) -> str:
     """What bands and lines of one colour mean, where there are any."""
     of_backbones = data[data["kind"] == "backbone"]
     bands = " Bands: 95 % intervals over episodes." if of_backbones["band"].any() else ""
+    if of_backbones.groupby("contestant")["series"].nunique().le(1).all():
+        return bands or " Lines: means over the seeds of a backbone."
     several = " Several lines of one colour: the runs (seeds) of one backbone."
     return bands + ("" if of_backbones["band"].all() else several)
 

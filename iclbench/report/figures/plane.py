@@ -14,7 +14,8 @@ from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.style import CONFIG, Look
 
 COLUMNS = [
-    "panel", "part", "contestant", "task", "step", "iwl", "icl", "iwl_low", "iwl_high", "icl_low", "icl_high", "note",
+    "panel", "part", "contestant", "run", "task", "step", "iwl", "icl", "iwl_low", "iwl_high", "icl_low", "icl_high",
+    "note",
 ]  # fmt: skip
 READING = (
     "Upwards: accuracy on ICL, learning in context. To the right: accuracy on IWL, learning in weights. Marks: trained "

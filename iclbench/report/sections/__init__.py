@@ -62,6 +62,7 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
 ]
 CLOSING: list[Callable[[Results], Section | None]] = [
     plane.section,
+    published.everywhere,
     language.section,
     costs.section,
     coverage.section,

@@ -82,7 +82,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
     rows = summaries[summaries["metric"] == name]
-    return rows[["contestant", "kind", "runs", "value", "low", "high"]]
+    return rows[["contestant", "kind", "runs", "run", "value", "low", "high"]]
 
 
 def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> pd.DataFrame:

@@ -36,7 +36,9 @@ def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
     order = {kind: i for i, kind in enumerate(KINDS)}
     wide = rows[rows["n_context"].isin(sizes)].pivot_table("value", index=["kind", "contestant"], columns="n_context")
     wide = wide.reset_index().sort_values("kind", key=lambda k: k.map(order), kind="stable")
-    wide = wide.rename(columns={n: f"n{n}" for n in sizes})[["contestant", "kind", *(f"n{n}" for n in sizes)]]
+    runs = rows.groupby("contestant")["run"].agg(lambda names: "; ".join(sorted(set("; ".join(names).split("; ")))))
+    wide = wide.rename(columns={n: f"n{n}" for n in sizes}).assign(run=wide["contestant"].map(runs))
+    wide = wide[["contestant", "kind", "run", *(f"n{n}" for n in sizes)]]
     columns = [Column("contestant", "contestant")] + [Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes]
     return Table(
         name=f"{task.id}-{stem}",

@@ -71,7 +71,9 @@ def reading(results: Results) -> Text:
     )
     if of_next:
         items.append(_SCORE)
-    return Text(f"How to read this. Every contestant meets the same frozen prompts and {question}.", tuple(items))
+    return Text(
+        f"Every contestant meets the same frozen prompts and {question}. How to read the numbers", tuple(items), True
+    )
 
 
 def normalisers(results: Results) -> str:

@@ -78,12 +78,12 @@ def _both(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Both tests side by side where there are both."""
     rows = rows[rows["kind"] == "backbone"]
     icl, iwl = (
-        rows.loc[rows["evaluator"] == test, [*keys, "value", "lowest", "highest", "runs"]].rename(
+        rows.loc[rows["evaluator"] == test, [*keys, "value", "lowest", "highest", "runs", "run"]].rename(
             columns={"value": test, "lowest": f"{test}_low", "highest": f"{test}_high"}
         )
         for test in _AXES
     )
-    return icl.merge(iwl.drop(columns="runs"), on=keys)
+    return icl.merge(iwl.drop(columns=["runs", "run"]), on=keys)
 
 
 def _way(task: Slice) -> pd.DataFrame:
@@ -97,7 +97,9 @@ def _peaks(task: Slice) -> pd.DataFrame:
 
 def _marks(task: Slice) -> pd.DataFrame:
     """Everything that is drawn of one task, with the columns of `plane.COLUMNS` but for panel and note."""
-    level = pd.DataFrame([{"contestant": name, "icl": value} for name, value in levels(task, "icl").items()])
+    level = pd.DataFrame(
+        [{"contestant": name, "run": name, "icl": value} for name, value in levels(task, "icl").items()]
+    )
     parts = {"path": _way(task), "level": level, "final": _ends(task), "peak": _peaks(task)}
     marks = pd.concat([rows.assign(part=part) for part, rows in parts.items()], ignore_index=True)
     return marks.assign(task=task.task).reindex(columns=[c for c in plane.COLUMNS if c not in ("panel", "note")])

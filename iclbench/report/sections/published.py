@@ -6,11 +6,17 @@ import pandas as pd
 
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Section, Table
-from iclbench.report.data import Slice
+from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import HEADLINE, is_test, meaning
 from iclbench.report.formats import integer, number, signed
 from iclbench.report.metrics import metric
 from iclbench.report.target_scores import overall
+
+_PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
+_SCALES = (
+    "Numbers of another preset are of another size (dimension, examples, parameters, training steps) and are not "
+    "expected to agree; on another scale only their order says something."
+)
 
 
 def section(task: Slice) -> Section | None:
@@ -18,31 +24,73 @@ def section(task: Slice) -> Section | None:
 
     The published size (often `paper`) is named, because smaller presets are not expected to reach it.
     """
+    both = compared(task)
+    if both is None:
+        return None
+    table = Table(
+        name=f"{task.id}-published",
+        title=f"{task.task}: published numbers beside ours",
+        caption=f"Ours: preset {task.preset}. {_SCALES} A dash: not measured here.",
+        frame=both,
+        columns=_shown(both),
+    )
+    return Section(f"{task.id}-published", "Published numbers", (table,))
+
+
+def everywhere(results: Results) -> Section | None:
+    """All published numbers for which some preset measured the same, the largest preset of ours last."""
+    found = [both.assign(task=task.task) for task in results.slices if (both := compared(task)) is not None]
+    measured = pd.concat(found, ignore_index=True).dropna(subset="ours") if found else pd.DataFrame()
+    if measured.empty:
+        return None
+    measured = measured.drop_duplicates([*_PLACE, "task", "published_preset", "our_preset", "published", "reason"])
+    frame = measured.sort_values(["task", *_PLACE, "published_preset", "our_preset"], ignore_index=True)
+    frame = frame[["task", *(name for name in frame.columns if name != "task")]]
+    table = Table(
+        name="published",
+        title="Published numbers beside ours",
+        caption=f"All numbers of papers that the task cards carry and that were measured here too. {_SCALES} Training "
+        "steps: of our runs. Rows of a task that differ in our preset show what size alone changes.",
+        frame=frame,
+        columns=(Column("task", "task"), *_shown(frame)),
+        group="task",
+    )
+    return Section("published", "Published against ours", (table,))
+
+
+def compared(task: Slice) -> pd.DataFrame | None:
+    """A row per published number of the task, with ours (preset, steps and runs named) at the same place, or missing;
+    None where nothing is published."""
     values = task.results.rows
     theirs = values[(values["kind"] == "published") & (values["task"] == task.task) & (values["status"] == "ok")]
     if theirs.empty:
         return None
     # The two questions are told apart by their metrics; a test that a family has of its own goes by its name.
     theirs = theirs.assign(test=theirs["evaluator"].where(is_test(theirs["evaluator"])))
-    place = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
+    place = _PLACE
     theirs = theirs[[*place, "preset", "value", "low", "high", "reason"]].rename(
         columns={"preset": "published_preset", "value": "published", "low": "published_low", "high": "published_high"}
     )
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
     measured = pd.concat([task.curves, overall(task.targets), tests])
-    measured = measured.reindex(columns=[*place, "value", "low", "high"])
+    measured = measured.reindex(columns=[*place, "value", "low", "high", "run"])
     # What neither of the two questions has is missing, in the same type on both sides.
     measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
     ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
     both = theirs.merge(ours.drop_duplicates(place), "left", place).assign(our_preset=task.preset)
+    trained = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
+    both["steps"] = both["contestant"].map(trained.groupby("contestant")["axis_value"].max())
     # Log-likelihoods have no zero that a ratio could refer to.
     errors = both["metric"].map(lambda name: metric(name).lower_is_better).astype(bool)
     both = both.assign(
         ratio=both["ours"] / both["published"].where(errors & both["published"].ne(0)),
         difference=(both["ours"] - both["published"]).where(~errors),
     )
-    both = both.sort_values([*place, "published_preset"], ignore_index=True)
+    return both.sort_values([*place, "published_preset"], ignore_index=True)
+
+
+def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
     columns = (
         Column("contestant", "contestant"),
         Column("shift", "shift"),
@@ -52,18 +100,12 @@ def section(task: Slice) -> Section | None:
         Column("n_related", "related datasets", integer, numeric=True),
         Column("published", "published", number, True, "published_low", "published_high"),
         Column("published_preset", "its preset"),
-        Column("ours", f"ours ({task.preset})", number, True, "ours_low", "ours_high"),
+        Column("ours", "ours", number, True, "ours_low", "ours_high"),
+        Column("our_preset", "our preset"),
+        Column("steps", "our training steps", integer, numeric=True),
         Column("ratio", "ours / published", number, numeric=True),
         Column("difference", "ours − published", signed, numeric=True),
         Column("reason", "source and how it was read"),
     )
-    of_one_question = ("test", "n_context", "n_related", "ratio", "difference")
-    table = Table(
-        name=f"{task.id}-published",
-        title=f"{task.task}: published numbers beside ours",
-        caption=f"Ours: preset {task.preset}. Numbers of another preset are of another size (dimension, examples, "
-        "training) and are not expected to agree. A dash: not measured here.",
-        frame=both,
-        columns=tuple(c for c in columns if c.key not in of_one_question or both[c.key].notna().any()),
-    )
-    return Section(f"{task.id}-published", "Published numbers", (table,))
+    of_some = ("test", "n_context", "n_related", "steps", "ratio", "difference")
+    return tuple(c for c in columns if c.key not in of_some or both[c.key].notna().any())

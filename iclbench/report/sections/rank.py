@@ -39,7 +39,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     ceiling = [{"panel": panel, "axis_value": end, "value": end} for panel in titles for end in ends]
     own = means.assign(band=means["runs"] > 1)
     data = pd.concat([pd.DataFrame(ceiling).assign(contestant=CEILING, kind="baseline", band=False), own])
-    data = data.reindex(columns=["contestant", "kind", "value", "low", "high", "axis_value", "panel", "band"])
+    data = data.reindex(columns=["contestant", "run", "kind", "value", "low", "high", "axis_value", "panel", "band"])
     data = data.assign(
         label=data["contestant"], series=data["contestant"], sparse=data["contestant"] != CEILING,
         width=[looks[name].width for name in data["contestant"]],

@@ -87,7 +87,7 @@ def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
         band="90 % of inputs",
     )
     return learning.paneled(
-        data[[*curves.COLUMNS, "x1", "panel"]], titles, axes, looks,
+        data[[*curves.COLUMNS, "run", "x1", "panel"]], titles, axes, looks,
         name=f"{task.id}-representation-features", title=f"{task.task}: learned against true features",
         caption="Each true feature of an input, and what the best linear map reads off the learned representation "
         "(first seed): its mean and the central 90 % over the other directions of the input, in units of the true "

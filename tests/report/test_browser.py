@@ -1,0 +1,143 @@
+"""The page in a browser: silent, alone, within its width, and open to the keyboard."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.report import browser
+
+pytestmark = pytest.mark.skipif(browser.executable() is None, reason="needs Chromium or Chrome")
+
+CURVES = "linear-small-curves-next-squared-error"
+CONTROLS = "a[href], button, summary, [tabindex='0']"
+# What a user can reach now: inside closed details there is only their summary.
+REACHABLE = f"[...document.querySelectorAll(`{CONTROLS}`)].filter((e) => e.checkVisibility())"
+
+
+@pytest.fixture(scope="module")
+def view(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    with browser.page(tmp_path_factory.mktemp("profile")) as view:
+        view.size(1280)
+        view.open(page)
+        yield view
+
+
+def test_every_figure_is_drawn_without_errors_and_without_requests(view: browser.Page, page: Path) -> None:
+    view.draw_everything()
+    assert view.run("document.querySelectorAll('.plot canvas').length") == view.run(
+        "document.querySelectorAll('.plot').length"
+    )
+    told = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+    assert [event for event in view.events if event[0] in told] == []
+    asked = [about["request"]["url"] for method, about in view.events if method == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith("data:")] == [page.resolve().as_uri()]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_wider_than_the_screen(view: browser.Page, width: int) -> None:
+    """What is wide by nature scrolls inside a box that the keyboard reaches."""
+    view.size(width)
+    view.run("document.querySelectorAll('details').forEach((details) => details.open = true)")
+    view.wait("document.querySelector('details.rows table') !== null")
+    beyond = """[...document.querySelectorAll("body *")]
+      .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".wide, .skip"))
+      .map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 60)}`)"""
+    assert view.run(beyond) == []
+    assert view.run("document.documentElement.scrollWidth") <= width
+    assert view.run("[...document.querySelectorAll('.wide')].every((box) => box.tabIndex === 0)")
+    view.run("document.querySelectorAll('details').forEach((details) => details.open = false)")
+    view.size(1280)
+
+
+def test_the_tab_key_visits_every_control_once_and_shows_where_it_is(view: browser.Page) -> None:
+    view.run("window.controls = " + REACHABLE + "; document.activeElement.blur(); scrollTo(0, 0)")
+    visited = []
+    for _ in range(view.run("controls.length")):
+        view.press("Tab", 9)
+        where = "(() => { const e = document.activeElement; const s = getComputedStyle(e);"
+        where += " return [controls.indexOf(e), s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2]; })()"
+        visited.append(view.run(where))
+    assert visited == [[index, True] for index in range(len(visited))]
+    assert view.run("controls[0].matches('.skip')")
+
+
+def test_the_legend_lights_several_contestants_by_keyboard(view: browser.Page) -> None:
+    view.run(f"window.figure = document.getElementById('{CURVES}'); figure.scrollIntoView()")
+    view.wait("figure.querySelector('canvas') !== null")
+    picture = "figure.querySelector('canvas').toDataURL()"
+    view.wait(f"new Promise((done) => setTimeout(() => done({picture} === {picture}), 200))")
+    seen = [view.run(picture)]
+    for entry in (0, 1, 0, 1):
+        view.run(f"figure.querySelectorAll('.entry')[{entry}].focus()")
+        view.press(" ", 32, " ")
+        view.wait(f"({picture} !== {seen[-1]!r})")
+        seen.append(view.run(picture))
+    assert seen[4] == seen[0], "everybody is lit when nobody is picked"
+    assert len(set(seen[:4])) == 4, "nobody, the first, both, the second"
+
+
+def test_the_rows_button_shows_and_saves_what_the_file_beside_the_page_holds(
+    view: browser.Page, page: Path, tmp_path: Path
+) -> None:
+    view.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    view.run(f"window.figure = document.getElementById('{CURVES}')")
+    view.run("figure.querySelector('details.rows summary').focus()")
+    view.press("Enter", 13, "\r")
+    view.wait("figure.querySelector('details.rows table') !== null")
+    beside = _table(page.parent / "figures" / f"{CURVES}.csv")
+    shown = view.run("[...figure.querySelectorAll('details.rows tbody tr')].map((row) => row.cells[0].textContent)")
+    assert shown == [row[0] for row in beside[1:]][: len(shown)] != []
+    view.run("figure.querySelector('.download').focus()")
+    view.press("Enter", 13, "\r")
+    _wait_for(view, tmp_path / f"{CURVES}.csv")
+    saved = _table(tmp_path / f"{CURVES}.csv")
+    assert saved[0] == beside[0]
+    assert len(saved) == len(beside) > 100
+    assert saved[0][0] == "run"
+    assert all(_alike(a, b) for one, other in zip(saved, beside, strict=True) for a, b in zip(one, other, strict=True))
+    view.press("Enter", 13, "\r")
+
+
+def test_the_contents_open_lead_on_and_close(view: browser.Page) -> None:
+    view.run("window.menu = document.querySelector('nav details'); menu.querySelector('summary').focus()")
+    view.press("Enter", 13, "\r")
+    view.wait("menu.open")
+    view.press("Escape", 27)
+    assert view.run("!menu.open && document.activeElement.matches('nav summary')")
+    view.press("Enter", 13, "\r")
+    view.wait("menu.open")
+    view.press("Tab", 9)
+    target = view.run("document.activeElement.getAttribute('href')")
+    view.press("Enter", 13, "\r")
+    view.wait("!menu.open")
+    assert view.run("location.hash") == target
+    top = f"document.querySelector({target!r}).getBoundingClientRect().top"
+    assert view.run(top) >= view.run("document.querySelector('nav').getBoundingClientRect().bottom"), (
+        "not below the bar"
+    )
+
+
+def _table(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def _wait_for(view: browser.Page, path: Path) -> None:
+    for _ in range(200):
+        if path.is_file():
+            return
+        view.run("new Promise((done) => setTimeout(done, 50))")
+    raise AssertionError(f"{path.name} was not saved")
+
+
+def _alike(ours: str, theirs: str) -> bool:
+    """Equal but for the six digits that the page carries."""
+    try:
+        return ours == theirs or math.isclose(float(ours), float(theirs), rel_tol=1e-5)
+    except ValueError:
+        return {ours, theirs} <= {"0", "1", "False", "True"}
