@@ -1,0 +1,145 @@
+"""Are stored results what this code computes? Random finished cells, computed again and compared to the last digit."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench import __version__, tables
+from iclbench.errors import IclbenchError
+from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.outcome import Place
+from iclbench.sweep.pack import value_rows
+from iclbench.sweep.store import Store, device_name, hardware, libraries
+from iclbench.sweep.work import work
+
+# Provenance: a note on a card or a new version of iclbench may change them without changing a value.
+_PROVENANCE = ("card", "version")
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A cell that was computed again.
+
+    Attributes:
+        cell: the evaluation.
+        rows: rows of `values` that were compared, those of its training among them.
+        difference: the first difference; None: all are equal to the last digit.
+        elsewhere: in what the place where it was computed first differs from this one: its hardware, threads or
+            libraries; differences may then be no more than rounding.
+        seconds: how long computing it again took.
+    """
+
+    cell: GridCell
+    rows: int
+    difference: str | None
+    elsewhere: tuple[str, ...]
+    seconds: float
+
+    @property
+    def equal(self) -> bool:
+        return self.difference is None
+
+
+def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Place) -> Iterator[Verified]:
+    """Compute n random finished evaluations again, each in a folder of its own, and compare their rows.
+
+    Runs are trained again from their frozen configuration, so that weights are neither needed nor believed.
+
+    Args:
+        cells: of a grid.
+        store: where their rows are, single or packed.
+        n: how many; all where there are fewer.
+        seed: of the choice.
+        place: device, threads and data sets to compute with; its results folder is not touched.
+
+    Raises:
+        IclbenchError: no evaluation is finished.
+    """
+    known = {cell.hash: cell for cell in cells}
+    done = [cell for cell in cells if cell.kind == "evaluate" and cell.run != SUMMARY and store.status(cell) == "done"]
+    if not done:
+        raise IclbenchError(f"no evaluation of this grid is finished in {store.results}: there is nothing to verify")
+    chosen = random.Random(seed).sample(sorted(done, key=lambda cell: cell.hash), min(n, len(done)))
+    for cell in chosen:
+        yield _verified([*(known[need] for need in cell.needs), cell], store, place)
+
+
+def _verified(cells: Sequence[GridCell], store: Store, place: Place) -> Verified:
+    """The last of the cells, computed again after those that it needs."""
+    import torch
+
+    started, before = time.perf_counter(), torch.get_num_threads()
+    rows, difference = 0, None
+    torch.set_num_threads(place.threads)
+    try:
+        with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
+            fresh = Store(Path(folder))
+            for cell in cells:
+                outcome = work(cell, replace(place, results=fresh.results))
+                if outcome.status != "done":
+                    difference = f"computed again it {outcome.status}: {outcome.reason}"
+                    break
+            for cell in [] if difference else cells:
+                found = value_rows(fresh, cell)
+                stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
+                # Of packed rows those of another grid's evaluation of the same run, on other prompts, are not meant.
+                stored = stored[stored["prompt_set"].isna() | stored["prompt_set"].isin(found["prompt_set"].dropna())]
+                rows += len(found)
+                difference = difference or first_difference(stored, found)
+    finally:
+        torch.set_num_threads(before)
+    last = cells[-1]
+    return Verified(last, rows, difference, _elsewhere(store, last, place), time.perf_counter() - started)
+
+
+def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
+    """The first row and column in which two tables of values differ, in a line; None: in none.
+
+    Numbers are equal when all their digits are.
+    """
+    keys = tables.keys("values")
+    told = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE)]
+    sides = [frame.set_index(keys)[told] for frame in (stored, found)]
+    for missing, of, where in ((sides[1], sides[0], "only computed again"), (sides[0], sides[1], "only stored")):
+        more = missing.index.difference(of.index, sort=False)
+        if len(more):
+            return f"{len(more)} rows {where}, the first: {_place(keys, more[0])}"
+    a, b = sides[0], sides[1].reindex(sides[0].index)
+    for name in told:
+        unequal = ~(a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).to_numpy(bool)
+        if unequal.any():
+            at = int(unequal.argmax())
+            return f"{name} {a[name].iloc[at]!r} became {b[name].iloc[at]!r}: {_place(keys, a.index[at])}" + (
+                f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
+            )
+    return None
+
+
+def _place(keys: Sequence[str], values: Sequence[object]) -> str:
+    """Where a row stands, without what is missing."""
+    return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True) if not pd.isna(value))  # type: ignore[call-overload]
+
+
+def _elsewhere(store: Store, cell: GridCell, place: Place) -> tuple[str, ...]:
+    """In what the recorded place differs from this one, a line each."""
+    recorded = store.rows.loc[cell.hash]
+    here = {
+        "device": device_name(place.device), "hardware": hardware(), "threads": place.threads, "iclbench": __version__,
+        **json.loads(libraries()),
+    }  # fmt: skip
+    there = {name: recorded[name] for name in ("device", "hardware", "threads")}
+    there |= {"iclbench": recorded["version"]}
+    there |= {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
+    return tuple(
+        f"{name}: {there[name]} then, {here.get(name, 'none')} now"
+        for name in there
+        if not pd.isna(there[name]) and there[name] != here.get(name)
+    )
