@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -128,6 +128,18 @@ class Run:
             _tell_once(f"run '{self.name}': {line}")
 
 
+class TrainedOtherwiseError(UsageError):
+    """The folder of a run holds one that was trained under other settings: `run`, and the `difference` in a line."""
+
+    def __init__(self, run: Run, lines: Sequence[str]) -> None:
+        self.run = run
+        self.difference = f"it differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
+        super().__init__(
+            f"run '{run.name}' was trained under other settings; choose another --name or delete {run.path}. "
+            f"I{self.difference[1:]}"
+        )
+
+
 @cache
 def _tell_once(line: str) -> None:
     log.info(line)
@@ -144,11 +156,7 @@ def create(results: Path, config: RunConfig, name: str | None = None, data_dir: 
     run = Run(results / "runs" / name)
     if (run.path / "config.toml").is_file() and (run.finished or run.reached):
         if run.config.trained != config.trained:
-            lines = difference(run.config.trained, config.trained)
-            raise UsageError(
-                f"run '{name}' was trained under other settings; choose another --name or delete {run.path}. "
-                f"It differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
-            )
+            raise TrainedOtherwiseError(run, difference(run.config.trained, config.trained))
         if run.config == config:
             return run
         run = Run(run.path)  # the card's evaluation part has changed: the run follows it

@@ -158,8 +158,8 @@ def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
             key = (load_baseline(name)[0], content_hash({"task": _episodes_of(task), "seed": asked["seed"]}))
             known = wanted.setdefault(key, (name, task, asked))[2]
             wanted[key] = (name, task, _united(known, asked))
-    for (run, _), (name, task, asked) in wanted.items():
-        yield GridCell("evaluate", run, run, task, runs[0].config.preset, asked=asked, baseline=name)
+    for (own, _), (name, task, asked) in wanted.items():
+        yield GridCell("evaluate", own, own, task, runs[0].config.preset, asked=asked, baseline=name)
 
 
 def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:

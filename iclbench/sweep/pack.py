@@ -97,9 +97,9 @@ def _pack_group(group: str, cells: Sequence[GridCell], store: Store, out: Path) 
         kept = [(source, shorter[table](source.rows) if table in shorter else source.rows) for source in sources]
         kept = [(source, rows) for source, rows in kept if len(rows)]
         whole[table] = _together(table, [rows for _, rows in kept])
-        path = (out / f"{group}.{table}.parquet").relative_to(store.results.resolve()).as_posix()
+        name = (out / f"{group}.{table}.parquet").relative_to(store.results.resolve()).as_posix()
         for cell in {cell for source, _ in kept for cell in source.cells}:
-            named[cell].append(path)
+            named[cell].append(name)
     about = [_about(cell, store, named[cell.hash]) for cell in cells]
     whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
     for table, rows in whole.items():
@@ -119,7 +119,9 @@ def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] 
     if not store.has_row(cell):
         return row(cell, Outcome("skipped", cell.reason), Place(store.results))
     recorded = store.rows.loc[cell.hash, [name for name in tables.CELLS if name != "cell"]]
-    return {**recorded.to_dict(), "cell": cell.hash} | ({"files": json.dumps(sorted(files))} if status == "done" else {})
+    return {**recorded.to_dict(), "cell": cell.hash} | (
+        {"files": json.dumps(sorted(files))} if status == "done" else {}
+    )
 
 
 def _sources(table: TableName, cells: Iterable[GridCell], store: Store) -> Iterator[_Source]:
@@ -199,10 +201,11 @@ class _Compared:
 def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is."""
     yield errors[errors["n_context"].isna()]
-    for (run, prompt_set, metric), rows in errors[errors["n_context"].notna()].groupby(["run", "prompt_set", "metric"]):
-        curves = rows.pivot(index="episode", columns="n_context", values="value").astype(float).dropna(axis=1)
+    about = ["run", "prompt_set", "metric"]
+    for _, rows in errors[errors["n_context"].notna()].groupby(about):
+        curves = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float).dropna(axis=1)
         found = heights(curves).rename("value").dropna().reset_index()
-        yield found.assign(run=run, prompt_set=prompt_set, metric=metric, n_context=None, n_related=None)
+        yield found.assign(n_context=None, n_related=None, **{name: rows[name].iloc[0] for name in about})
 
 
 class _Drawn:

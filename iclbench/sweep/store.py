@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -47,7 +48,7 @@ class Store:
         # Folder by folder: `cells` comes before `reference`, and each may have a row for the same cell.
         folders = sorted(path for path in self.results.glob("*") if path.is_dir())
         found = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
-        there = [self._are_readable(str(cell), files) for cell, files in zip(found["cell"], found["files"], strict=True)]
+        there = [self._are_there(cell, files) for cell, files in zip(found["cell"], found["files"], strict=True)]
         found = found.assign(there=there).astype({"there": bool}).sort_values("there", ascending=False, kind="stable")
         return found.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
@@ -73,7 +74,7 @@ class Store:
         """The files that hold what a cell found; none where it is not done."""
         return tuple(self.results / file for file in self._files[cell.hash]) if self.status(cell) == "done" else ()
 
-    def _are_readable(self, cell: str, files: object) -> bool:
+    def _are_there(self, cell: str, files: Any) -> bool:
         try:
             return all(self._is_readable(file) for file in _named(files))
         except ValueError:
@@ -113,7 +114,7 @@ def row(cell: GridCell, outcome: Outcome, place: Place) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _named(files: object) -> tuple[str, ...]:
+def _named(files: Any) -> tuple[str, ...]:
     """The files that a row names.
 
     Raises:

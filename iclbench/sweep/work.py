@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from iclbench import tables
 from iclbench.errors import IclbenchError
-from iclbench.runs import Run, create
+from iclbench.runs import Run, TrainedOtherwiseError, create
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.store import paths, record
@@ -69,7 +69,10 @@ def work(cell: GridCell, place: Place) -> Outcome:
     started = time.perf_counter()
     try:
         files = _WORK[cell.kind](cell, place)
-        outcome = Outcome("done", None, paths(place.results, files), time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        if cell.kind == "train":
+            seconds = _training_seconds(files) or seconds
+        outcome = Outcome("done", None, paths(place.results, files), seconds)
     except Interrupted:
         raise
     except _Skipped as error:
@@ -86,8 +89,19 @@ def _train(cell: GridCell, place: Place) -> list[Path]:
     from iclbench.training.loop import Device, train
 
     run = _run(cell, place)
+    found = [run.path / "values.parquet", run.path / "costs.parquet"]
+    if run.finished and not all(map(tables.is_whole, found)):
+        # The weights are there, but their training curve is gone: it comes from training alone.
+        run.weights.unlink()
     train(run, Device(place.device, place.threads), data_dir=place.data_dir)
-    return [run.path / "config.toml", run.weights, run.path / "values.parquet", run.path / "costs.parquet"]
+    return [run.path / "config.toml", run.weights, *found]
+
+
+def _training_seconds(files: Iterable[Path]) -> float | None:
+    """How long a run was trained, by all processes that took part."""
+    costs = tables.read("costs", next(path for path in files if path.name == "costs.parquet"))
+    rows = costs[costs["phase"].eq("train") & costs["metric"].eq("seconds")]
+    return float(rows["value"].iloc[0]) if len(rows) else None
 
 
 def _evaluate(cell: GridCell, place: Place) -> list[Path]:
@@ -160,9 +174,19 @@ _WORK = {"train": _train, "evaluate": _evaluate, "probe": _probe, "cost": _cost}
 
 
 def _run(cell: GridCell, place: Place) -> Run:
-    """The folder of the cell's run."""
+    """The folder of the cell's run.
+
+    Raises:
+        IclbenchError: it holds a run that was trained under other settings, which is nobody's but the user's to remove.
+    """
     assert cell.config is not None
-    return create(place.results, cell.config, cell.run, place.data_dir)
+    try:
+        return create(place.results, cell.config, cell.run, place.data_dir)
+    except TrainedOtherwiseError as error:
+        raise IclbenchError(
+            f"{error.run.path} holds a run of this name that was trained under other settings: move it away or delete "
+            f"it, and the same command trains anew ({error.difference})"
+        ) from error
 
 
 def _files(results: Path, found: Iterable[Cell]) -> list[Path]:
