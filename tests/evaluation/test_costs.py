@@ -75,6 +75,34 @@ def test_every_phase_is_timed_and_the_batch_is_told(task: TaskConfig, tmp_path: 
     assert set(found["threads"]) == {torch.get_num_threads()}
 
 
+def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(task: TaskConfig, tmp_path: Path) -> None:
+    """And equal in every measurement, since they are counted."""
+    found = []
+    for batch, episodes in ((8, 4), (8, 4), (16, 8)):
+        settings = TrainSettings(steps=1, batch=batch)
+        one = contestant("gpt2", heads=2)
+        path, lines = measure_costs(tmp_path, one, task, "smoke", [5], episodes=episodes, train=settings)
+        assert not lines
+        table = tables.read("costs", path)
+        table = table[(table["metric"] == "flops") & (table["n_episodes"].isna() | (table["n_episodes"] == episodes))]
+        found.append(dict(zip(table["phase"], table["value"], strict=True)))
+    few, again, many = found
+    assert few == again
+    assert few.keys() == {"train_step", "condition", "query", "update"}
+    assert many["train_step"] == pytest.approx(2 * few["train_step"], rel=0.01)
+    for phase in ("condition", "query", "update"):
+        assert many[phase] == pytest.approx(few[phase], rel=0.01)
+
+
+def test_what_no_torch_operation_computes_has_no_flops_and_a_line(task: TaskConfig, tmp_path: Path) -> None:
+    cls = ESTIMATORS.get("decision_tree")
+    tree = Contestant("decision-tree-2", "decision-tree-2", "baseline", cls(), "")
+    path, lines = measure_costs(tmp_path, tree, task, "smoke", [5], episodes=EPISODES)
+    counted = {phase: value for (phase, metric, _), value in rows_of(path).items() if metric == "flops"}
+    assert counted == {"condition": 0, "update": 0}, "it keeps its points and fits when it is asked"
+    assert lines == ["'decision-tree-2': FLOPs of query not to be counted: work on NumPy arrays"]
+
+
 def test_training_costs_leave_the_weights_alone(task: TaskConfig, tmp_path: Path) -> None:
     one = contestant("gpt2", heads=2)
     before = {name: t.clone() for name, t in one.predictor.state_dict().items()}

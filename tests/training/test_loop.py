@@ -278,3 +278,26 @@ def resolve_settings(**values: object):
     from iclbench.cards import TrainSettings
 
     return TrainSettings(lr=1.0, **values)
+
+
+def peak_of_training(run: Run) -> float | None:
+    costs = tables.read("costs", run.path / "costs.parquet")
+    found = costs[(costs["phase"] == "train") & (costs["metric"] == "bytes")]["value"]
+    return None if found.empty else float(found.iloc[0])
+
+
+@pytest.mark.parametrize("before", [None, 123_456_789_000])
+def test_peak_memory_of_a_continued_run_is_that_of_all_processes_or_unknown(
+    card_path: Path, tmp_path: Path, before: int | None
+) -> None:
+    """The first process needed this much, or left a checkpoint that does not say."""
+    run = new_run(card_path, tmp_path)
+    with pytest.raises(loop.Interrupted):
+        loop.train(run, report=stop_at(8))
+    with safe_open(run.checkpoints[-1], framework="pt") as file:
+        tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+        claims = file.metadata() or {}
+    assert int(claims.pop("bytes")) > 0
+    save_file(tensors, run.checkpoints[-1], claims if before is None else claims | {"bytes": str(before)})
+    loop.train(run)
+    assert peak_of_training(run) == before
