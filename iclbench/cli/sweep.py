@@ -92,7 +92,7 @@ def _kinds(only: str | None) -> list[str]:
     from iclbench.errors import UnknownNameError
     from iclbench.sweep.cells import KINDS
 
-    kinds = [word.strip() for word in only.split(",")] if only else list(KINDS)
+    kinds: list[str] = [word.strip() for word in only.split(",")] if only else [*KINDS]
     for kind in kinds:
         if kind not in KINDS:
             raise UnknownNameError("kind of cell", kind, KINDS)

@@ -118,8 +118,8 @@ def label(cell: GridCell) -> str:
 def duration(seconds: float) -> str:
     """Seconds as a person says it.
 
-    >>> duration(4.2), duration(250), duration(7300), duration(200_000)
-    ('4 s', '4 min', '2 h 2 min', '2 d 8 h')
+    >>> duration(4.2), duration(250.0), duration(7300.0), duration(200_000.0)
+    ('4 s', '4 min', '2 h 1 min', '2 d 7 h')
     """
     minutes, hours, days = (int(seconds // unit) for unit in (60, 3600, 86400))
     if days:

@@ -90,7 +90,7 @@ class Estimates:
             return self._table_bytes.get(cell.kind, 0.0)
         train = cell.config.train
         checkpoints = min(KEEP, -(-train.steps // train.checkpoint_every))
-        return (self.parameters(cell) or 0) * (_WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES)
+        return float((self.parameters(cell) or 0) * (_WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
 
     def of(self, cells: Iterable[GridCell]) -> Amount:
         """What they take together."""

@@ -44,6 +44,7 @@ def set_up(threads: int, visible_gpu: str | None = None) -> None:
     if visible_gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ["ICLBENCH_WORKERS"] = "1"  # the cores are shared out already
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 

@@ -23,7 +23,7 @@ def tiny_grid(folder: Path, backbones: tuple[str, ...] = ("gpt2", "cnp"), steps:
         "evaluate": {"shifts": ["orthants"]}, "probe": {}, **parts,
     }  # fmt: skip
     path = folder / "tiny.toml"
-    path.write_text(tomli_w.dumps(grid))
+    path.write_text(tomli_w.dumps({key: part for key, part in grid.items() if part is not None}))
     return path
 
 

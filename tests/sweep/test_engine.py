@@ -69,9 +69,7 @@ class Watch:
         self.tried_again.append(f"{cell.hash}: {reason}")
 
 
-def cell(
-    kind: str, run: str, needs: tuple[GridCell, ...] = (), task: str = "t", reason: str | None = None
-) -> Cell:
+def cell(kind: str, run: str, needs: tuple[GridCell, ...] = (), task: str = "t", reason: str | None = None) -> Cell:
     frozen: TaskConfig = LINEAR.model_copy(update={"name": task})
     return Cell(kind, run, run, frozen, "smoke", needs=tuple(each.hash for each in needs), reason=reason)  # type: ignore[arg-type]
 

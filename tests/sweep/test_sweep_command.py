@@ -1,0 +1,114 @@
+"""`iclbench sweep` as it is typed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iclbench.cli.main import main
+from iclbench.sweep.cells import grid_cells
+from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.plan import plan
+from iclbench.sweep.store import Store
+from tests.sweep.conftest import tiny_grid
+
+
+def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main(["sweep", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["refrence"], "did you mean 'reference'"),
+        (["./nowhere.toml"], "cannot read nowhere.toml"),
+        (["deep-thinking-3"], "iclbench show deep-thinking-3 --commands"),
+        (["GRID", "--only", "trian"], "did you mean 'train'"),
+        (["GRID", "--workers", "0"], "--workers"),
+        (["GRID", "--device", "tpu"], "is not a device"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = [str(grid) if word == "GRID" else word for word in arguments]
+    code, out, err = run(*typed, "--results", tmp_path / "results", capsys=capsys)
+    assert (code, out) == (2, "")
+    assert message in err and err.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_counts_cells_and_touches_nothing(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two trainings, their evaluations and probes, four baselines and a summary, for each of two tasks."""
+    results = tmp_path / "results"
+    code, out, err = run(grid, "--dry-run", "--json", "--results", results, capsys=capsys)
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["total"]["to_do"] == {"train": 4, "evaluate": 14, "probe": 4}
+    assert [line["task"] for line in found["tasks"]] == ["tiny-linear", "tiny-quadratic"]
+    for line in found["tasks"]:
+        assert line["seconds"] > 0, "steps of trainings are measured"
+        assert line["unknown"] == {"evaluate": 7, "probe": 2}, "and nothing is made up for the rest"
+    assert not results.exists()
+
+
+def test_recorded_seconds_parameters_and_sizes_make_the_estimate(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of two trainings has run at 0.5 s a step; the second seed is to do, four steps of it, on two workers."""
+    from iclbench import tables
+    from iclbench.cli.sweep_view import duration
+
+    card = tiny_grid(tmp_path, backbones=("gpt2",), seeds=[0, 1], evaluate=None, probe=None)
+    results = tmp_path / "results"
+    cells = grid_cells([str(card)])
+    common = {"task": "tiny-linear", "contestant": "gpt2", "preset": "smoke", "device": "cpu", "threads": 1}
+    shared = {**common, "version": "0", "run": "tiny-linear-gpt2-smoke-s0"}
+    written = [
+        {**shared, "phase": "model", "metric": "parameters", "value": 1000.0},
+        {**shared, "phase": "train_step", "metric": "seconds", "value": 0.5},
+        {**shared, "phase": "train_step", "metric": "seconds", "value": 99.0, "n_points": 8},  # of another measurement
+    ]
+    path = results / "runs" / "tiny-linear-gpt2-smoke-s0" / "costs.parquet"
+    tables.write("costs", written, path, {})
+    first = next(cell for cell in cells if cell.task == "tiny-linear" and cell.seed == 0)
+    Store(results).record(first, Outcome("done", None, (str(path.relative_to(results)),), 2.0), Place(results))
+    code, out, err = run(card, "--dry-run", "--json", "--workers", "2", "--results", results, capsys=capsys)
+    assert code == 0, err
+    linear = json.loads(out)["tasks"][0]
+    assert linear["cells"]["train"] == {"done": 1, "to do": 1} and linear["to_do"] == {"train": 1}
+    assert linear["seconds"] == pytest.approx(4 * 0.5)
+    assert linear["parameters"] == [1000, 1000]
+    assert linear["bytes"] == 1000 * (4 + 2 * 12), "weights, and two checkpoints with Adam's two moments"
+    assert [duration(s) for s in (4.2, 250.0, 7300.0, 200_000.0)] == ["4 s", "4 min", "2 h 1 min", "2 d 7 h"]
+
+
+def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second task cannot be trained: its learning rate makes the loss infinite."""
+    grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
+    quadratic = tmp_path / "tiny-quadratic.toml"
+    quadratic.write_text(quadratic.read_text().replace("lr = 0.001", "lr = 1e30"))
+    results = tmp_path / "results"
+    command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", "2", "--results", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "train tiny-quadratic-gpt2-smoke-s0" in done.stdout and "loss is" in done.stdout
+    assert "its training failed (run 'tiny-quadratic-gpt2-smoke-s0')" in done.stdout.replace("\n", " ")
+    assert "2 cells failed; the same command tries them again" in done.stderr
+    left = plan(grid_cells([str(grid)]), Store(results)).todo
+    assert {cell.run for cell in left if cell.kind == "train"} == {"tiny-quadratic-gpt2-smoke-s0"}
+    assert {cell.task for cell in left} == {"tiny-quadratic"}, "the other task is done"
+    only = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
+    quadratic.unlink()
+    only.write_text(only.read_text().replace(f'    "{quadratic}",\n', ""))
+    code, out, err = run(only, "--results", results, capsys=capsys)
+    assert (code, err) == (0, ""), "nothing starts"
+    assert out.splitlines()[-1].split() == ["all", "7"]
