@@ -14,6 +14,7 @@ import typer
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results
 
 if TYPE_CHECKING:
+    from iclbench.sweep.cells import GridCell
     from iclbench.sweep.local import LocalPool
 
 INTERRUPTED = 130
@@ -29,6 +30,9 @@ def sweep(
         typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
     ] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
+    preset: Annotated[
+        str | None, typer.Option("--preset", "-p", help="Only this preset of the grids.", show_default="all")
+    ] = None,
     only: Annotated[
         str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
     ] = None,
@@ -41,6 +45,7 @@ def sweep(
     from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
     from iclbench.cli.sweep_view import view
     from iclbench.cli.terminal import say
+    from iclbench.runs import writing
     from iclbench.sweep import engine
     from iclbench.sweep.cells import grid_cells
     from iclbench.sweep.outcome import Place
@@ -48,7 +53,8 @@ def sweep(
     from iclbench.sweep.store import Store
 
     _refuse_language_grids(grid)
-    kinds, cells, store = _kinds(only), grid_cells(grid), Store(results)
+    kinds, store = _kinds(only), Store(results)
+    cells = _at(preset, grid_cells(grid))
     plan = engine.only(make_plan(cells, store), kinds)
     kind, gpus = _devices(device, bool(plan.todo))
     slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * (os.cpu_count() or 1)
@@ -58,7 +64,8 @@ def sweep(
         print_dry_run(plan, store, kind, data_dir, len(slots), json)
         return
     place = Place(results, data_dir, kind)
-    results.mkdir(parents=True, exist_ok=True)
+    with writing(results):
+        results.mkdir(parents=True, exist_ok=True)
     with view(plan, store, len(slots)) as report:
         pool = _pool(slots[: max(1, len(plan.todo))], place.threads)
         try:
@@ -97,6 +104,17 @@ def _kinds(only: str | None) -> list[str]:
         if kind not in KINDS:
             raise UnknownNameError("kind of cell", kind, KINDS)
     return kinds
+
+
+def _at(preset: str | None, cells: list[GridCell]) -> list[GridCell]:
+    """The cells of one preset, or all."""
+    from iclbench.errors import UnknownNameError
+    from iclbench.registry import canonical
+
+    known = {cell.preset for cell in cells}
+    if preset is not None and canonical(preset) not in known:
+        raise UnknownNameError("preset", preset, known, hint="(presets of these grids)")
+    return [cell for cell in cells if preset is None or cell.preset == canonical(preset)]
 
 
 def _devices(device: str, needed: bool) -> tuple[str, list[str]]:

@@ -28,6 +28,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["./nowhere.toml"], "cannot read nowhere.toml"),
         (["deep-thinking-3"], "iclbench show deep-thinking-3 --commands"),
         (["GRID", "--only", "trian"], "did you mean 'train'"),
+        (["GRID", "--preset", "smok"], "did you mean 'smoke'"),
         (["GRID", "--workers", "0"], "--workers"),
         (["GRID", "--device", "tpu"], "is not a device"),
     ],
