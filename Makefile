@@ -35,6 +35,7 @@ bench: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/set_backbones.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gaussian_processes.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/streaming.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sweep.py
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "iclbench needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

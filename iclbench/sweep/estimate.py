@@ -72,9 +72,11 @@ class Estimates:
     def seconds(self, cell: GridCell) -> float | None:
         """Of one cell on one worker; None: not known."""
         if cell.kind == "train" and cell.config is not None:
+            run = self._run(cell)
+            if run.finished:  # trained by hand: only its row is missing
+                return 0.0
             step = self._step_seconds(cell)
-            left = cell.config.train.steps - Run(self._store.results / "runs" / cell.run).reached
-            return None if step is None else step * left
+            return None if step is None else step * (cell.config.train.steps - run.reached)
         return next((self._means[key] for key in _alike(cell) if key in self._means), None)
 
     def parameters(self, cell: GridCell) -> int | None:
@@ -88,6 +90,8 @@ class Estimates:
         """On the disk: weights and checkpoints of a training, tables of the others like those that are there."""
         if cell.kind != "train" or cell.config is None:
             return self._table_bytes.get(cell.kind, 0.0)
+        if self._run(cell).finished:
+            return 0.0
         train = cell.config.train
         checkpoints = min(KEEP, -(-train.steps // train.checkpoint_every))
         return float((self.parameters(cell) or 0) * (_WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
@@ -104,6 +108,9 @@ class Estimates:
             else:
                 known.append(seconds)
         return Amount(sum(known) if known else None, dict(unknown), size)
+
+    def _run(self, cell: GridCell) -> Run:
+        return Run(self._store.results / "runs" / cell.run)
 
     def _step_seconds(self, cell: GridCell) -> float | None:
         recorded = self._recorded("train_step", "seconds").get(_trained(cell))

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from iclbench.cli.main import main
+from iclbench.cli.sweep import _devices
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.plan import plan
@@ -113,3 +115,26 @@ def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
     code, out, err = run(only, "--results", results, capsys=capsys)
     assert (code, err) == (0, ""), "nothing starts"
     assert out.splitlines()[-1].split() == ["all", "7"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "visible", "expected"),
+    [
+        ("auto", None, ["0", "1"]),
+        ("cuda", "GPU-a,GPU-b", ["GPU-a", "GPU-b"]),
+        ("cuda:1", None, ["1"]),
+        ("cuda:1", "4,7", ["7"]),
+        ("cpu", None, []),
+    ],
+)
+def test_every_visible_gpu_is_one_that_workers_may_see(
+    typed: str, visible: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a machine with two GPUs would have it; names are those that `CUDA_VISIBLE_DEVICES` takes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    kind, gpus = _devices(typed, needed=True)
+    assert (kind, gpus) == ("cuda" if expected else "cpu", expected)
