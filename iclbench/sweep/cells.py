@@ -77,7 +77,7 @@ class GridCell:
             of["reason"] = self.reason
         if self.config is not None:
             of["trained"] = trained_part(self.config.dump())
-        if self.kind != "train":
+        if self.kind in ("evaluate", "probe"):
             task = self.frozen.model_dump(mode="json", exclude_none=True)
             of["task"] = {key: task[key] for key in _EVALUATED_TASK_KEYS if key in task}
             of |= self._beside(task)
@@ -93,6 +93,7 @@ class GridCell:
         elif self.run == SUMMARY:
             of |= {"needs": sorted(self.needs), "oracles": task["oracles"], "published": task["published"]}
         elif self.kind == "probe":
+            of["oracles"] = sorted(task["oracles"])
             of["levels"] = {name: _settings(name) for name in ("zero", "least-squares", *task["oracles"])}
         return of if self.config is not None and self.kind != "probe" else of | {"estimators": contestants.VERSION}
 

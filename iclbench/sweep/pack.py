@@ -100,15 +100,16 @@ def _pack_group(group: str, cells: Sequence[GridCell], store: Store, out: Path) 
         name = (out / f"{group}.{table}.parquet").relative_to(store.results.resolve()).as_posix()
         for cell in {cell for source, _ in kept for cell in source.cells}:
             named[cell].append(name)
-    about = [_about(cell, store, named[cell.hash]) for cell in cells]
+    about = [_about(cell, store, named[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
     whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
     for table, rows in whole.items():
         path = out / f"{group}.{table}.parquet"
         with writing(store.results):
-            path.unlink(missing_ok=True)
-            if len(rows):
-                tables.write(table, rows, path, {"packed": group, "rows": KEPT.get(table, _EXACT)})
-                yield path
+            if not len(rows):
+                path.unlink(missing_ok=True)
+                continue
+            tables.write(table, rows, path, {"packed": group, "rows": KEPT.get(table, _EXACT)})
+        yield path
 
 
 def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
@@ -118,10 +119,12 @@ def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] 
         return None
     if not store.has_row(cell):
         return row(cell, Outcome("skipped", cell.reason), Place(store.results))
-    recorded = store.rows.loc[cell.hash, [name for name in tables.CELLS if name != "cell"]]
-    return {**recorded.to_dict(), "cell": cell.hash} | (
-        {"files": json.dumps(sorted(files))} if status == "done" else {}
-    )
+    recorded = store.rows.loc[cell.hash]
+    about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
+    about["cell"] = cell.hash
+    if status == "done":
+        about["files"] = json.dumps(sorted(files))
+    return about
 
 
 def _sources(table: TableName, cells: Iterable[GridCell], store: Store) -> Iterator[_Source]:
