@@ -5,7 +5,7 @@ import pytest
 from iclbench import tables
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results, load
-from iclbench.report.sections import coverage
+from iclbench.report.sections import coverage, missing
 from tests.report.synthetic_grid import FAILED, SKIPPED, TASKS, Grid
 
 
@@ -32,3 +32,8 @@ def test_without_a_sweep_there_is_no_section(grid: Grid, tmp_path_factory: pytes
     folder = tmp_path_factory.mktemp("alone")
     tables.write("values", tables.read_all("values", grid.folder), folder / "all.values.parquet", {})
     assert coverage.section(load(folder)) is None
+
+
+def test_what_makes_no_sense_is_not_asked_for(grid_results: Results) -> None:
+    frames = [block.frame for block in missing.section(grid_results).walk() if isinstance(block, Table)]
+    assert not any({"icicl-tnp", "tnp"} & set(frame["contestant"]) for frame in frames)

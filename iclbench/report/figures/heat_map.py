@@ -126,7 +126,7 @@ def _layers(
     )
     top = alt.Axis(
         title=None, orient="top", labelAngle=-55, ticks=False, domain=False, labelFontSize=11, labelOverlap=False,
-        labelLimit=110, minExtent=70, maxExtent=70,
+        labelLimit=105, minExtent=86, maxExtent=86,
     )  # fmt: skip
     x = alt.X(
         "contestant",

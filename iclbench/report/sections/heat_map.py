@@ -132,7 +132,7 @@ def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[
     if (best := scores[scores["contestant"] == BEST]).size:
         frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
     columns = [Column("row", "family"), *(Column(n, n, _two, numeric=True, shade=shade) for n in names)]
-    columns += [Column("best", "best baseline")] if "best" in frame else []
+    columns += [Column("best", "which is best")] if "best" in frame else []
     return Table(
         name=f"{name}-numbers",
         title=title,

@@ -111,7 +111,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     name = f"pareto-{slug(preset)}"
     means = {cost: overall(rows, cost.title, cost.show) for cost, rows in each.items()}
     means = {cost: rows for cost, rows in means.items() if len(rows) > 1}
-    if means and len(contests) > 1:
+    if means and len({contest.task.id for contest in contests}) > 1:
         yield _figure(
             results, name, f"{preset}: mean score against costs",
             f"Preset {preset}. Mean score over all tasks against the geometric mean of a cost over them, of "
