@@ -169,7 +169,10 @@ def test_a_family_may_be_a_class_of_another_package(tmp_path):
             {"presets__smoke__train__curriculum": {"dims": {"start": 1, "every": 2, "bye": 1}}},
             "did you mean 'presets.smoke.train.curriculum.dims.by'",
         ),
-        ({"presets__smal": CARD["presets"]["smoke"]}, "presets.smal: expected 'smoke', 'grid', 'small' or 'paper', got 'smal'"),
+        (
+            {"presets__smal": CARD["presets"]["smoke"]},
+            "presets.smal: expected 'smoke', 'grid', 'small' or 'paper', got 'smal'",
+        ),
         ({"presets__smoke__points": -3}, "presets.smoke.points: expected greater than 0, got -3"),
         ({"presets__smoke__points": 10**12}, "presets.smoke.points: expected less than or equal to"),
         ({"presets__smoke__points": 2.5}, "presets.smoke.points: expected a valid integer, got 2.5"),
