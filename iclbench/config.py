@@ -184,6 +184,16 @@ def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "task": task}
 
 
+def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's configuration in plain values, evaluated as `new` says.
+
+    What weights depend on stays as it was written: weights carry its hash, and a setting that iclbench did not have
+    then must not come in.
+    """
+    evaluated = {key: value for key, value in new["task"].items() if key not in _TRAINED_TASK_KEYS}
+    return {**old, "task": {**trained_part(old)["task"], **evaluated}}
+
+
 def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[str, Any]:
     """Nested tables from `key=value` pairs; values are TOML, and plain words need no quotes.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iclbench.cards import content_hash, names, read_toml, validate
-from iclbench.config import RunConfig, difference, trained_part
+from iclbench.config import RunConfig, difference, evaluated_as, trained_part
 from iclbench.errors import IclbenchError, UnknownNameError, UsageError
 from iclbench.files import atomic
 
@@ -153,17 +153,18 @@ def create(results: Path, config: RunConfig, name: str | None = None, data_dir: 
     name = check_name(name) if name else run_name(config)
     if name in names("baselines") or name.startswith("published-"):
         raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose another --name")
-    run = Run(results / "runs" / name)
+    run, plain = Run(results / "runs" / name), config.dump()
     if (run.path / "config.toml").is_file() and (run.finished or run.reached):
         if run.config.trained != config.trained:
             raise TrainedOtherwiseError(run, difference(run.config.trained, config.trained))
         if run.config == config:
             return run
+        plain = evaluated_as(read_toml(run.path / "config.toml"), plain)
         run = Run(run.path)  # the card's evaluation part has changed: the run follows it
     else:
         config.backbone.build(config.shape(config.task.build(data_dir)))
     with writing(results), atomic(run.path / "config.toml") as temporary:
-        temporary.write_text(tomli_w.dumps(config.dump()), encoding="utf-8")
+        temporary.write_text(tomli_w.dumps(plain), encoding="utf-8")
     return run
 
 

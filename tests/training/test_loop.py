@@ -147,6 +147,28 @@ def test_weights_of_another_run_are_refused(card_path: Path, tmp_path: Path) -> 
     run.load()
 
 
+def test_weights_trained_before_a_setting_existed_survive_a_change_of_the_cards_notes(
+    card_path: Path, tmp_path: Path
+) -> None:
+    run = new_run(card_path, tmp_path)
+    # As an iclbench wrote it that did not know of `evaluators` and `compile` yet.
+    text = (run.path / "config.toml").read_text()
+    head, train = text.split("[train]")
+    older = (
+        head
+        + "[train]"
+        + "".join(line for line in train.splitlines(True) if not line.startswith(("evaluators", "compile")))
+    )
+    (run.path / "config.toml").write_text(older)
+    run = Run(run.path)
+    loop.train(run)
+    card_path.write_text('notes = "an afterthought"\n' + card_path.read_text())
+    followed = new_run(card_path, tmp_path)
+    assert followed.config.task.card != run.config.task.card, "the run follows the card"
+    followed.load()
+    loop.train(followed)
+
+
 def test_tied_weights_can_be_saved(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from iclbench.backbones.gpt2 import GPT2
 
