@@ -17,7 +17,7 @@ from iclbench.cards import load_task, names
 from iclbench.cli.main import app, main
 from iclbench.config import resolve_run
 from iclbench.errors import UsageError
-from iclbench.grids import GridCard, GridRun, grid_runs, is_grid, load_grid
+from iclbench.grids import GridCard, GridPart, GridRun, grid_runs, is_grid, load_grid
 from iclbench.language.grids import is_language_grid
 from iclbench.runs import check_name
 
@@ -31,6 +31,8 @@ CARD = {
     "presets": ["smoke", "small"],
     "seeds": [0, 1],
 }
+# A further part of it, of other runs.
+PART = {"tasks": ["linear"], "backbones": ["mamba"], "presets": ["smoke"], "seeds": [0]}
 # What the text of the paper says of its figures, at the paper's size.
 PAPER = {
     "mamba-icl-1": ({"skewed-linear"}, {"gpt2", "mamba", "s4d"}, 3),
@@ -208,6 +210,46 @@ def test_a_grid_is_every_combination_in_order(tmp_path: Path) -> None:
     assert wide.contexts is None
 
 
+def test_further_parts_are_asked_for_other_things(tmp_path: Path) -> None:
+    card = CARD | {
+        "tasks": ["linear"], "backbones": ["gpt2", "icicl-cnp"], "presets": ["smoke"], "seeds": [0],
+        "evaluate": {"shifts": ["noisy"], "shifts_of": {"linear": ["orthants"]}, "extrapolate": {"smoke": "2x"},
+                     "seed": 1},
+        "cost": {"points": [6, 4]},
+        "without": [{"tasks": ["linear"], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
+        "more": [PART | {"probe": {"of": ["layers", "rank"]}}],
+    }  # fmt: skip
+    first, none, other = grid_runs(write(tmp_path, card))
+    trained = first.config.task.points
+    assert first.shifts == (f"noisy+points-{2 * trained}", "orthants"), "those of single tasks at the trained length"
+    assert first.cost == tuple(sorted({4, 6, trained}))
+    assert (first.evaluation_seed, first.without, first.contexts) == (1, None, None)
+    assert none.without == "no related datasets"
+    assert (other.name, other.evaluate, other.cost, other.evaluation_seed) == ("linear-mamba-smoke-s0", False, (), 0)
+    assert other.probes == ("layers", "rank")
+
+
+def test_the_commands_of_all_parts_are_printed_and_those_of_no_sense_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = CARD | {
+        "tasks": ["linear"], "backbones": ["gpt2", "icicl-cnp"], "presets": ["smoke"], "seeds": [0],
+        "evaluate": {"shifts_of": {"linear": ["orthants"]}, "baselines": ["zero"], "seed": 1},
+        "cost": {"points": [4]},
+        "without": [{"tasks": ["linear"], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
+        "more": [PART],
+    }  # fmt: skip
+    path = write(tmp_path, card)
+    points = grid_runs(path)[0].config.task.points
+    assert main(["show", path, "--commands"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "iclbench train linear gpt2 --preset smoke --seed 0 --name linear-gpt2-smoke-s0",
+        "iclbench eval linear-gpt2-smoke-s0 --shift orthants --baseline zero --seed 1",
+        f"iclbench cost linear-gpt2-smoke-s0 --points 4 --points {points}",
+        "iclbench train linear mamba --preset smoke --seed 0 --name linear-mamba-smoke-s0",
+    ]
+
+
 def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
     """Also a path with a blank and a quoted value come out of `sh` as one word each."""
     folder = tmp_path / "a folder; echo"
@@ -237,6 +279,36 @@ def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
         ({"evaluate": {"extrapolate": {"small": 2.5}}}, "expected a number of examples, like 500, .* got 2.5"),
         ({"evaluate": {"baselines": ["lasso"]}}, "evaluate.baselines: unknown baseline 'lasso'; did you mean"),
         ({"probe": {"contexts": {"small": [0]}}}, "expected a number of examples, like 500, .* got 0"),
+        ({"evaluate": {"seed": -1}}, "evaluate.seed: expected greater than or equal to 0, got -1"),
+        (
+            {"evaluate": {"shifts_of": {"quadratic": []}}},
+            "evaluate.shifts_of.quadratic: 'quadratic' is none of the card's",
+        ),
+        ({"cost": {"points": []}}, "cost.points: expected .*at least 1"),
+        ({"cost": {"points": [0]}}, "cost.points.0: expected greater than 0, got 0"),
+        ({"cost": {"points": [8, 8]}}, "cost.points: 8 stands there twice"),
+        ({"cost": {"sizes": [8]}}, "unknown key 'cost.sizes'"),
+        (
+            {"without": [{"tasks": ["linear"], "backbones": ["gpt2"]}]},
+            "without.0.reason: expected a string, but the key",
+        ),
+        ({"without": [{"tasks": [], "backbones": ["gpt2"], "reason": "x"}]}, "without.0.tasks: expected .*at least 1"),
+        (
+            {"without": [{"tasks": ["quadratic"], "backbones": ["gpt2"], "reason": "x"}]},
+            "without.tasks: 'quadratic' is none of the card's tasks",
+        ),
+        (
+            {"without": [{"tasks": ["linear"], "backbones": ["s4"], "reason": "x"}]},
+            "without.backbones: 's4' is none of the card's backbones",
+        ),
+        (
+            {"more": [{"tasks": ["linear"], "backbones": ["gpt2"], "presets": ["smoke"]}]},
+            "more.0.seeds: expected a table of keys, but the key is missing",
+        ),
+        ({"more": [PART | {"backbones": ["gtp2"]}]}, "more.0.backbones: unknown backbone 'gtp2'; did you mean 'gpt2'"),
+        ({"more": [PART | {"tasks": ["linaer"]}]}, "more.0: unknown task 'linaer'; did you mean 'linear'"),
+        ({"more": [PART | {"summary": "x"}]}, "unknown key 'more.0.summary'"),
+        ({"more": [PART | {"more": []}]}, "unknown key 'more.0.more'"),
         ({"overrides": {"small": {"a b": []}}}, "a variant is part of run names: .* got 'a b'"),
         ({"overrides": {"small": {"x": ["lr=1"]}}}, "-o lr=1: write -o root.key=value"),
         ({"overrides": {"small": {"x": ["trian.lr=1"]}}}, "unknown key 'trian'; did you mean 'train'"),
@@ -256,6 +328,12 @@ def test_a_bad_grid_is_one_line_with_the_file(tmp_path: Path, changes: dict[str,
         ({"evaluate": {"shifts": ["orthant"]}}, "unknown shift 'orthant'; did you mean 'orthants'"),
         ({"tasks": ["tabular"], "evaluate": {"shifts": ["orthants"]}}, "'orthants' does not apply to this task"),
         ({"evaluate": {"extrapolate": {"small": 20}}}, "20 is not beyond the trained length of 'linear'"),
+        ({"evaluate": {"shifts_of": {"linear": ["orthant"]}}}, "unknown shift 'orthant'; did you mean 'orthants'"),
+        (
+            {"more": [PART | {"backbones": ["gpt2"]}]},
+            "two of its parts ask for the run 'linear-gpt2-smoke-s0'; leave it in one of them",
+        ),
+        ({"more": [PART | {"evaluate": {"shifts": ["orthant"]}}]}, "unknown shift 'orthant'; did you mean 'orthants'"),
         ({"overrides": {"small": {"x": ["train.lrr=1"]}}}, "unknown key 'lrr'; did you mean"),
         ({"overrides": {"small": {"x": ["backbone.widht=8"]}}}, "unknown key 'widht'; did you mean 'width'"),
     ],
@@ -322,5 +400,6 @@ def test_a_fresh_wheel_carries_the_cards(tmp_path: Path) -> None:
 
 
 def test_the_keys_are_those_of_the_design() -> None:
-    keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "overrides"}
-    assert set(GridCard.model_fields) == keys | {"summary", "source", "notes"}
+    keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "cost", "without", "overrides"}
+    assert set(GridPart.model_fields) == keys
+    assert set(GridCard.model_fields) == keys | {"summary", "source", "notes", "more"}

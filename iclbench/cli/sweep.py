@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,15 @@ def sweep(
     only: Annotated[
         str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
     ] = None,
+    pack: Annotated[
+        Path | None,
+        typer.Option("--pack", help="Sweep nothing; pack what is there into a few files in this folder of --results."),
+    ] = None,
+    verify: Annotated[
+        int | None,
+        typer.Option("--verify", min=1, help="Sweep nothing; compute so many random evaluations again and compare."),
+    ] = None,
+    verify_seed: Annotated[int, typer.Option("--verify-seed", min=0, help="Which ones --verify takes.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -55,6 +65,16 @@ def sweep(
     _refuse_language_grids(grid)
     kinds, store = _kinds(only), Store(results)
     cells = _at(preset, grid_cells(grid))
+    if pack is not None or verify is not None:
+        from iclbench.cli import sweep_results
+
+        if pack is not None:
+            sweep_results.print_packed(cells, store, pack, json)
+        elif verify is not None:
+            place = Place(results, data_dir, _devices(device, True)[0])
+            if not sweep_results.print_verified(cells, store, verify, verify_seed, place, json):
+                raise typer.Exit(1)
+        return
     plan = engine.only(make_plan(cells, store), kinds)
     kind, gpus = _devices(device, bool(plan.todo))
     slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * (os.cpu_count() or 1)

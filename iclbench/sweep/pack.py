@@ -188,7 +188,7 @@ class _Compared:
         own = values[values["shift"].eq("none") & _sort(values).isin(["evaluate", SUMMARY])]
         self._paired = set(own["prompt_set"].dropna())
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
-        self._scored_by = dict(zip(scores["prompt_set"], scores["reason"].str.partition(": ")[0], strict=True))
+        self._scored_by = dict(zip(scores["prompt_set"], scores["reason"].str.split(": ").str[0], strict=True))
 
     def of(self, errors: pd.DataFrame) -> pd.DataFrame:
         """A row per episode and metric, for `targets` and number of related datasets."""

@@ -117,9 +117,8 @@ def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
         unequal = ~(a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).to_numpy(bool)
         if unequal.any():
             at = int(unequal.argmax())
-            return f"{name} {a[name].iloc[at]!r} became {b[name].iloc[at]!r}: {_place(keys, a.index[at])}" + (
-                f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
-            )
+            more = f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
+            return f"{name} {a[name].iloc[at]} became {b[name].iloc[at]}: {_place(keys, a.index[at])}{more}"
     return None
 
 

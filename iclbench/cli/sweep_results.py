@@ -1,0 +1,61 @@
+"""`iclbench sweep GRID --pack DIR` and `--verify N`: what a swept grid found, put away and looked after."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from iclbench.cli.terminal import out, say, table
+from iclbench.report.formats import nbytes
+from iclbench.sweep.cells import GridCell
+from iclbench.sweep.outcome import Place
+from iclbench.sweep.pack import pack
+from iclbench.sweep.store import Store
+from iclbench.sweep.verify import verify
+
+
+def print_packed(cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False) -> None:
+    """Pack what the cells found, and say into which files."""
+    files = pack(cells, store, folder)
+    known = Counter(store.status(cell) or "to do" for cell in cells)
+    if json:
+        sizes = {str(path): path.stat().st_size for path in files}
+        typer.echo(json_module.dumps({"files": sizes, "cells": dict(known)}, indent=2))
+        return
+    size = nbytes(sum(path.stat().st_size for path in files))
+    out.print(f"{len(files)} files in {folder}, {size}: " + ", ".join(f"{n} cells {what}" for what, n in known.items()))
+    if left := known["to do"]:
+        say(f"{left} cells are not there yet and in no file; iclbench sweep does them")
+
+
+def print_verified(
+    cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Place, json: bool = False
+) -> bool:
+    """Compute n random evaluations again and say what became of them; returns whether all are equal."""
+    found = []
+    for each in verify(cells, store, n, seed, place):
+        found.append(each)
+        say(f"{len(found)}/{n} {each.cell.task} · {each.cell.run}: {each.difference or 'equal'} ({each.seconds:.0f} s)")
+    if json:
+        lines = [
+            {"cell": each.cell.hash, "run": each.cell.run, "task": each.cell.task, "preset": each.cell.preset,
+             "rows": each.rows, "equal": each.equal, "difference": each.difference, "elsewhere": each.elsewhere,
+             "seconds": each.seconds}
+            for each in found
+        ]  # fmt: skip
+        typer.echo(json_module.dumps(lines, indent=2))
+    else:
+        rows = [
+            [each.cell.run, each.cell.task, each.cell.preset, str(each.rows), each.difference or "equal",
+             "; ".join(each.elsewhere) or "as here", f"{each.seconds:.0f} s"]
+            for each in found
+        ]  # fmt: skip
+        columns = ["run", "task", "preset", "rows", "to the last digit", "computed first", "time"]
+        table("", columns, rows, numeric=[3, 6])
+    if any(each.elsewhere and not each.equal for each in found):
+        say("other hardware, threads or libraries may round otherwise: look how large the differences are")
+    return all(each.equal for each in found)

@@ -1,0 +1,261 @@
+"""Packed results: a few files stand for a swept grid, and a report on them says the same."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+from iclbench import tables
+from iclbench.errors import UsageError
+from iclbench.report import data, normalised
+from iclbench.report.blocks import Table
+from iclbench.report.sections import leaderboard
+from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
+from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.pack import pack, rounded, value_rows
+from iclbench.sweep.plan import plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.work import work
+from tests.conftest import small_card
+from tests.prototypes import prototype_card
+
+FAILED = "tiny-linear-cnp-broken-smoke-s0"
+
+
+def sweep(cells: list[GridCell], results: Path) -> None:
+    """All that is to do, one after the other; what makes no sense gets its row as an engine would write it."""
+    for cell in plan(cells, Store(results)).todo:
+        if cell.reason:
+            Store(results).record(cell, Outcome("skipped", cell.reason), Place(results))
+        else:
+            work(cell, Place(results))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
+    """Curves of two seeds, classes with tests, a pair without sense and a run that fails."""
+    folder = tmp_path_factory.mktemp("swept")
+    linear, classes = folder / "tiny-linear.toml", folder / "tiny-classes.toml"
+    linear.write_text(tomli_w.dumps(small_card(shifts=["orthants"])))
+    classes.write_text(tomli_w.dumps(prototype_card()))
+    fast = "train.steps=4"
+    alone = {"tasks": [str(linear)], "presets": ["smoke"], "seeds": [0]}
+    grid = folder / "grid.toml"
+    card = {
+        "summary": "two questions", **alone, "backbones": ["gpt2", "icicl-cnp"], "seeds": [0, 1],
+        "overrides": {"smoke": {"few": [fast]}}, "evaluate": {"shifts": ["orthants"]}, "cost": {"points": [4]},
+        "without": [{"tasks": [str(linear)], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
+        "more": [
+            {**alone, "backbones": ["cnp"], "evaluate": {},
+             "overrides": {"smoke": {"broken": [fast, "train.lr=1e30"]}}},
+            {**alone, "tasks": [str(classes)], "backbones": ["gpt2"], "overrides": {"smoke": {"few": [fast]}},
+             "evaluate": {}, "probe": {"of": ["rank"]}},
+        ],
+    }  # fmt: skip
+    grid.write_text(tomli_w.dumps(card))
+    cells = grid_cells([str(grid)])
+    sweep(cells, folder / "results")
+    return folder / "results", cells
+
+
+@pytest.fixture(scope="module")
+def packed(swept: tuple[Path, list[GridCell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder that has nothing but packed files, like that of a clean checkout."""
+    results, cells = swept
+    clean = tmp_path_factory.mktemp("packed") / "clean"
+    pack(cells, Store(results), results / "reference")
+    clean.mkdir()
+    (results / "reference").rename(clean / "reference")
+    return clean
+
+
+@pytest.fixture
+def clean(packed: Path, tmp_path: Path) -> Path:
+    """A copy to be changed."""
+    return Path(shutil.copytree(packed, tmp_path / "clean"))
+
+
+def todo(cells: list[GridCell], results: Path) -> set[tuple[str, str, str]]:
+    return {(cell.group, cell.kind, cell.run) for cell in plan(cells, Store(results)).todo}
+
+
+def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
+    results, cells = swept
+    store, before = Store(packed), Store(results)
+    statuses = {cell.hash: before.status(cell) for cell in cells}
+    assert set(statuses.values()) == {"done", "failed", "skipped"}
+    found = sorted(path.name for path in (packed / "reference").iterdir())
+    kinds = ("cells", "costs", "errors", "values")
+    assert found == [f"tiny-{task}-smoke.{kind}.parquet" for task in ("classes", "linear") for kind in kinds]
+    assert {cell.hash: store.status(cell) for cell in cells} == statuses
+    assert {run for _, _, run in todo(cells, packed)} == {FAILED, SUMMARY}, "what failed is tried again"
+    for name in ("reason", "seconds", "hardware", "libraries", "threads"):
+        assert store.rows[name].equals(before.rows[name])
+    assert store.rows.loc[store.rows["status"].eq("skipped"), "reason"].eq("no related datasets").all()
+
+
+@pytest.mark.parametrize(
+    ("name", "deleted"),
+    [
+        ("tiny-linear-smoke.values.parquet", lambda cell: cell.kind != "cost"),
+        ("tiny-linear-smoke.costs.parquet", lambda cell: cell.run != SUMMARY),
+        ("tiny-linear-smoke.errors.parquet", lambda cell: cell.kind == "evaluate" and cell.run != SUMMARY),
+        ("tiny-classes-smoke.errors.parquet", lambda cell: cell.kind == "evaluate" and cell.run != SUMMARY),
+        ("tiny-classes-smoke.cells.parquet", lambda cell: True),
+    ],
+)
+def test_a_file_that_is_deleted_makes_exactly_its_cells_to_do(
+    swept: tuple[Path, list[GridCell]], clean: Path, name: str, deleted: Callable[[GridCell], bool]
+) -> None:
+    """And what follows from them: summaries, trainings whose weights are needed, what failed before."""
+    cells = swept[1]
+    before = plan(cells, Store(clean))
+    (clean / "reference" / name).unlink()
+    after = plan(cells, Store(clean))
+    group = name.split(".")[0]
+    lost = {c.hash for c in cells if c.group == group and before.status[c.hash] == "done" and deleted(c)}
+    gone = {c.hash for c in cells if before.status[c.hash] != after.status[c.hash]}
+    assert gone == lost, "those and no others"
+    trained = {need for c in cells if c.hash in lost and c.config is not None for need in c.needs}
+    summary = {c.hash for c in cells if c.run == SUMMARY and c.group == group}
+    skipped = {c.hash for c in cells if c.reason and c.group == group} if ".cells." in name else set()
+    assert {c.hash for c in after.todo} == {c.hash for c in before.todo} | lost | trained | summary | skipped
+
+
+def test_values_and_costs_are_all_there_to_the_last_digit(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
+    results = swept[0]
+    for table in ("values", "costs"):
+        keys = tables.keys(table)
+        rows = tables.read_all(table, packed).sort_values(keys, ignore_index=True)
+        single = [tables.read_all(table, results / folder) for folder in ("runs", "tables")]
+        expected = pd.concat(single).drop_duplicates(keys)
+        expected = expected[expected["run"] != FAILED].sort_values(keys, ignore_index=True)
+        pd.testing.assert_frame_equal(rows, expected, check_exact=True)
+
+
+def test_errors_are_mean_heights_of_curves_and_the_metrics_that_are_compared(
+    swept: tuple[Path, list[GridCell]], packed: Path
+) -> None:
+    results = swept[0]
+    short, whole = tables.read_all("errors", packed), tables.read_all("errors", results / "tables")
+    values = tables.read_all("values", results)
+    curves = short[short["n_related"].isna()]
+    assert curves["n_context"].isna().all()
+    assert set(curves["metric"]) == {"squared_error"}
+    assert set(curves["prompt_set"].str.split("-").str[3]) == {"none"}, "no shifts"
+    for run, rows in curves.groupby("run"):
+        full = whole[whole["run"].eq(run) & whole["prompt_set"].isin(rows["prompt_set"])]
+        for episode, of_episode in full.groupby("episode"):
+            n, error = of_episode["n_context"].to_numpy(float), of_episode["value"].to_numpy(float)
+            area = float(np.sum((error[1:] + error[:-1]) / 2 * np.diff(n)) / (n[-1] - n[0]))
+            assert rows.set_index("episode")["value"][episode] == pytest.approx(area, rel=1e-6)
+        auc = values[values["run"].eq(run) & values["metric"].eq("auc") & values["shift"].eq("none")]["value"]
+        assert rows["value"].mean() == pytest.approx(float(auc.iloc[0]), rel=1e-6)
+    targets = short[short["n_related"].notna()]
+    assert set(targets["metric"]) == {"accuracy_within_choices"}
+    expected = whole[whole["metric"].eq("accuracy_within_choices")]
+    assert len(targets) == len(expected) > 0, "of every test"
+
+
+def test_a_report_on_packed_files_says_the_same(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
+    full, short = data.load(swept[0]), data.load(packed)
+    compared = 0
+    for a, b in zip(full.slices, short.slices, strict=True):
+        assert a.id == b.id
+        for before, after in zip(boards(a), boards(b), strict=True):
+            assert after[["contestant", "rank"]].equals(before[["contestant", "rank"]])
+            pd.testing.assert_frame_equal(after, before, rtol=1e-5, check_exact=False)
+            compared += int(before["behind"].notna().sum())
+    assert compared, "paired differences"
+    for one, other in zip(normalised.contests(full, "smoke"), normalised.contests(short, "smoke"), strict=True):
+        pd.testing.assert_frame_equal(one.scores, other.scores, check_exact=True)
+        for upper, lower in itertools.pairwise(one.scores["contestant"]):
+            expected, found = one.difference(upper, lower), other.difference(upper, lower)
+            if (expected, found) != (None, None):
+                assert vars(found) == pytest.approx(vars(expected), rel=1e-4, abs=1e-6)
+
+
+def boards(task: data.Slice) -> list[pd.DataFrame]:
+    section = leaderboard.section(task)
+    return [block.frame for block in section.blocks if isinstance(block, Table)] if section else []
+
+
+def test_own_results_beside_packed_ones_are_counted_once(
+    swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path
+) -> None:
+    results = swept[0]
+    both = Path(shutil.copytree(results / "tables", tmp_path / "both" / "tables")).parent
+    shutil.copytree(packed / "reference", both / "reference")
+    shutil.copytree(results / "runs", both / "runs", ignore=shutil.ignore_patterns("*.safetensors"))
+    assert len(tables.read_all("values", both)) == len(tables.read_all("values", results))
+    data.load(both)
+
+
+def test_packing_again_gives_the_same_bytes_also_from_packed_files(
+    swept: tuple[Path, list[GridCell]], packed: Path, clean: Path, tmp_path: Path
+) -> None:
+    results, cells = swept
+    expected = {path.name: path.read_bytes() for path in (packed / "reference").iterdir()}
+    pack(list(reversed(cells)), Store(results), results / "reference")
+    (results / "reference").rename(tmp_path / "again")
+    pack(cells, Store(clean), clean / "reference")
+    for folder in (tmp_path / "again", clean / "reference"):
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
+
+
+def test_what_a_grid_no_longer_asks_for_is_left_out(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
+    fewer = [cell for cell in swept[1] if cell.kind != "cost" and cell.seed != 1 and cell.run != SUMMARY]
+    pack(fewer, Store(clean), clean / "reference")
+    for table in ("values", "costs", "errors", "cells"):
+        assert not tables.read_all(table, clean)["run"].str.endswith("-s1").any(), table
+    assert {run for _, _, run in todo(fewer, clean)} == {FAILED}
+
+
+def test_the_rows_of_one_cell_are_found_in_single_and_in_packed_files(
+    swept: tuple[Path, list[GridCell]], packed: Path
+) -> None:
+    single, together = Store(swept[0]), Store(packed)
+    seen = 0
+    for cell in swept[1]:
+        if single.status(cell) == "done":
+            rows = value_rows(single, cell)
+            pd.testing.assert_frame_equal(value_rows(together, cell), rows, check_exact=True)
+            seen += len(rows)
+    assert seen == len(tables.read_all("values", packed))
+
+
+def test_out_must_lie_inside_the_results_folder(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for out in (tmp_path / "elsewhere", results, results / ".." / "reference"):
+        with pytest.raises(UsageError, match="packed results lie inside the results folder") as error:
+            pack([], Store(results), out)
+        assert len(str(error.value).splitlines()) == 1
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_packed_file_says_what_was_left_out_and_names_no_file_that_is_not_there(
+    packed: Path,
+) -> None:
+    for path in (packed / "reference").iterdir():
+        table = path.name.split(".")[1]
+        assert ("rounded" in tables.metadata(path)["rows"]) == (table in ("errors", "examples"))
+        assert tables.metadata(path)["packed"] == path.name.split(".")[0]
+    named = tables.read_all("cells", packed)["files"].dropna()
+    assert all((packed / file).is_file() for files in named for file in json.loads(files))
+
+
+def test_rounding_keeps_so_many_bits() -> None:
+    draw = np.random.default_rng(0)
+    numbers = pd.Series(np.exp(draw.normal(0, 20, 1000)) * draw.choice([-1, 1], 1000), dtype="Float64")
+    for bits in (12, 21):
+        found = rounded(numbers, bits)
+        assert ((found - numbers).abs() / numbers.abs()).max() <= 2.0**-bits
+        mantissas = np.frexp(found.to_numpy(float))[0] * 2.0**bits
+        assert (mantissas == np.round(mantissas)).all()
+    assert rounded(pd.Series([0.0, None, 1.0, np.inf], dtype="Float64"), 12).tolist() == [0.0, pd.NA, 1.0, np.inf]

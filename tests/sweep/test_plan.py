@@ -1,0 +1,63 @@
+"""The plan: what is left of a grid, with all that it needs, in the grid's order."""
+
+from pathlib import Path
+
+import pytest
+
+from iclbench.config import resolve_run
+from iclbench.sweep.cells import SUMMARY, GridCell
+from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.plan import Plan, plan, weights
+from iclbench.sweep.store import Store, record
+
+CONFIG = resolve_run("linear", "gpt2", "smoke")
+ASKED = {"shifts": ["none"], "evaluators": [], "seed": 0}
+TRAIN = GridCell("train", "a", "gpt2", CONFIG.task, "smoke", CONFIG)
+EVALUATE = GridCell("evaluate", "a", "gpt2", CONFIG.task, "smoke", CONFIG, ASKED, (TRAIN.hash,))
+ZERO = GridCell("evaluate", "zero", "zero", CONFIG.task, "smoke", asked=ASKED, baseline="zero")
+TOGETHER = GridCell("evaluate", SUMMARY, SUMMARY, CONFIG.task, "smoke", asked=ASKED, needs=(ZERO.hash, EVALUATE.hash))
+CELLS = (ZERO, TRAIN, EVALUATE, TOGETHER)
+
+
+def settle(results: Path, status: str, *cells: GridCell) -> None:
+    for cell in cells:
+        reason = None if status == "done" else "why"
+        record(results, cell, Outcome(status, reason), Place(results))  # type: ignore[arg-type]
+
+
+def planned(results: Path) -> Plan:
+    return plan(CELLS, Store(results))
+
+
+def test_nothing_is_there_and_all_is_to_do_in_the_order_of_the_grid(tmp_path: Path) -> None:
+    assert planned(tmp_path).todo == CELLS
+    assert planned(tmp_path).again == ()
+
+
+def test_all_is_there_and_nothing_is_to_do_even_without_weights(tmp_path: Path) -> None:
+    settle(tmp_path, "done", *CELLS)
+    assert not weights(tmp_path, TRAIN).exists()
+    assert planned(tmp_path).todo == ()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_run_is_trained_again_only_for_weights_that_somebody_needs(tmp_path: Path, there: bool) -> None:
+    settle(tmp_path, "done", TRAIN, ZERO, TOGETHER)
+    if there:
+        weights(tmp_path, TRAIN).parent.mkdir(parents=True)
+        weights(tmp_path, TRAIN).touch()
+    assert planned(tmp_path).todo == (() if there else (TRAIN,)) + (EVALUATE, TOGETHER)
+    assert planned(tmp_path).again == (() if there else (TRAIN,))
+
+
+def test_what_failed_is_tried_again_and_summed_up_again(tmp_path: Path) -> None:
+    settle(tmp_path, "done", TRAIN, EVALUATE, TOGETHER)
+    settle(tmp_path, "failed", ZERO)
+    assert planned(tmp_path).todo == (ZERO, TOGETHER)
+
+
+def test_a_cell_that_turned_out_to_make_no_sense_is_not_tried_again(tmp_path: Path) -> None:
+    settle(tmp_path, "done", TRAIN, ZERO, TOGETHER)
+    settle(tmp_path, "skipped", EVALUATE)
+    assert planned(tmp_path).todo == ()
+    assert planned(tmp_path).status[EVALUATE.hash] == "skipped"

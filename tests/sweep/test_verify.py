@@ -1,0 +1,153 @@
+"""Verifying: what is equal is said to be, and one changed digit is found."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+from iclbench import tables
+from iclbench.cli.main import main
+from iclbench.errors import IclbenchError
+from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.outcome import Place
+from iclbench.sweep.pack import pack
+from iclbench.sweep.plan import plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.verify import first_difference, verify
+from iclbench.sweep.work import work
+from tests.conftest import small_card
+
+RUN = "tiny-gpt2-smoke-s0"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
+    """One run, a baseline and an oracle; single files and packed ones."""
+    folder = tmp_path_factory.mktemp("verified")
+    card = small_card(baselines=["knn-3"], shifts=["orthants"])
+    card["presets"]["smoke"]["train"] |= {"steps": 4, "log_every": 2}  # type: ignore[index]
+    (folder / "tiny.toml").write_text(tomli_w.dumps(card))
+    grid = {
+        "summary": "one run", "tasks": [str(folder / "tiny.toml")], "backbones": ["gpt2"], "presets": ["smoke"],
+        "seeds": [0], "evaluate": {"shifts": ["orthants"]},
+    }  # fmt: skip
+    (folder / "grid.toml").write_text(tomli_w.dumps(grid))
+    cells, results = grid_cells([str(folder / "grid.toml")]), folder / "results"
+    for cell in plan(cells, Store(results)).todo:
+        work(cell, Place(results))
+    pack(cells, Store(results), results / "reference")
+    (folder / "clean").mkdir()
+    (results / "reference").rename(folder / "clean" / "reference")
+    return folder, cells
+
+
+@pytest.mark.parametrize("folder", ["results", "clean"])
+def test_what_is_computed_again_is_equal_whether_single_or_packed(
+    swept: tuple[Path, list[GridCell]], folder: str
+) -> None:
+    root, cells = swept
+    before = sorted(root.rglob("*"))
+    found = list(verify(cells, Store(root / folder), 9, 0, Place(root / folder)))
+    assert {each.cell.run for each in found} == {RUN, "knn-3", "least-squares"}, "all but the summary, each once"
+    assert [each.difference for each in found] == [None] * 3
+    assert {each.elsewhere for each in found} == {()}
+    # Two distributions of nine context sizes and an area; the run has two points of its training curve.
+    assert {each.cell.run: each.rows for each in found} == {RUN: 22, "knn-3": 20, "least-squares": 20}
+    assert sorted(root.rglob("*")) == before, "nothing is left behind"
+
+
+def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
+    root, cells = swept
+    store, place = Store(root / "clean"), Place(root / "clean")
+    only = [cell for cell in cells if cell.baseline]
+
+    def chosen(seed: int) -> list[str]:
+        return [each.cell.run for each in verify(only, store, 1, seed, place)]
+
+    assert chosen(3) == chosen(3)
+    assert len({chosen(seed)[0] for seed in range(6)}) == 2
+
+
+def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+    root, cells = swept
+    reference = tmp_path / "reference"
+    for path in (root / "clean" / "reference").iterdir():
+        table = path.name.split(".")[1]
+        rows = tables.read(table, path)  # type: ignore[arg-type]
+        if table == "values":
+            changed = rows["run"].eq("knn-3") & rows["n_context"].eq(5) & rows["shift"].eq("orthants")
+            rows.loc[changed, "low"] = np.nextafter(float(rows.loc[changed, "low"].iloc[0]), 1)
+        if table == "cells":
+            rows = rows.assign(hardware="an abacus", threads=2)
+        tables.write(table, rows, reference / path.name, tables.metadata(path))  # type: ignore[arg-type]
+    only = [cell for cell in cells if cell.baseline]
+    found = {each.cell.run: each for each in verify(only, Store(tmp_path), 2, 0, Place(tmp_path))}
+    assert found["least-squares"].equal
+    assert not found["knn-3"].equal
+    difference = str(found["knn-3"].difference)
+    assert difference.startswith("low ")
+    assert "orthants" in difference and "n_context 5" in difference
+    assert [line.split(":")[0] for line in found["knn-3"].elsewhere] == ["hardware", "threads"]
+
+
+def test_nothing_finished_is_one_line(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+    with pytest.raises(IclbenchError, match="no evaluation of this grid is finished"):
+        list(verify(swept[1], Store(tmp_path), 3, 0, Place(tmp_path)))
+
+
+def rows(**changes: object) -> pd.DataFrame:
+    row = {
+        "run": "a", "task": "t", "family": "f", "contestant": "c", "kind": "baseline", "preset": "smoke",
+        "shift": "none", "evaluator": "next", "metric": "auc", "value": 0.1, "status": "ok", "card": "x",
+        "version": "1", "n_context": 3,
+    }  # fmt: skip
+    return tables.frame(
+        "values", [row | changes, row | {"n_context": 4, "value": None, "status": "failed", "reason": "r"}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"card": "y", "version": "2"}, None),
+        ({"value": 0.1 + 2**-56}, "value 0.1 became 0.10000000000000002: "),
+        ({"low": 0.0}, "low <NA> became 0.0: "),
+        ({"n_context": 5}, "1 rows only computed again, the first: run a, "),
+        ({"normaliser": 2.0}, "normaliser <NA> became 2.0: "),
+    ],
+)
+def test_the_first_difference_is_named(changes: dict[str, object], expected: str | None) -> None:
+    found = first_difference(rows(), rows(**changes))
+    assert found == expected if expected is None else str(found).startswith(expected)
+    assert (first_difference(rows(**changes), rows()) is None) == (expected is None)
+
+
+def test_rows_that_are_only_stored_are_a_difference() -> None:
+    assert str(first_difference(rows(), rows().iloc[:1])).startswith("1 rows only stored, the first: ")
+
+
+def test_the_command_packs_and_verifies(
+    swept: tuple[Path, list[GridCell]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = swept[0]
+    results = Path(shutil.copytree(root / "results", tmp_path / "results"))
+    grid = [str(root / "grid.toml"), "--results", str(results), "--device", "cpu"]
+    assert main(["sweep", *grid, "--pack", str(tmp_path / "elsewhere")]) == 2
+    assert "packed results lie inside the results folder" in capsys.readouterr().err
+    assert main(["sweep", *grid, "--pack", str(results / "reference")]) == 0
+    assert f"4 files in {results / 'reference'}" in capsys.readouterr().out
+    for folder in ("runs", "tables", "cells"):
+        shutil.rmtree(results / folder)
+    assert main(["sweep", *grid, "--verify", "1", "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert (line["equal"], line["difference"], line["elsewhere"]) == (True, None, [])
+    path = results / "reference" / "tiny-smoke.values.parquet"
+    rows = tables.read("values", path)
+    tables.write("values", rows.assign(value=rows["value"] + 1e-9), path, tables.metadata(path))
+    assert main(["sweep", *grid, "--verify", "1"]) == 1
+    assert " became " in capsys.readouterr().out

@@ -1,0 +1,125 @@
+"""The work of one cell: its files and its row, and reasons that a user can act on."""
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from iclbench import tables
+from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.outcome import Place
+from iclbench.sweep.plan import plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.work import work
+from tests.conftest import small_card
+
+RUN = "tiny-gpt2-smoke-s0"
+
+
+def cells_of(folder: Path, lr: float = 1e-3, notes: str = "") -> dict[str, GridCell]:
+    """A run of four steps and its evaluation, by kind."""
+    card = small_card(notes=notes, baselines=["zero"], oracles=[], shifts=[])
+    card["presets"]["smoke"]["train"] |= {"steps": 4, "lr": lr, "log_every": 2, "checkpoint_every": 2}  # type: ignore[index]
+    (folder / "tiny.toml").write_text(tomli_w.dumps(card))
+    grid = {
+        "summary": "one run", "tasks": [str(folder / "tiny.toml")], "backbones": ["gpt2"], "presets": ["smoke"],
+        "seeds": [0], "evaluate": {},
+    }  # fmt: skip
+    (folder / "grid.toml").write_text(tomli_w.dumps(grid))
+    return {cell.kind: cell for cell in grid_cells([str(folder / "grid.toml")]) if cell.run == RUN}
+
+
+def do(results: Path, cells: dict[str, GridCell]) -> dict[str, str | None]:
+    """Everything that is to do, one after the other; the reasons of what failed by kind."""
+    todo = plan(list(cells.values()), Store(results)).todo
+    return {cell.kind: work(cell, Place(results)).reason for cell in todo}
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> tuple[Path, dict[str, GridCell]]:
+    cells = cells_of(tmp_path)
+    assert do(tmp_path / "results", cells) == {"train": None, "evaluate": None}
+    return tmp_path / "results", cells
+
+
+def test_a_cell_names_its_files_and_a_training_counts_the_seconds_of_all_processes(
+    done: tuple[Path, dict[str, GridCell]],
+) -> None:
+    results, cells = done
+    store = Store(results)
+    named = {path.relative_to(results).as_posix() for path in store.files(cells["train"])}
+    assert named == {
+        f"runs/{RUN}/{name}" for name in ("config.toml", "model.safetensors", "values.parquet", "costs.parquet")
+    }
+    evaluated = {path.name for path in store.files(cells["evaluate"])}
+    assert evaluated == {f"{RUN}.{table}.parquet" for table in ("values", "costs", "errors")}
+    costs = tables.read("costs", results / "runs" / RUN / "costs.parquet").set_index(["phase", "metric"])["value"]
+    assert store.rows.loc[cells["train"].hash, "seconds"] == costs["train", "seconds"]
+    again = work(cells["train"], Place(results))
+    assert again.seconds == costs["train", "seconds"], "which takes no time, for it is trained"
+
+
+def test_a_note_on_a_card_leaves_nothing_to_do(done: tuple[Path, dict[str, GridCell]]) -> None:
+    results, _ = done
+    assert do(results, cells_of(results.parent, notes="a word")) == {}
+
+
+def test_another_rate_is_to_do_and_the_old_run_is_not_overwritten(done: tuple[Path, dict[str, GridCell]]) -> None:
+    """What the user sees: where the old run lies, in what it differs, and that the same command then goes on."""
+    results, old = done
+    weights = (results / "runs" / RUN / "model.safetensors").read_bytes()
+    changed = cells_of(results.parent, lr=2e-3)
+    reasons = do(results, changed)
+    assert reasons.keys() == {"train", "evaluate"}
+    for reason in reasons.values():
+        assert reason is not None
+        assert str(results / "runs" / RUN) in reason
+        assert "trained under other settings: move it away or delete it, and the same command trains anew" in reason
+        assert "train.lr: 0.001 -> 0.002" in reason
+        assert len(reason.splitlines()) == 1
+    assert (results / "runs" / RUN / "model.safetensors").read_bytes() == weights
+    assert plan(list(old.values()), Store(results)).todo == (), "what is there is still known"
+    (results / "runs" / RUN).rename(results / "old")
+    assert do(results, changed) == {"train": None, "evaluate": None}
+    assert plan(list(changed.values()), Store(results)).todo == ()
+
+
+@pytest.mark.parametrize("name", ["values.parquet", "costs.parquet"])
+def test_a_training_curve_that_is_lost_or_cut_short_is_trained_again(
+    done: tuple[Path, dict[str, GridCell]], name: str
+) -> None:
+    results, cells = done
+    path = results / "runs" / RUN / name
+    weights, curve = (results / "runs" / RUN / "model.safetensors").read_bytes(), path.read_bytes()
+    path.write_bytes(curve[:-10])
+    assert do(results, cells) == {"train": None}
+    assert plan(list(cells.values()), Store(results)).todo == ()
+    assert (results / "runs" / RUN / "model.safetensors").read_bytes() == weights
+    if name == "values.parquet":
+        assert path.read_bytes() == curve
+
+
+def test_weights_that_are_gone_are_trained_again_only_when_somebody_needs_them(
+    done: tuple[Path, dict[str, GridCell]],
+) -> None:
+    results, cells = done
+    before = tables.read_all("values", results / "tables")
+    (results / "runs" / RUN / "model.safetensors").unlink()
+    assert do(results, cells) == {"train": None}
+    (results / "runs" / RUN / "model.safetensors").unlink()
+    for path in results.glob(f"tables/*/{RUN}.errors.parquet"):
+        path.unlink()
+    assert do(results, cells) == {"train": None, "evaluate": None}
+    assert tables.read_all("values", results / "tables").equals(before)
+
+
+def test_a_failing_cell_leaves_a_row_with_one_line_and_is_tried_again(tmp_path: Path) -> None:
+    cells = cells_of(tmp_path)
+    outcome = work(cells["evaluate"], Place(tmp_path / "results"))
+    assert outcome.status == "failed"
+    assert outcome.reason == f"run '{RUN}' has not finished training; continue it with iclbench train"
+    store = Store(tmp_path / "results")
+    assert store.status(cells["evaluate"]) == "failed"
+    assert store.rows.loc[cells["evaluate"].hash, "reason"] == outcome.reason
+    assert do(tmp_path / "results", cells) == {"train": None, "evaluate": None}
+    assert Store(tmp_path / "results").status(cells["evaluate"]) == "done"
