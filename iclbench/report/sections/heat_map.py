@@ -54,8 +54,8 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         ]
         yield heat_map.figure(
             name, title,
-            f"Preset {preset}. Backbones from the left by mean rank over rows. The best baseline is chosen row by "
-            "row, on these very prompts. " + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
+            f"Preset {preset}. Backbones from the left by mean rank over rows, those that most rows lack last. The best "
+            "baseline is chosen row by row, on these very prompts. " + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
             + "The table below has the numbers, and what scores 1 in every row.",
             cells, rows, panels,
         )  # fmt: skip
@@ -65,10 +65,11 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
 
 
 def in_order(scores: pd.DataFrame) -> list[str]:
-    """Backbones by their mean rank over the rows they have; the best first."""
+    """Backbones by their mean rank over the rows they have, the best first; those that lack most rows come last."""
     of = scores[scores["kind"] == "backbone"]
     rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
-    return [str(name) for name in sorted(rank.index, key=lambda name: (rank[name], name))]
+    lacking = of.groupby("contestant")["row"].nunique() < of["row"].nunique() / 2
+    return [str(name) for name in sorted(rank.index, key=lambda name: (lacking[name], rank[name], name))]
 
 
 def _common(scores: pd.DataFrame) -> list[str]:
