@@ -54,8 +54,9 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         ]
         yield heat_map.figure(
             name, title,
-            f"Preset {preset}. Backbones from the left by mean rank over rows, those that most rows lack last. The best "
-            "baseline is chosen row by row, on these very prompts. " + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
+            f"Preset {preset}. Backbones from the left by mean rank over rows, those that most rows lack last. "
+            "The best baseline is chosen row by row, on these very prompts. "
+            + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
             + "The table below has the numbers, and what scores 1 in every row.",
             cells, rows, panels,
         )  # fmt: skip
