@@ -94,8 +94,12 @@ COSTS: dict[str, tuple[str, bool, str]] = {
 ERRORS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
-    "metric": ("string", False, "as in values"),
-    "n_context": ("Int64", True, "context points of this episode"),
+    "metric": (
+        "string",
+        False,
+        "as in values; with /coarse behind it over the few context sizes that costly baselines are asked at",
+    ),
+    "n_context": ("Int64", True, "context points of this episode; missing: the mean height of its curve over them"),
     "n_related": ("Int64", True, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
     "value": ("Float64", False, "the episode's score, divided by the normaliser"),

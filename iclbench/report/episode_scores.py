@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from iclbench.report.pairs import AREA, heights
+from iclbench.report.pairs import AREA, AT_COARSE, COARSE, has_heights, heights
 
 
 class EpisodeScores:
@@ -19,11 +19,16 @@ class EpisodeScores:
 
     def __init__(self, frames: Iterable[pd.DataFrame], prompt_sets: set[str]) -> None:
         self._curves: dict[tuple[str, str, str], pd.DataFrame] = {}
+        self._means: dict[tuple[tuple[str, ...], str, str], pd.DataFrame | None] = {}
         self._targets: dict[tuple[str, str, str, int], pd.Series] = {}
         self._sizes: dict[str, pd.Series] = {}
         for data in frames:
             kept = data[data["prompt_set"].isin(prompt_sets) & (data["n_context"].notna() | data["n_related"].isna())]
-            kept = kept.assign(n_context=kept["n_context"].fillna(AREA))
+            coarse = kept["metric"].str.endswith(AT_COARSE).astype(bool)
+            height = pd.Series(AREA, index=kept.index, dtype="Int64").mask(coarse, COARSE)
+            kept = kept.assign(
+                n_context=kept["n_context"].fillna(height), metric=kept["metric"].str.removesuffix(AT_COARSE)
+            )
             of_targets = kept["n_related"].notna()
             for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):
                 # Keys are unique (the tables see to it): nothing to aggregate, which would take most of the time.
@@ -39,15 +44,22 @@ class EpisodeScores:
                     self._sizes[str(prompt_set)] = by_episode["n_context"].astype(int)
 
     def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
-        """Question `next`: episodes x context sizes (or one column `AREA` of mean heights), averaged over runs; None
-        unless every run has its scores."""
+        """Question `next`: episodes x context sizes (or columns `AREA`, `COARSE` of mean heights), averaged over runs;
+        None unless every run has its scores."""
+        asked = (tuple(runs), prompt_set, metric)
+        if asked not in self._means:
+            self._means[asked] = self._mean(*asked)
+        return self._means[asked]
+
+    def _mean(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
         found = [self._curves.get((run, prompt_set, metric)) for run in runs]
         wide = [frame for frame in found if frame is not None]
         if not wide or len(wide) < len(found):
             return None
-        if any(AREA in frame.columns for frame in wide):
-            wide = [heights(frame).to_frame(AREA) for frame in wide]
-        return pd.concat(wide).groupby(level=0).mean().dropna(axis=1)
+        if any(has_heights(frame) for frame in wide):
+            wide = [frame if has_heights(frame) else heights(frame).to_frame(AREA) for frame in wide]
+        mean = wide[0] if len(wide) == 1 else pd.concat(wide).groupby(level=0).mean()
+        return mean.dropna(axis=1)
 
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
         """Question `targets`: the score of every episode, averaged over runs; None unless every run has its scores."""

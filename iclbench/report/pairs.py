@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-# The column of curves of which only the mean height over all context sizes is known.
-AREA = -1
+# Columns of curves of which only mean heights are known: over all context sizes, and over those few that costly
+# baselines are asked at. In tables of errors the metric of the latter ends in this word.
+AREA, COARSE = -1, -2
+AT_COARSE = "/coarse"
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,13 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
 
     Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
     `auc`) over the context sizes that both have. None when they share fewer than two episodes or two context sizes.
-    Of a frame that has nothing but mean heights (column `AREA`) these are compared with the other's.
+    Of a frame that has nothing but mean heights (columns `AREA`, `COARSE`) these are compared with the other's, over
+    the same context sizes where both are of that kind.
     """
-    if AREA in a.columns or AREA in b.columns:
+    for column in (AREA, COARSE):
+        if column in a.columns and column in b.columns:
+            return score_difference(a[column].dropna(), b[column].dropna(), level)
+    if has_heights(a) or has_heights(b):
         return score_difference(heights(a), heights(b), level)
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
     if len(episodes) < 2 or len(sizes) < 2:
@@ -44,10 +50,15 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
     return mean_of(np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0]), level)
 
 
+def has_heights(curves: pd.DataFrame) -> bool:
+    """Whether mean heights are all that is known."""
+    return AREA in curves.columns or COARSE in curves.columns
+
+
 def heights(curves: pd.DataFrame) -> pd.Series:
     """The mean height of every episode's curve over its context sizes, by trapezoids."""
-    if AREA in curves.columns:
-        return curves[AREA]
+    if has_heights(curves):
+        return curves[AREA if AREA in curves.columns else COARSE]
     sizes = curves.columns.sort_values()
     n = sizes.to_numpy(dtype=float)
     if len(n) < 2:

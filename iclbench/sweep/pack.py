@@ -4,8 +4,9 @@
 there. The rows of `cells` name the packed files, so that a checkout which has nothing else finds every cell done.
 
 Values and costs are all there and exact. Errors are what paired tests need, rounded to 21 significant bits: of curves
-the mean height of every episode over its context sizes (`n_context` missing), of targets the metrics that are compared,
-both where the distribution is the task's own. Examples are those of one run per contestant, rounded to 12 bits, which
+the mean height of every episode over its context sizes (`n_context` missing) and, where costly baselines are asked at
+some of them only, over these (a metric of its own), of targets the metrics that are compared, all where the
+distribution is the task's own. Examples are those of one run per contestant, rounded to 12 bits, which
 an eye cannot tell from the others.
 """
 
@@ -23,7 +24,7 @@ from iclbench import tables
 from iclbench.errors import UsageError
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.evaluators import HEADLINE, INSIDE
-from iclbench.report.pairs import heights
+from iclbench.report.pairs import AT_COARSE, heights
 from iclbench.runs import writing
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
@@ -187,6 +188,7 @@ class _Compared:
     def __init__(self, values: pd.DataFrame) -> None:
         own = values[values["shift"].eq("none") & _sort(values).isin(["evaluate", SUMMARY])]
         self._paired = set(own["prompt_set"].dropna())
+        self._coarse = _coarse_sizes(own[own["metric"].eq("squared_error")])
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
         self._scored_by = dict(zip(scores["prompt_set"], scores["reason"].str.split(": ").str[0], strict=True))
 
@@ -196,19 +198,36 @@ class _Compared:
         by_score = errors["metric"].eq(errors["prompt_set"].map(self._scored_by))
         curves = errors["n_related"].isna()
         targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
-        frames = [targets, *_heights(errors[curves & errors["metric"].eq("squared_error")])]
+        known = errors["metric"].isin(["squared_error", "squared_error" + AT_COARSE])
+        frames = [targets, *_heights(errors[curves & known], self._coarse)]
         found = pd.concat(frames).astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
         return found.assign(value=rounded(found["value"], _BITS["errors"]))
 
 
-def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def _coarse_sizes(values: pd.DataFrame) -> dict[str, frozenset[int]]:
+    """By prompt set the few context sizes that some contestants are asked at, where the others are asked at more."""
+    curves = values[values["n_related"].isna() & values["n_context"].notna()]
+    found: dict[str, frozenset[int]] = {}
+    for prompt_set, of_prompts in curves.groupby("prompt_set"):
+        asked = {frozenset(int(n) for n in rows["n_context"]) for _, rows in of_prompts.groupby("run")}
+        most = max(asked, key=len)
+        fewer = [sizes for sizes in asked if sizes < most]
+        if fewer:
+            found[str(prompt_set)] = min(fewer, key=lambda sizes: (len(sizes), sorted(sizes)))
+    return found
+
+
+def _heights(errors: pd.DataFrame, coarse: dict[str, frozenset[int]]) -> Iterator[pd.DataFrame]:
     """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is."""
     yield errors[errors["n_context"].isna()]
-    about = ["run", "prompt_set", "metric"]
-    for _, rows in errors[errors["n_context"].notna()].groupby(about):
+    for (run, prompt_set), rows in errors[errors["n_context"].notna()].groupby(["run", "prompt_set"]):
         curves = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float).dropna(axis=1)
-        found = heights(curves).rename("value").dropna().reset_index()
-        yield found.assign(n_context=None, n_related=None, **{name: rows[name].iloc[0] for name in about})
+        few = coarse.get(str(prompt_set), frozenset())
+        at_few = curves[[n for n in curves.columns if n in few]]
+        parts = {"squared_error": curves} if set(curves.columns) != few else {}
+        for metric, part in (parts | ({"squared_error" + AT_COARSE: at_few} if few else {})).items():
+            found = heights(part).rename("value").dropna().reset_index()
+            yield found.assign(run=str(run), prompt_set=str(prompt_set), metric=metric, n_context=None, n_related=None)
 
 
 class _Drawn:
