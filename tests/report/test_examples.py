@@ -127,7 +127,7 @@ def test_a_sheet_names_rows_and_columns(gallery: Gallery) -> None:
 def test_the_page_holds_the_pictures_with_their_descriptions(targets_results: Path, tmp_path: Path) -> None:
     html = build(targets_results, tmp_path, formats=()).read_text(encoding="utf-8")
     document = Document(html)
-    assert all(link.startswith(("#", "tables/", "data:image/png;base64,")) for link in document.links)
+    assert all(link.startswith(("#", "tables/", "figures/", "data:image/png;base64,")) for link in document.links)
     found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', html)
     assert document.tags.count("img") == len(found) > 20
     assert base64.b64decode(found[0][0]).startswith(b"\x89PNG")
