@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.report.data import Slice, run_names
+from iclbench.report.averages import run_names
+from iclbench.report.data import Slice
 from iclbench.report.evaluators import is_test
 
 _WHO = ["evaluator", "kind", "contestant"]

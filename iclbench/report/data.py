@@ -11,6 +11,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.errors import UsageError
+from iclbench.report.averages import average
 from iclbench.report.comparable import comparable, name_variants, trained_with
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
@@ -43,6 +44,20 @@ class Results:
         """The look of every contestant, the same all over the report."""
         by_kind = self.rows.groupby("kind")["contestant"].unique()
         return looks(*(by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle")))
+
+    @cached_property
+    def published(self) -> pd.DataFrame:
+        """The rows of papers."""
+        return self.rows[self.rows["kind"] == "published"]
+
+    @cached_property
+    def backbones(self) -> dict[str, dict[str, list[str]]]:
+        """By preset and task the backbones that have rows, variants under the name of their backbone."""
+        own = self.rows.loc[self.rows["kind"] == "backbone", ["preset", "task", "backbone"]].drop_duplicates()
+        found: dict[str, dict[str, list[str]]] = {}
+        for preset, task, backbone in own.itertuples(index=False):
+            found.setdefault(str(preset), {}).setdefault(str(task), []).append(str(backbone))
+        return found
 
     @cached_property
     def trained(self) -> pd.Series:
@@ -201,6 +216,17 @@ class Slice:
         return drawn[drawn["prompt_set"].isin(rows["prompt_set"].dropna())]
 
     @cached_property
+    def runs(self) -> dict[str, list[str]]:
+        """The names of the runs of every backbone, in order."""
+        trained = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
+        return {str(name): sorted(runs) for name, runs in trained.groupby("contestant")["run"]}
+
+    @cached_property
+    def published(self) -> pd.DataFrame:
+        """What papers say of this task at this preset."""
+        return _of(self.results.published, self.task, self.preset)
+
+    @cached_property
     def probes(self) -> pd.DataFrame:
         """Rows of layer-wise probes and of what stands beside them, run by run."""
         v = self.rows
@@ -252,28 +278,6 @@ def load(results: Path) -> Results:
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     return Results(values, costs, errors, examples, language, skipped_lines, (*set_aside, *not_told), cells)
-
-
-def average(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """One row per key: the mean over runs, the envelope of their intervals, the number of runs and of episodes.
-
-    The column `run` says which runs these are (`run_names`); of a single one it is its name.
-    """
-    groups = rows.groupby(keys, as_index=False, dropna=False)
-    averaged = groups.agg(
-        value=("value", "mean"), low=("low", "min"), high=("high", "max"), runs=("run", "nunique"),
-        n_episodes=("n_episodes", "min"),
-    )  # fmt: skip
-    return averaged if "run" in keys else averaged.assign(run=run_names(rows, keys))
-
-
-def run_names(rows: pd.DataFrame, keys: list[str]) -> list[str]:
-    """For every key, in the order of `groupby`, the names of its runs with `; ` between them."""
-    number = rows.groupby(keys, dropna=False).ngroup()
-    names: dict[int, dict[str, None]] = {}
-    for group, run in sorted(set(zip(number, rows["run"], strict=True))):
-        names.setdefault(group, {})[run] = None
-    return ["; ".join(names[group]) for group in sorted(names)]
 
 
 def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 import pandas as pd
+from altair.utils.schemapi import debug_mode
 
 from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.metrics import Metric
@@ -56,16 +57,14 @@ def specifications(
     # Values beyond the y axis lie on its edge, so only x can leave the panel. A clip path that is not needed would cost
     # every line a layer of its own when the figure is printed: most of the time of a report.
     clip = any(not data[axes.field].dropna().between(*axes.range).all() for _, data in panels)
-    printed, shown = _Drawing(axes, looks, True, clip), _Drawing(axes, looks, False, clip)
+    with debug_mode(False):  # the tests validate; here it would take most of the time
+        printed, shown = _Drawing(axes, looks, True, clip), _Drawing(axes, looks, False, clip)
+        layers = [*printed.lines(), *printed.rule()]
+        live_layers = [*shown.lines(), shown.nearest_point(), *shown.rule()]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
-    live = shared | {
-        "data": {"name": "rows"},
-        "width": "container",
-        "height": 300,
-        "layer": [*shown.lines(), shown.nearest_point(), *shown.rule()],
-    }
+    live = shared | {"data": {"name": "rows"}, "width": "container", "height": 300, "layer": live_layers}
     width, height = {1: (560, 340), 2: (400, 300)}.get(len(panels), (260, 220))
-    size, layers = {"width": width, "height": height}, [*printed.lines(), *printed.rule()]
+    size = {"width": width, "height": height}
     views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
     static = shared | {"$schema": alt.SCHEMA_URL}
     static |= views[0] if len(views) == 1 else {"concat": views, "columns": PER_ROW}
@@ -74,11 +73,15 @@ def specifications(
 
 def records(data: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as plain Python values; what is missing or infinite becomes None."""
-    plain = data.astype(object).where(data.notna(), None)
-    return [
-        {str(k): None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
-        for row in plain.to_dict("records")
-    ]
+    columns = {str(name): _plain(data[name]) for name in data.columns}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    missing = column.isna().to_numpy()
+    if pd.api.types.is_float_dtype(column):
+        missing = missing | ~np.isfinite(column.to_numpy(float, na_value=np.nan))
+    return [None if gone else value for value, gone in zip(column.tolist(), missing, strict=True)]
 
 
 def spans_a_decade(data: pd.DataFrame) -> bool:
@@ -202,6 +205,6 @@ def _ticks(axes: Axes) -> alt.Axis:
 
 
 def layer(chart: alt.Chart) -> dict[str, Any]:
-    """One layer without what belongs to the whole. The tests validate; here it would take most of the time."""
+    """One layer without what belongs to the whole, not validated (the tests do that)."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data", "datasets")}

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pandas as pd
 
+from iclbench.report.averages import average
 from iclbench.report.blocks import GROUPS, Figure, Panel
-from iclbench.report.data import KINDS, Slice, average
+from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import curves
 from iclbench.report.metrics import Metric, metric
 from iclbench.report.style import BACKGROUND, Look, order_of
@@ -118,7 +119,7 @@ def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
 
 def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFrame:
     """The rows in drawing order (backbones last, on top) with what tooltips need, and the published points."""
-    published = task.rows[(task.rows["kind"] == "published") & task.rows["contestant"].isin(list(looks))]
+    published = task.published[task.published["contestant"].isin(list(looks))]
     published = published[
         published["metric"].isin(rows["metric"].unique()) & published["shift"].isin(rows["shift"].unique())
     ]

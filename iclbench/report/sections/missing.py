@@ -80,23 +80,20 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         for shift in shifts or ["none"]
         if (name, shift) not in tried and "+" not in name
     ]
-    rows = task.results.rows
-    rows = rows[(rows["kind"] == "backbone") & (rows["preset"] == task.preset)]
-    here = rows.loc[rows["task"] == task.task, "backbone"]
+    here = task.results.backbones.get(task.preset, {})
+    anywhere = {name for names in here.values() for name in names}
     cells = task.results.cells
     told = cells.loc[(cells["task"] == task.task) & (cells["preset"] == task.preset), "contestant"]
     return found + [
         (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
-        for name in sorted(set(rows["backbone"]) - set(here) - set(told))  # a sweep says why, under coverage
+        for name in sorted(anywhere - set(here.get(task.task, [])) - set(told))  # a sweep says why, under coverage
         if "+" not in name
     ]
 
 
 def _command(task: Slice, contestant: str, shift: str) -> str:
     """What fills the gap; baselines are evaluated beside any run of the task."""
-    rows = task.rows[task.rows["kind"] == "backbone"]
-    own = rows[rows["contestant"] == contestant]
-    run = next(iter(sorted((own if len(own) else rows)["run"])), "RUN")
+    run = min(task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs], default="RUN")
     if re.fullmatch(EXTRAPOLATION, shift):
         return f"iclbench eval {run} --extrapolate {shift.removeprefix('points-')}"
     return f"iclbench eval {run}" + ("" if shift == "none" else f" --shift {shift}")

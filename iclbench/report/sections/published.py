@@ -61,8 +61,8 @@ def everywhere(results: Results) -> Section | None:
 def compared(task: Slice) -> pd.DataFrame | None:
     """A row per published number of the task, with ours (preset, steps and runs named) at the same place, or missing;
     None where nothing is published."""
-    values = task.results.rows
-    theirs = values[(values["kind"] == "published") & (values["task"] == task.task) & (values["status"] == "ok")]
+    theirs = task.results.published
+    theirs = theirs[(theirs["task"] == task.task) & (theirs["status"] == "ok")]
     if theirs.empty:
         return None
     # The two questions are told apart by their metrics; a test that a family has of its own goes by its name.
