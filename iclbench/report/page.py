@@ -79,7 +79,7 @@ def columns(data: pd.DataFrame) -> dict[str, Any]:
     for name in data.columns:
         column = data[name]
         if pd.api.types.is_bool_dtype(column):
-            packed[name] = [int(v) for v in column]
+            packed[name] = [bool(v) for v in column]
         elif pd.api.types.is_numeric_dtype(column):
             packed[name] = [_short(v) for v in column.astype(object).where(column.notna(), None)]
         else:

@@ -78,7 +78,8 @@ def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterabl
     baselines = set(baselines)
     own = {name: OWN[name] for name in backbones if name in OWN}
     taken = {(look.colour, look.dash) for look in own.values()}
-    pairs = [(colour, dash) for dash, colour in product(((), *DASHES), STRONG)]
+    # Not the dash that looks like that of set models.
+    pairs = [(colour, dash) for dash, colour in product(((), *DASHES[1:]), STRONG)]
     free = [Look(*pair, 2.6, shape) for pair, shape in zip(pairs, cycle(SHAPES), strict=False) if pair not in taken]
     others = sorted(set(backbones) - set(own))
     fixed = {name: look for name, look in FIXED.items() if name in {"zero", *baselines}}

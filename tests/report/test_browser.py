@@ -143,4 +143,4 @@ def _alike(ours: str, theirs: str) -> bool:
     try:
         return ours == theirs or math.isclose(float(ours), float(theirs), rel_tol=1e-5)
     except ValueError:
-        return {ours, theirs} <= {"0", "1", "False", "True"}
+        return ours.lower() == theirs.lower() in ("true", "false")

@@ -263,8 +263,9 @@ def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
 def test_columns_carry_six_digits_and_texts_once() -> None:
     packed = columns(pd.DataFrame({"value": [1 / 3, 2.0, None], "who": ["a", "b", "a"], "flag": [True, False, True]}))
     assert packed == {
-        "value": [0.333333, 2, None], "who": {"levels": ["a", "b"], "codes": [0, 1, 0]}, "flag": [1, 0, 1],
+        "value": [0.333333, 2, None], "who": {"levels": ["a", "b"], "codes": [0, 1, 0]}, "flag": [True, False, True],
     }  # fmt: skip
+    assert packed["flag"][1] is False, "a specification compares with false, which 0 is not"
 
 
 def test_embedded_json_cannot_close_its_script() -> None:

@@ -38,7 +38,8 @@
     const where = Object.entries(JSON.parse(plot.dataset.where));
     const own = rows.filter((row) => where.every(([key, value]) => row[key] === value));
     const complete = { ...structuredClone(spec), datasets: { rows: own } };
-    if (plot.closest(".many") && !complete.usermeta) complete.height = 200;
+    const many = plot.closest(".many");
+    if (many && !complete.usermeta) complete.height = many.children.length === 2 ? 280 : 200;
     const { view } = await vegaEmbed(plot, complete, { mode: "vega-lite", actions: false, renderer: "canvas" });
     plot.style.minHeight = "0";
     return view;

@@ -91,6 +91,7 @@ def paneled(
         live=live,
         panels=tuple(Panel("" if alone else panel, {"panel": panel}) for panel in panels),
         legend=legend(looks),
+        columns=2 if len(panels) == 2 else 0,
     )
 
 

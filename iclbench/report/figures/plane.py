@@ -17,10 +17,12 @@ COLUMNS = [
     "panel", "part", "contestant", "run", "task", "step", "iwl", "icl", "iwl_low", "iwl_high", "icl_low", "icl_high",
     "note",
 ]  # fmt: skip
+# No contestant has this shape.
+STAR = "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z"
 READING = (
     "Upwards: accuracy on ICL, learning in context. To the right: accuracy on IWL, learning in weights. Marks: trained "
     "models, the mean over seeds, with thin lines from the lowest to the highest seed. Faint lines: the way there in "
-    "training. Triangles: where the mean accuracy on ICL was highest on that way."
+    "training. Stars: where the mean accuracy on ICL was highest on that way."
 )
 
 
@@ -105,7 +107,7 @@ def _layers(looks: Mapping[str, Look], bottom: float, legend: bool) -> list[dict
         along.encode(x=x(), y=y(), color=colour, opacity=lit(0.45)),
         spread.encode(x=x("iwl_low"), x2=alt.X2("iwl_high"), y=y(), color=colour, opacity=lit(0.9)),
         spread.encode(x=x(), y=y("icl_low"), y2=alt.Y2("icl_high"), color=colour, opacity=lit(0.9)),
-        peak.mark_point(shape="triangle-up", size=80, strokeWidth=1.8, filled=False).encode(
+        peak.mark_point(shape=STAR, size=90, strokeWidth=1.8, filled=False).encode(
             x=x(), y=y(), color=colour, opacity=lit(1.0), tooltip=highest
         ),
         final.mark_point(size=85, strokeWidth=1.8).encode(
