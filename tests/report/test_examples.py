@@ -144,3 +144,13 @@ def test_without_examples_there_is_no_such_section(targets_results: Path, tmp_pa
     titles = {part.title for section in report(load(tmp_path / "r")) for part in section.parts}
     assert "Related datasets" in titles
     assert "Examples" not in titles
+
+
+def test_predictions_without_their_episodes_are_not_drawn(targets_results: Path, tmp_path: Path) -> None:
+    """An evaluation that was stopped has predictions, but not yet the points that they are drawn beside."""
+    values = tables.read_all("values", targets_results).query("task == 'image-completion' and shift == 'none'")
+    tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})
+    predicted = tables.read_all("examples", targets_results).query("role == 'predicted'")
+    tables.write("examples", predicted, tmp_path / "r" / "a.examples.parquet", {})
+    titles = {part.title for section in report(load(tmp_path / "r")) for part in section.parts}
+    assert "Related datasets" in titles and "Examples" not in titles

@@ -22,7 +22,9 @@ _NEAR_TO_FAR = ("same", "near", "rbf", "far")
 
 def section(task: Slice) -> Section | None:
     examples = one_run(task.examples)
-    names = shifts(examples[examples["role"] == "predicted"])
+    # Predictions alone, of an evaluation that was stopped, are not drawn: the episodes themselves are not there.
+    there = set(examples.loc[examples["role"] == "context", "shift"])
+    names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in there]
     mismatched = [s for s in names if s.startswith(MISMATCH)]
     plain = [s for s in names if s not in mismatched and not re.fullmatch(EXTRAPOLATION, s)]
     draw = _images if pixels(examples) else _bands
