@@ -1,14 +1,17 @@
 """The heat map: means over seeds, the order of columns, cells without numbers, colours that can be read."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import vl_convert
 
 from iclbench import tables
 from iclbench.report.blocks import Block, Figure, Table, Text
 from iclbench.report.data import Results, load
+from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
 from iclbench.report.sections import heat_map
 from tests.report import synthetic_grid
@@ -110,3 +113,15 @@ def test_related_datasets_stand_on_the_line_without_them(grid: Grid, tmp_path: P
     table = next(block for block in section.walk() if isinstance(block, Table) and block.name.endswith("-related"))
     assert table.frame["contestant"].tolist() == [ONLY_TARGETS]
     assert table.frame["adds"].tolist() == pytest.approx([0.25])
+
+
+def test_the_page_draws_the_columns_in_the_order_of_the_file(blocks: dict[str, Block]) -> None:
+    """Whatever stands in the cells: one without a number must not bring its column to the front."""
+    figure = blocks["heat-map-grid"]
+    assert isinstance(figure, Figure)
+    rows = figure.data[figure.data["panel"] == "backbones"]
+    names = list(dict.fromkeys(rows["contestant"]))
+    spec = figure.live | {"datasets": {"rows": curves.records(rows)}, "width": 500}
+    svg = vl_convert.vegalite_to_svg(spec)
+    places = [float(re.findall(rf"translate\(([\d.]+),[^>]*>{re.escape(name)}</text>", svg)[0]) for name in names]
+    assert places == sorted(places)

@@ -136,7 +136,7 @@ def _layers(
         scale=alt.Scale(domain=list(names)) if names else alt.Undefined,
     )
     y = alt.Y("row", type="nominal", axis=side, scale=alt.Scale(domain=list(rows)))
-    scored, others = (alt.Chart().transform_filter(test) for test in ("isValid(datum.score)", "!isValid(datum.score)"))
+    scored = alt.Chart().transform_filter("isValid(datum.score)")
     fill = alt.Color("score", type="quantitative", scale=scale, legend=key)
     low, high = white_beyond()
     ink = alt.condition(
@@ -152,7 +152,8 @@ def _layers(
     tooltip = alt.TooltipValue(alt.ExprRef(told))
     edge: dict[str, Any] = {"stroke": "white", "strokeWidth": 1.5}
     layers = [
-        others.mark_rect(color=NO_SCORE, **edge).encode(x=x, y=y, tooltip=tooltip),
+        # Every cell, also those that the next layer covers: the first layer says in which order columns come.
+        alt.Chart().mark_rect(color=NO_SCORE, **edge).encode(x=x, y=y, tooltip=tooltip),
         scored.mark_rect(**edge).encode(x=x, y=y, color=fill, tooltip=tooltip),
         alt.Chart().mark_text(fontSize=10.5).encode(x=x, y=y, text=alt.Text("label", type="nominal"), color=ink),
     ]
