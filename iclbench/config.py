@@ -177,6 +177,15 @@ class RunConfig(Strict):
             components=self.task.components or 8,
         )
 
+    def build(self, data_dir: Path | None = None, anywhere: bool = False) -> Backbone:
+        """The untrained backbone, its weights drawn from the run's own stream; `anywhere` as in
+        `BackboneConfig.build`."""
+        from iclbench.seeds import global_stream
+
+        family = self.task.build(data_dir)
+        with global_stream(self.seed, "weights"):
+            return self.backbone.build(self.shape(family), anywhere)
+
 
 def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Of a run's configuration in plain values, what the weights depend on: not how the run is evaluated afterwards."""

@@ -92,22 +92,13 @@ class Run:
                 ) from error
             yield
 
-    def build(self, data_dir: Path | None = None, anywhere: bool = False) -> Backbone:
-        """The untrained backbone of this run, its weights drawn from the run's own stream; `anywhere` as in
-        `BackboneConfig.build`."""
-        from iclbench.seeds import global_stream
-
-        family = self.config.task.build(data_dir)
-        with global_stream(self.config.seed, "weights"):
-            return self.config.backbone.build(self.config.shape(family), anywhere)
-
     def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
         """The trained backbone; raises `UsageError` when training has not finished or the weights do not fit."""
         from safetensors import SafetensorError, safe_open
 
         if not self.finished:
             raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
-        backbone = self.build(data_dir, anywhere=True)
+        backbone = self.config.build(data_dir, anywhere=True)
         try:
             with safe_open(self.weights, framework="pt") as file:
                 if (file.metadata() or {}).get("config") != self.hash:

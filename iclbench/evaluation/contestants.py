@@ -13,7 +13,7 @@ import xgboost
 
 from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash, load_baseline, validate
-from iclbench.config import TaskConfig
+from iclbench.config import RunConfig, TaskConfig, trained_part
 from iclbench.errors import UsageError
 from iclbench.estimators.base import TaskFacts
 from iclbench.evaluation.curves import prefix_grid
@@ -69,6 +69,16 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Con
         run.config.backbone.name, run.name, "backbone", model, identity, run.config.seed, run.config.variant,
         device=device,
 libraries={"torch": torch.__version__},
+    )  # fmt: skip
+
+
+def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
+    """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
+    model = config.build(data_dir).to(device).eval()
+    identity = content_hash({"config": trained_part(config.dump())})
+    return Contestant(
+        config.backbone.name, run, "backbone", model, identity, config.seed, config.variant, device=device,
+        libraries={"torch": torch.__version__},
     )  # fmt: skip
 
 

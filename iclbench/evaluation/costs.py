@@ -70,7 +70,7 @@ def measure_costs(
     """Measure one contestant and put the rows into its file.
 
     What was measured again replaces the old rows. The others (of other sizes and batches) stay if they are of the same
-    weights, task and version of iclbench; those of another device or thread count have a file of their own.
+    configuration, task and version of iclbench; those of another device or thread count have a file of their own.
 
     Args:
         results: results folder.
@@ -112,7 +112,8 @@ def measure_costs(
     path = results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
     rows = [shared | {k: v for k, v in vars(cost).items() if v is not None} for cost in costs]
     of = content_hash(
-        {"contestant": contestant.identity, "family": task.family, "parameters": task.parameters,
+        # Weights do not matter to what a backbone costs.
+        {"contestant": contestant.variant or contestant.identity, "family": task.family, "parameters": task.parameters,
          "data": family.fingerprint, "version": __version__}
     )  # fmt: skip
     found = tables.frame("costs", rows)
@@ -120,7 +121,9 @@ def measure_costs(
         if tables.metadata(path).get("of") == of:
             found = _together(tables.read("costs", path), found)
         else:
-            lines.append(f"'{contestant.run}': older costs dropped, not known to be of these weights, task and version")
+            lines.append(
+                f"'{contestant.run}': older costs dropped, not known to be of this configuration, task and version"
+            )
     with writing(results):
         tables.write("costs", found, path, {"of": of})
     return path, lines

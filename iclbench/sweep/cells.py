@@ -138,14 +138,14 @@ def _of_run(run: GridRun) -> Iterator[GridCell]:
     }  # fmt: skip
     train = GridCell("train", **of_run)
     yield train
+    if run.cost:  # needs no weights: they do not matter to what a backbone costs
+        yield GridCell("cost", asked={"points": list(run.cost)}, **of_run)
     of_run["needs"] = (train.hash,)
     if run.evaluate:
         yield GridCell("evaluate", asked=_asked(run), **of_run)
     for probe in run.probes:
         contexts = [] if probe == "representation" else list(run.contexts or ())
         yield GridCell("probe", asked={"probe": probe, "contexts": contexts}, **of_run)
-    if run.cost:
-        yield GridCell("cost", asked={"points": list(run.cost)}, **of_run)
 
 
 def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:

@@ -40,7 +40,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     # One that makes no sense is settled once, by a row with the reason.
     todo = {cell.hash for cell in cells if status[cell.hash] in (None, "failed") or not store.has_row(cell)}
     for cell in cells:
-        if cell.hash in todo and cell.config is not None and cell.kind != "train" and not cell.reason:
+        if cell.hash in todo and cell.config is not None and cell.needs and not cell.reason:
             if not weights(store.results, cell).is_file():
                 todo.update(cell.needs)
         elif cell.run == SUMMARY and todo & set(cell.needs):

@@ -160,13 +160,14 @@ def _probe(cell: GridCell, place: Place) -> list[Path]:
 
 
 def _cost(cell: GridCell, place: Place) -> list[Path]:
-    from iclbench.evaluation.contestants import backbone
+    from iclbench.evaluation.contestants import untrained
     from iclbench.evaluation.costs import measure_costs
 
-    run = _run(cell, place)
+    assert cell.config is not None
+    contestant = untrained(cell.run, cell.config, place.device, place.data_dir)
     path, _ = measure_costs(
-        place.results, backbone(run, place.device, place.data_dir), cell.frozen, cell.preset, cell.asked["points"],
-        train=run.config.train, data_dir=place.data_dir,
+        place.results, contestant, cell.frozen, cell.preset, cell.asked["points"],
+        train=cell.config.train, data_dir=place.data_dir,
     )  # fmt: skip
     return [path]
 

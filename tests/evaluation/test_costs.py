@@ -149,16 +149,25 @@ def test_measuring_again_replaces_what_is_measured_and_keeps_the_rest(
     assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "no row hides another"
 
 
-def test_rows_of_other_weights_or_another_task_are_dropped_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
-    one = contestant("gpt2", heads=2)
+def test_rows_of_other_settings_or_another_task_are_dropped_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+    one = replace(contestant("gpt2", heads=2), variant="as trained")
     wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
     zero = Contestant("zero", "zero", "baseline", ESTIMATORS.get("zero")(), "")
-    for first, again, on in ((one, replace(one, identity="other"), task), (zero, zero, wider)):
+    for first, again, on in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
         path, _ = measure_costs(tmp_path, first, task, "smoke", [5], episodes=EPISODES)
         assert measure_costs(tmp_path, again, on, "smoke", [3], episodes=EPISODES) == (
-            path, [f"'{first.run}': older costs dropped, not known to be of these weights, task and version"]
+            path, [f"'{first.run}': older costs dropped, not known to be of this configuration, task and version"]
         )  # fmt: skip
         assert {n for _, _, n in rows_of(path)} - {None} == {3}
+
+
+def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> None:
+    before = replace(contestant("gpt2", heads=2), variant="as trained", identity="weights")
+    after = replace(before, identity="other weights")
+    measure_costs(tmp_path, before, task, "smoke", [5], episodes=EPISODES)
+    path, lines = measure_costs(tmp_path, after, task, "smoke", [3], episodes=EPISODES)
+    assert not lines
+    assert {n for _, _, n in rows_of(path)} - {None} == {3, 5}
 
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")

@@ -47,8 +47,9 @@ def test_every_run_baseline_and_probe_is_a_cell_and_one_sums_up(tmp_path: Path) 
     assert len({cell.hash for cell in cells}) == len(cells) == 9
     by_name = {(cell.kind, cell.run): cell for cell in cells}
     train, summary = by_name["train", RUN], by_name["evaluate", SUMMARY]
-    for kind in ("evaluate", "probe", "cost"):
+    for kind in ("evaluate", "probe"):
         assert by_name[kind, RUN].needs == (train.hash,)
+    assert by_name["cost", RUN].needs == (), "weights do not matter to what a backbone costs"
     assert set(summary.needs) == {by_name[key].hash for key in EVERYONE - {("evaluate", SUMMARY)}}
     assert by_name["evaluate", RUN].asked["shifts"] == ["none", "orthants", "noisy"]
     assert by_name["cost", RUN].asked["points"] == [4, 6, 8]

@@ -6,6 +6,9 @@ import pytest
 import tomli_w
 
 from iclbench import tables
+from iclbench.evaluation.contestants import backbone
+from iclbench.evaluation.costs import measure_costs
+from iclbench.runs import find
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.outcome import Place
 from iclbench.sweep.plan import plan
@@ -16,14 +19,14 @@ from tests.conftest import small_card
 RUN = "tiny-gpt2-smoke-s0"
 
 
-def cells_of(folder: Path, lr: float = 1e-3, notes: str = "") -> dict[str, GridCell]:
+def cells_of(folder: Path, lr: float = 1e-3, notes: str = "", cost: list[int] | None = None) -> dict[str, GridCell]:
     """A run of four steps and its evaluation, by kind."""
     card = small_card(notes=notes, baselines=["zero"], oracles=[], shifts=[])
     card["presets"]["smoke"]["train"] |= {"steps": 4, "lr": lr, "log_every": 2, "checkpoint_every": 2}  # type: ignore[index]
     (folder / "tiny.toml").write_text(tomli_w.dumps(card))
     grid = {
         "summary": "one run", "tasks": [str(folder / "tiny.toml")], "backbones": ["gpt2"], "presets": ["smoke"],
-        "seeds": [0], "evaluate": {},
+        "seeds": [0], "evaluate": {}, **({"cost": {"points": cost}} if cost else {}),
     }  # fmt: skip
     (folder / "grid.toml").write_text(tomli_w.dumps(grid))
     return {cell.kind: cell for cell in grid_cells([str(folder / "grid.toml")]) if cell.run == RUN}
@@ -111,6 +114,24 @@ def test_weights_that_are_gone_are_trained_again_only_when_somebody_needs_them(
         path.unlink()
     assert do(results, cells) == {"train": None, "evaluate": None}
     assert tables.read_all("values", results / "tables").equals(before)
+
+
+def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> None:
+    """The untrained backbone has the same parameters, state and operations as the trained one."""
+    cells, results = cells_of(tmp_path, cost=[4]), tmp_path / "results"
+    assert work(cells["cost"], Place(results)).status == "done"
+    assert not (results / "runs").exists(), "no run is begun for it"
+    (file,) = Store(results).files(cells["cost"])
+    untrained = tables.read("costs", file)
+    assert do(results, cells) == {"train": None, "evaluate": None}
+    run, sizes = find(results, RUN), cells["cost"].asked["points"]
+    trained, lines = measure_costs(results, backbone(run), cells["cost"].frozen, "smoke", sizes, train=run.config.train)
+    assert (trained, lines) == (file, []), "rows of the same configuration stand in one file"
+    fixed = ["phase", "metric", "n_points", "n_episodes", "run", "value"]
+    exact = ("parameters", "state_bytes", "flops")
+    both = [rows.loc[rows["metric"].isin(exact), fixed] for rows in (untrained, tables.read("costs", file))]
+    assert len(both[0]) == 10, "parameters, FLOPs of training; state and FLOPs of three phases at two sizes"
+    assert both[0].reset_index(drop=True).equals(both[1].reset_index(drop=True))
 
 
 def test_a_failing_cell_leaves_a_row_with_one_line_and_is_tried_again(tmp_path: Path) -> None:
