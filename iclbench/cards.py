@@ -116,6 +116,10 @@ class TrainSettings(Strict):
     checkpoint_every: PositiveInt = 1000
     log_every: PositiveInt = 100
 
+    def at_full_size(self) -> TrainSettings:
+        """The same without a curriculum: steps of the size that training ends with."""
+        return self.model_copy(update={"curriculum": Curriculum()})
+
 
 class Preset(Strict):
     """How big: the size of the task, of the backbones and of the training."""

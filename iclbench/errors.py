@@ -33,5 +33,15 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 
+def one_line(error: Exception) -> str:
+    """What an error says, in one line: its first, after its type where the error is none of ours.
+
+    >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
+    ('no such file', 'ValueError: 3 is odd', 'KeyError: no message')
+    """
+    text = next(iter(str(error).splitlines()), "") or "no message"
+    return text if isinstance(error, IclbenchError) else f"{type(error).__name__}: {text}"
+
+
 class DataError(UsageError):
     """A file the user handed over cannot be read as what it should be."""

@@ -81,7 +81,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _unfiltered(
-    filters: UInt8[np.ndarray, "height"], lines: UInt8[np.ndarray, "height width"]
+    filters: UInt8[np.ndarray, " height"], lines: UInt8[np.ndarray, "height width"]
 ) -> UInt8[np.ndarray, "height width"]:
     """Undo what each line was stored relative to: nothing, left, above, their mean, or Paeth's choice."""
     if not filters.any():

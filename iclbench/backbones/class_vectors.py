@@ -76,7 +76,7 @@ class ClassVectors(TaskSpace):
         return self._compose(memory, features, memory.mask.unsqueeze(1) & before)
 
     def _compose(
-        self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"], visible: Bool[Tensor, "B #Q N"]
+        self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"], visible: Bool[Tensor, " B #Q N"]
     ) -> Float[Tensor, "B Q classes"]:
         """Logits of features that each see so many points. A mean of vectors is never formed for all classes: its
         inner product is the mean of those of the points."""
@@ -88,8 +88,8 @@ class ClassVectors(TaskSpace):
 
 
 def class_counts(
-    labels: Int[Tensor, "B N"], visible: Bool[Tensor, "B #Q N"], classes: int
-) -> Int[Tensor, "B #Q classes"]:
+    labels: Int[Tensor, "B N"], visible: Bool[Tensor, " B #Q N"], classes: int
+) -> Int[Tensor, " B #Q classes"]:
     """How many of the points that each query sees have each label."""
     places = labels.unsqueeze(1).expand(visible.shape)
     none = torch.zeros(*visible.shape[:2], classes, dtype=torch.long, device=labels.device)

@@ -34,7 +34,7 @@ class CMAB(nn.Module):
         self.mix_passed = SelfLayer(settings)
 
     def forward(
-        self, latents: Float[Tensor, "B M D"], attended: Float[Tensor, "B H M Dh"], some: Bool[Tensor, "B"]
+        self, latents: Float[Tensor, "B M D"], attended: Float[Tensor, "B H M Dh"], some: Bool[Tensor, " B"]
     ) -> Float[Tensor, "B M D"]:
         """The latents for the next block.
 

@@ -163,7 +163,7 @@ class CoQE(Backbone):
         loss = parts["modified"] + parts["original"]
         return loss, {name: part.detach() for name, part in {"loss": loss, **parts}.items()}
 
-    def _present(self, episodes: Episodes) -> Bool[Tensor, "B #Q classes"]:
+    def _present(self, episodes: Episodes) -> Bool[Tensor, " B #Q classes"]:
         """The classes in the context of every asked position."""
         context, visible = episodes.context, episodes.context.mask.unsqueeze(1)
         if self.shape.question == "next":

@@ -79,7 +79,7 @@ class _Layer(nn.Module):
         x: Float[Tensor, "B M D"],
         normed: Float[Tensor, "B M D"],
         attended: Float[Tensor, "B H M Dh"],
-        some: Bool[Tensor, "B"] | None = None,
+        some: Bool[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B M D"]:
         """What follows the heads: projection, residual and feed-forward.
 

@@ -52,7 +52,7 @@ class LogitNoise:
     def draw(
         self,
         static: Float[Tensor, "B Q classes"],
-        present: Bool[Tensor, "B #Q classes"],
+        present: Bool[Tensor, " B #Q classes"],
         progress: float,
         generator: torch.Generator,
     ) -> Float[Tensor, "B Q classes"]:

@@ -51,7 +51,7 @@ class RunningSoftmax(State):
         return cls(e.new_full(e.shape[:-1], -torch.inf), e)
 
     @property
-    def is_empty(self) -> Bool[Tensor, "B"]:
+    def is_empty(self) -> Bool[Tensor, " B"]:
         """Which episodes have no point yet."""
         return self.log_c[:, 0, 0, 0].isneginf()
 

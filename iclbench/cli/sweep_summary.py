@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,14 +29,15 @@ def print_dry_run(
 ) -> None:
     """What is done and what is to do, task by task, with parameters, time and disk."""
     estimates = Estimates(store, device, partial(measure_step, data_dir=data_dir, device=device))
-    amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in groups(plan)}
+    by_group = groups(plan)
+    amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in by_group}
     parameters = parameter_range(plan, estimates)
     whole = estimates.of(plan.todo)
     if json:
         lines = [
             {"task": cells[0].task, "preset": cells[0].preset, "cells": by_kind(plan, cells),
              "to_do": to_do(plan, group), "parameters": parameters.get(group), **asdict(amounts[group])}
-            for group, cells in groups(plan).items()
+            for group, cells in by_group.items()
         ]  # fmt: skip
         total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan), "workers": workers, **asdict(whole)}
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
@@ -44,7 +46,7 @@ def print_dry_run(
     rows = [
         [cells[0].task, cells[0].preset, *states(plan, cells), words(to_do(plan, group)),
          "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))), *amount(amounts[group])]
-        for group, cells in groups(plan).items()
+        for group, cells in by_group.items()
     ]  # fmt: skip
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
     table("", columns, rows, numeric=[*range(2, 6), 7, 8, 9])
@@ -85,13 +87,13 @@ def groups(plan: Plan) -> dict[str, list[GridCell]]:
     return found
 
 
-def by_kind(plan: Plan, cells: tuple[GridCell, ...] | list[GridCell]) -> dict[str, dict[str, int]]:
+def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
     """Numbers of cells by kind and state."""
     found = Counter[tuple[str, str]]((cell.kind, plan.status[cell.hash] or "to do") for cell in cells)
     return {kind: {state: found[kind, state] for state in _STATES if found[kind, state]} for kind in KINDS}
 
 
-def states(plan: Plan, cells: tuple[GridCell, ...] | list[GridCell]) -> list[str]:
+def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
     """Numbers of cells by state, as a row of a table has them."""
     found = Counter[str](plan.status[cell.hash] or "to do" for cell in cells)
     return [str(found[state] or "") for state in _STATES]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 

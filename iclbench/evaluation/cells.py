@@ -18,7 +18,7 @@ import torch
 
 from iclbench import __version__, devices, tables
 from iclbench.cards import content_hash
-from iclbench.errors import IclbenchError
+from iclbench.errors import one_line
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.curves import Curve, learning_curve
@@ -122,8 +122,7 @@ def compute_cell(
     try:
         found = work()
     except Exception as error:
-        line = str(error).splitlines()[0] if str(error) else "no message"
-        reason = line if isinstance(error, IclbenchError) else f"{type(error).__name__}: {line}"
+        reason = one_line(error)
         failed = shared | {"metric": prompts.headline, "status": "failed", "reason": reason}
         with writing(results):
             tables.write("values", [failed], cell_path(results, contestant, prompts), {})

@@ -27,7 +27,7 @@ import torch
 
 from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
-from iclbench.cards import Curriculum, TrainSettings, content_hash
+from iclbench.cards import TrainSettings, content_hash
 from iclbench.config import TaskConfig
 from iclbench.episodes import Episodes
 from iclbench.errors import IclbenchError
@@ -38,7 +38,7 @@ from iclbench.families.base import Family
 from iclbench.predictor import State
 from iclbench.runs import writing
 from iclbench.seeds import generator
-from iclbench.training.loop import autocast, make_optimiser, training_batch
+from iclbench.training.loop import autocast, descend, make_optimiser, training_batch
 
 # Repeats of a measurement: as many as fit into the time given, within these bounds; of memory the fewest.
 _LEAST, _MOST = 3, 20
@@ -147,9 +147,7 @@ def training_costs(
     def step() -> None:
         with autocast(settings, contestant.device):
             loss, _ = loss_of(batch, 0.5, generator(0, "costs", device=contestant.device))
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
+        descend(loss, backbone, optimiser, settings.clip)
 
     return list(_repeated("train_step", points, step, contestant.device, seconds))
 
@@ -206,9 +204,8 @@ def _to_train(
     """A copy of the backbone in training, and a batch of the trained size."""
     backbone = copy.deepcopy(contestant.predictor)
     assert isinstance(backbone, Backbone)
-    full = settings.model_copy(update={"curriculum": Curriculum()})
     drawn = points + (backbone.shape.question == "next")
-    return backbone.train(), training_batch(family, drawn, full, 0, 0, contestant.device)
+    return backbone.train(), training_batch(family, drawn, settings.at_full_size(), 0, 0, contestant.device)
 
 
 def _to_answer(

@@ -57,7 +57,7 @@ class CosineSeries(TensorRecord):
     frequency: Float[Tensor, " S"]
     power: Float[Tensor, "S terms"]
 
-    def covariance(self, distance: Float[Tensor, "*D"]) -> Float[Tensor, "S *D"]:
+    def covariance(self, distance: Float[Tensor, "*D"]) -> Float[Tensor, " S *D"]:
         """Every kernel at the given distances."""
         k = torch.arange(self.power.shape[1], dtype=torch.float64, device=distance.device)
         angle = distance[..., None] * k

@@ -156,7 +156,7 @@ def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
             continue
         asked, task = _asked(run), run.config.task
         for name in run.baselines or [*task.oracles, *task.baselines]:
-            key = (load_baseline(name)[0], content_hash({"task": _episodes_of(task), "seed": asked["seed"]}))
+            key = (load_baseline(name)[0], _episodes(task, asked))
             known = wanted.setdefault(key, (name, task, asked))[2]
             wanted[key] = (name, task, _united(known, asked))
     for (own, _), (name, task, asked) in wanted.items():
@@ -167,9 +167,7 @@ def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:
     """One cell for every set of episodes: what follows from all contestants together."""
     groups: dict[str, list[GridCell]] = {}
     for cell in evaluated:
-        groups.setdefault(content_hash({"task": _episodes_of(cell.frozen), "seed": cell.asked["seed"]}), []).append(
-            cell
-        )
+        groups.setdefault(_episodes(cell.frozen, cell.asked), []).append(cell)
     for cells in groups.values():
         asked: dict[str, Any] = {}
         for cell in cells:
@@ -191,6 +189,7 @@ def _united(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     return {**both, "seed": a["seed"]}
 
 
-def _episodes_of(task: TaskConfig) -> dict[str, Any]:
-    """What the episodes of a task are made from."""
-    return {"parameters": task.parameters, "points": task.points, "episodes": task.episodes, "question": task.question}
+def _episodes(task: TaskConfig, asked: dict[str, Any]) -> str:
+    """A hash of what the episodes that are asked are made from."""
+    of = {"parameters": task.parameters, "points": task.points, "episodes": task.episodes, "question": task.question}
+    return content_hash({"task": of, "seed": asked["seed"]})

@@ -215,15 +215,12 @@ def measure_step(
 ) -> tuple[float, int]:
     """Seconds of a training step of the trained size, its episodes included, and the number of parameters: the mean of
     a few steps, after one to warm up."""
-    from iclbench.cards import Curriculum
-    from iclbench.seeds import generator, global_stream
-    from iclbench.training.loop import autocast, make_optimiser, training_batch
+    from iclbench.seeds import generator
+    from iclbench.training.loop import autocast, descend, make_optimiser, training_batch
 
-    family = config.task.build(data_dir)
-    with global_stream(config.seed, "weights"):
-        backbone = config.backbone.build(config.shape(family)).to(device).train()
+    family, backbone = config.task.build(data_dir), config.build(data_dir).to(device).train()
     optimiser = make_optimiser(backbone, config.train)
-    settings = config.train.model_copy(update={"curriculum": Curriculum()})
+    settings = config.train.at_full_size()
     started = 0.0
     for step in range(1 + steps):
         if step == 1:
@@ -231,8 +228,6 @@ def measure_step(
         batch = training_batch(family, config.task.drawn(config.task.points), settings, config.seed, step, device)
         with autocast(settings, device):
             loss, _ = backbone.loss(batch, 0.5, generator(config.seed, "loss", step, device=device))
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
+        descend(loss, backbone, optimiser, settings.clip)
         float(loss.detach())  # the device is waited for
     return (time.perf_counter() - started) / steps, backbone.parameter_count

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from iclbench.errors import IclbenchError
+from iclbench.errors import IclbenchError, one_line
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 
 T = TypeVar("T")
@@ -202,7 +202,7 @@ def _serve(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, 
         try:
             set_up(*arguments)
         except Exception as error:
-            pipe.send((False, f"a worker process cannot be set up: {_line(error)}"))
+            pipe.send((False, f"a worker process cannot be set up: {one_line(error)}"))
             return
         pipe.send((True, None))
         while True:
@@ -210,10 +210,5 @@ def _serve(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, 
             try:
                 answer = (True, fn(*args))
             except Exception as error:
-                answer = (False, _line(error))
+                answer = (False, one_line(error))
             pipe.send(answer)
-
-
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no message"
-    return text if isinstance(error, IclbenchError) else f"{type(error).__name__}: {text}"

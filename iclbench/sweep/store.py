@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -140,8 +141,6 @@ def device_name(device: str) -> str:
 @cache
 def hardware() -> str:
     """Processor, number of its cores and memory of this machine, as far as it says."""
-    import os
-
     names = [platform.processor() or platform.machine()]
     for path, key in {"/proc/cpuinfo": "model name", "/proc/meminfo": "MemTotal"}.items():
         lines = Path(path).read_text().splitlines() if Path(path).is_file() else []

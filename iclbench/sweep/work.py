@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iclbench import tables
-from iclbench.errors import IclbenchError
+from iclbench.errors import IclbenchError, one_line
 from iclbench.runs import Run, TrainedOtherwiseError, create
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
@@ -79,9 +79,7 @@ def work(cell: GridCell, place: Place) -> Outcome:
     except _Skipped as error:
         outcome = Outcome("skipped", str(error))
     except Exception as error:
-        line = str(error).splitlines()[0] if str(error) else "no message"
-        reason = line if isinstance(error, IclbenchError) else f"{type(error).__name__}: {line}"
-        outcome = Outcome("failed", reason, seconds=time.perf_counter() - started)
+        outcome = Outcome("failed", one_line(error), seconds=time.perf_counter() - started)
     record(place.results, cell, outcome, place)
     return outcome
 

@@ -146,13 +146,9 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
                 loss, _ = loss_of(
                     batch, step / settings.steps, generator(config.seed, "loss", step, device=device.name)
                 )
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            if settings.clip:
-                torch.nn.utils.clip_grad_norm_(backbone.parameters(), settings.clip)
             for group in optimiser.param_groups:
                 group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step)
-            optimiser.step()
+            descend(loss, backbone, optimiser, settings.clip)
             progress.pending += loss.detach()
             progress.step = step + 1
             last = progress.step == settings.steps
@@ -184,6 +180,15 @@ def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.O
     cls = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     groups = backbone.parameter_groups()
     return cls(groups, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+
+
+def descend(loss: torch.Tensor, backbone: Backbone, optimiser: torch.optim.Optimizer, clip: float) -> None:
+    """Move the backbone against the gradients of the loss, together of norm `clip` at most (0: of any)."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if clip:
+        torch.nn.utils.clip_grad_norm_(backbone.parameters(), clip)
+    optimiser.step()
 
 
 def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progress: checkpoint.Progress) -> None:

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from iclbench.report import normalised
+from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
+from iclbench.report.figures.marks import HIGHLIGHT, LIT
 from iclbench.report.figures.pareto import front
 from iclbench.report.sections.footing import footing
 from iclbench.report.sections.pareto import COSTS, overall, points, section
@@ -57,6 +59,18 @@ def test_costs_that_are_alike_by_design_are_not_drawn(grid_results: Results) -> 
     assert [panel.title for panel in figure.panels] == [  # type: ignore[union-attr]
         "FLOPs of a training step", "seconds of training", "bytes of the state",
     ]  # fmt: skip
+
+
+def test_whoever_is_picked_in_the_legend_is_lit_and_the_others_fade(grid_results: Results) -> None:
+    """The page sets `highlight` to a list of names."""
+    found = section(grid_results)
+    assert found is not None
+    for figure in (block for block in found.walk() if isinstance(block, Figure)):
+        assert figure.live["params"] == [HIGHLIGHT]
+        tests = [
+            layer["encoding"].get("opacity", {}).get("condition", {}).get("test") for layer in figure.live["layer"]
+        ]
+        assert tests == [None, LIT, LIT, LIT], "all but the front"
 
 
 def test_footing_has_the_smallest_and_the_largest_backbone(grid_results: Results) -> None:

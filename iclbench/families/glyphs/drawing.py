@@ -30,13 +30,13 @@ _HASTE = (0.3, 1.3)
 # Glyphs drawn at once: their points stay in the processor's cache.
 _CHUNK = 32
 
-Drawers: TypeAlias = Int[np.ndarray, "drawers"]
+Drawers: TypeAlias = Int[np.ndarray, " drawers"]
 
 
 def glyphs(
     seed: int,
-    classes: int | Sequence[int] | Int[np.ndarray, "_"],
-    drawings: int | Sequence[int] | Int[np.ndarray, "_"] = 20,
+    classes: int | Sequence[int] | Int[np.ndarray, " _"],
+    drawings: int | Sequence[int] | Int[np.ndarray, " _"] = 20,
     size: int = 28,
     *,
     jitter: float = 1.0,
@@ -60,14 +60,14 @@ def glyphs(
     return images
 
 
-def _indices(given: int | Sequence[int] | np.ndarray) -> Int[np.ndarray, "_"]:
+def _indices(given: int | Sequence[int] | np.ndarray) -> Int[np.ndarray, " _"]:
     found = np.arange(given) if isinstance(given, int) else np.asarray(given, dtype=np.int64).reshape(-1)
     if (found < 0).any():
         raise ValueError("classes and drawings are numbered from 0")
     return found
 
 
-def _by_strokes(counts: Int[np.ndarray, "classes"]) -> Iterator[tuple[int, Int[np.ndarray, "_"]]]:
+def _by_strokes(counts: Int[np.ndarray, " classes"]) -> Iterator[tuple[int, Int[np.ndarray, " _"]]]:
     """Chunks of classes with equally many strokes, so that there is nothing to mask."""
     for strokes in np.unique(counts):
         members = np.flatnonzero(counts == strokes)
@@ -76,7 +76,7 @@ def _by_strokes(counts: Int[np.ndarray, "classes"]) -> Iterator[tuple[int, Int[n
 
 
 def _draw(
-    seed: int, classes: Int[np.ndarray, "classes"], strokes: int, drawers: Drawers, jitter: float
+    seed: int, classes: Int[np.ndarray, " classes"], strokes: int, drawers: Drawers, jitter: float
 ) -> tuple[Trace, Trace]:
     """Points of all drawings within the unit square, `(classes, drawers, strokes, points)`."""
     program = Strokes(*(value[:, None] for value in programs(seed, classes, strokes)))
@@ -106,7 +106,7 @@ def _draw(
 
 
 def _placement(
-    seed: int, classes: Int[np.ndarray, "classes"], program: Strokes
+    seed: int, classes: Int[np.ndarray, " classes"], program: Strokes
 ) -> tuple[Float[np.ndarray, "2 classes 1 1"], Float[np.ndarray, "classes 1 1"]]:
     """Middle of the undisturbed glyph, and what brings it to 56 to 82 % of the page; tiny glyphs stay small."""
     traced = np.stack(trace(program))

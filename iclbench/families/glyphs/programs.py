@@ -27,7 +27,7 @@ _LENGTH = np.array([1.0, 1.35, 1.35, 1.0, 1.25, 1.5, 1.5, 1.0, 1.0])
 # Cumulative probabilities of one to five strokes.
 _COUNTS = np.array([0.13, 0.40, 0.70, 0.90])
 
-Classes: TypeAlias = Int[np.ndarray, "classes"]
+Classes: TypeAlias = Int[np.ndarray, " classes"]
 
 
 def alphabet_of(classes: Classes) -> Classes:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
+from iclbench.report.figures.marks import HIGHLIGHT
 from iclbench.report.formats import Number
 from iclbench.report.style import CONFIG
 
@@ -84,7 +85,7 @@ def figure(
         MARKS.get(str(status), "?") if pd.isna(score) else label(score)
         for score, status in zip(drawn["score"], drawn["status"], strict=True)
     ]
-    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     height = _ROW * len(rows)
     views = [
         {

@@ -10,10 +10,10 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
+from iclbench.report.figures.marks import HIGHLIGHT, lit
 from iclbench.report.style import CONFIG, Look
 
 COLUMNS = ["panel", "contestant", "cost", "score", "front", "shown", "run"]
-_LIT = "highlight === null || datum.contestant === highlight"
 
 
 def front(points: pd.DataFrame) -> pd.Series:
@@ -45,7 +45,7 @@ def figure(
     """
     drawn = data[COLUMNS].reset_index(drop=True)
     printed, live = (_layers(looks, legend) for legend in (True, False))
-    shared: dict[str, Any] = {"config": CONFIG, "params": [{"name": "highlight", "value": None}]}
+    shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     views = [
         {"title": panel, "width": 250, "height": 220, "layer": printed,
          "data": {"values": records(drawn[drawn["panel"] == panel])}}
@@ -77,9 +77,6 @@ def _layers(looks: Mapping[str, Look], legend: bool) -> list[dict[str, Any]]:
     costs = alt.Scale(type="log", nice=False, padding=24)
     x = alt.X("cost", type="quantitative", title=None, scale=costs, axis=alt.Axis(format=".2~s", tickCount=4))
     y = alt.Y("score", type="quantitative", title="score", scale=alt.Scale(zero=False, padding=16))
-
-    def lit(full: float) -> alt.OpacityValue:
-        return alt.OpacityValue(0.12 * full, condition={"test": _LIT, "value": full})
 
     best, others = (alt.Chart().transform_filter(test) for test in ("datum.front", "!datum.front"))
     told = "{'contestant': datum.contestant, 'score': format(datum.score, '.3f'), 'cost': datum.shown}"

@@ -13,7 +13,7 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import MACHINE
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
-from iclbench.report.formats import Number, count, fixed, nbytes, seconds, slug
+from iclbench.report.formats import Number, count, fixed, flops, nbytes, seconds, slug
 from iclbench.report.normalised import Contest
 
 _ALL = "all tasks"
@@ -40,12 +40,8 @@ class Cost:
         return slug(self.phase, self.metric)
 
 
-def _flops(value: Number) -> str:
-    return f"{count(value)}FLOP" if " " in count(value) else f"{count(value)} FLOP"
-
-
 COSTS = (
-    Cost("FLOPs of a training step", "train_step", "flops", _flops),
+    Cost("FLOPs of a training step", "train_step", "flops", flops),
     Cost("seconds of training", "train", "seconds", seconds, machine=True),
     Cost("bytes of the state", "condition", "state_bytes", nbytes, sized=True),
     Cost("parameters", "model", "parameters", count),
