@@ -191,6 +191,8 @@ _KEYS: dict[TableName, list[str]] = {
     "answers": ["run", "prompt_set", "episode"],
     "cells": ["cell"],
 }
+# The folders of a results folder that commands write to; packed tables lie beside them.
+_OWN = ("cells", "runs", "tables")
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 
 
@@ -321,10 +323,13 @@ def _own(raw: dict[bytes, bytes] | None) -> dict[str, str]:
     return {key.removeprefix("iclbench."): value for key, value in told.items()}
 
 
-def read_all(table: TableName, results: Path, skipped: list[TableError] | None = None) -> pd.DataFrame:
+def read_all(
+    table: TableName, results: Path, skipped: list[TableError] | None = None, packed: bool | None = None
+) -> pd.DataFrame:
     """All rows of one table below a results folder; of rows that stand in two files, the first.
 
-    A file that cannot be read is named in a warning, added to `skipped`, and left alone.
+    A file that cannot be read is named in a warning, added to `skipped`, and left alone. `packed`: only files that are
+    packed, or only those that are not.
     """
     loaded: dict[Path, pa.Table] = {}
     frames: list[pd.DataFrame] = []
@@ -335,6 +340,8 @@ def read_all(table: TableName, results: Path, skipped: list[TableError] | None =
             skipped.append(error)
 
     for path in files(table, results):
+        if packed is not None and packed != is_packed(path, results):
+            continue
         try:
             loaded[path] = _load(table, path)
         except TableError as error:
@@ -363,5 +370,12 @@ def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
 
 
 def files(table: TableName, results: Path) -> Iterator[Path]:
-    """The parquet files of one table below a results folder, in a fixed order."""
-    yield from sorted(p for p in results.rglob(f"*{table}.parquet") if not p.name.startswith("."))
+    """The parquet files of one table below a results folder, in a fixed order: packed ones behind all others, so that
+    of rows that stand in both the user's own come first."""
+    found = (path for path in results.rglob(f"*{table}.parquet") if not path.name.startswith("."))
+    yield from sorted(found, key=lambda path: (is_packed(path, results), path))
+
+
+def is_packed(path: Path, results: Path) -> bool:
+    """Whether a file lies beside the folders that commands write to."""
+    return path.relative_to(results).parts[0] not in _OWN

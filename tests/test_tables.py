@@ -151,6 +151,14 @@ def test_of_a_row_in_two_files_the_first_counts(tmp_path: Path) -> None:
     assert tables.read_all("values", tmp_path)["value"].tolist() == [1.0]
 
 
+def test_of_a_row_that_is_packed_too_the_users_own_counts(tmp_path: Path) -> None:
+    for folder, value in (("a-reference", 1.0), ("tables/p", 2.0)):
+        (tmp_path / folder).mkdir(parents=True)
+        _write(tmp_path / folder, [ROW | {"value": value}])
+    asked = [tables.read_all("values", tmp_path, packed=packed)["value"].tolist() for packed in (None, False, True)]
+    assert asked == [[2.0], [2.0], [1.0]]
+
+
 def test_an_empty_folder_gives_an_empty_table_of_the_right_types(tmp_path: Path) -> None:
     for name in tables.SCHEMAS:
         empty = tables.read_all(name, tmp_path)

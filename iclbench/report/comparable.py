@@ -17,6 +17,24 @@ from iclbench.report.formats import plural, shared_words
 EXTRAPOLATION = r"(?:.+\+)?points-\d+"
 
 
+def unless_trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The packed rows but for runs that the user has trained otherwise under the same name, and one line for each."""
+    keys = ["task", "preset", "run"]
+    trained = own.dropna(subset=["variant"])
+    known = pd.MultiIndex.from_frame(trained[keys])
+    again = pd.MultiIndex.from_frame(packed[keys]).isin(known)
+    alike = pd.MultiIndex.from_frame(packed[[*keys, "variant"]]).isin(
+        pd.MultiIndex.from_frame(trained[[*keys, "variant"]])
+    )
+    other = again & ~alike & packed["variant"].notna().to_numpy(bool)
+    lines = [
+        f"{task} · {preset}: packed rows of run '{run}' left out, as a run of this name was trained here under other "
+        "settings"
+        for task, preset, run in packed.loc[other, keys].drop_duplicates().itertuples(index=False)
+    ]
+    return packed[~other], tuple(lines)
+
+
 def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The rows on the most used prompt set of each task, preset, shift and test, and one line per group left out.
 

@@ -12,7 +12,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.errors import UsageError
 from iclbench.report.averages import average
-from iclbench.report.comparable import comparable, name_variants, trained_with
+from iclbench.report.comparable import comparable, name_variants, trained_with, unless_trained_again
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.report.formats import slug
@@ -254,7 +254,10 @@ class Slice:
 def load(results: Path) -> Results:
     """Read a results folder; raises `UsageError` when there is nothing to report."""
     problems: list[tables.TableError] = []
-    values = tables.read_all("values", results, problems)
+    values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
+    packed, passed_over = unless_trained_again(packed, values)
+    if len(packed):
+        values = pd.concat([values, packed]).drop_duplicates(tables.keys("values"), ignore_index=True)
     if values.empty:
         skipped = f" ({len(problems)} unreadable files were skipped)" if problems else ""
         raise UsageError(
@@ -277,7 +280,8 @@ def load(results: Path) -> Results:
         table["contestant"] = table["run"].map(names).fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    return Results(values, costs, errors, examples, language, skipped_lines, (*set_aside, *not_told), cells)
+    set_aside = (*passed_over, *set_aside, *not_told)
+    return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells)
 
 
 def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:

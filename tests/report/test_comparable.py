@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report.comparable import name_variants
+from iclbench.report.comparable import name_variants, unless_trained_again
 
 
 def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") -> pd.DataFrame:
@@ -27,6 +27,15 @@ def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") ->
 
 def names(values: pd.DataFrame) -> list[str]:
     return name_variants(values)["contestant"].tolist()
+
+
+def test_packed_rows_of_a_run_that_was_trained_otherwise_here_are_left_out() -> None:
+    packed = rows([("same", 0, "a"), ("other", 0, "a"), ("elsewhere", 0, "a"), ("old", 0, None)])
+    own = rows([("same", 0, "a"), ("other", 0, "b"), ("old", 0, "c")])
+    kept, lines = unless_trained_again(packed, own)
+    assert kept["run"].tolist() == ["same", "elsewhere", "old"]
+    assert len(lines) == 1
+    assert lines[0].startswith("bursty · small: packed rows of run 'other' left out")
 
 
 def test_one_variant_keeps_the_name_of_its_backbone() -> None:

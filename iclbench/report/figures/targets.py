@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from iclbench.report.averages import average
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
@@ -36,12 +37,17 @@ def figure(
     """One panel per title, all with the same axes. The frames are rows of one metric, run by run, with the columns of
     `Slice.target_lines` and the column that `across` names.
 
-    Every run has its line; a backbone with a single run has a band of its 95 % interval.
+    Every run has its line; a backbone with a single run has a band of its 95 % interval. Where backbones are a crowd,
+    each has one line without a band, the mean over its runs.
     """
     rows = pd.concat(panels.values(), ignore_index=True)
+    if crowd := learning.is_crowd(rows):
+        keys = [*dict.fromkeys(["metric", "kind", "contestant", "n_related", across.field, "level", "note"])]
+        panels = {title: average(own, [key for key in keys if key in own]) for title, own in panels.items()}
     looks = learning.cast(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn(own, looks, across).assign(panel=panel) for panel, own in panels.items()])
     data = data.reset_index(drop=True)
+    data["band"] &= not crowd
     measure = metric(str(rows["metric"].iloc[0]))
     axes = curves.Axes(
         across.title, f"{measure.label} (nats per target)", curves.extent(data[across.field]), _domain(data, measure),

@@ -65,5 +65,5 @@ def _binned(
                 mean = mean_of(own.to_numpy(float))
                 at = float(sizes[own.index].mean()) * per_point
                 yield {str(k): v for k, v in line.items()} | {
-                    "size": at, "value": mean.value, "low": mean.low, "high": mean.high,
+                    "size": at, "value": mean.value, "low": mean.low, "high": mean.high, "n_episodes": len(own),
                 }  # fmt: skip
