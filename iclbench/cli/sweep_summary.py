@@ -100,8 +100,9 @@ def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
 
 
 def to_do(plan: Plan, group: str | None = None) -> dict[str, int]:
-    """Numbers of cells that a sweep would work on, by kind, of one task and preset or all."""
-    found = Counter(cell.kind for cell in plan.todo if group in (None, cell.group))
+    """Numbers of cells that a sweep would work on, by kind, of one task and preset or all; those that make no sense get
+    their row without work."""
+    found = Counter(cell.kind for cell in plan.todo if group in (None, cell.group) and cell.reason is None)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 

@@ -21,11 +21,12 @@ STEP = 19
 
 @dataclass(frozen=True)
 class Scale:
-    """The axis of values: its title, its range, and whether it marks zero."""
+    """The axis of values: its title, its range, whether it marks zero, and whether it is logarithmic."""
 
     title: str
     domain: tuple[float, float]
     zero_rule: bool = False
+    log: bool = False
 
 
 def figure(
@@ -81,7 +82,8 @@ def _layers(looks: Mapping[str, Look], rows: Sequence[str], scale: Scale, legend
     y = alt.Y("row", type="nominal", scale=alt.Scale(domain=list(rows)), axis=axis)
 
     def x(field: str = "value") -> alt.X:
-        bounds = alt.Scale(domain=list(scale.domain), nice=False, zero=False, clamp=True)
+        kind: dict[str, Any] = {"type": "log"} if scale.log else {"zero": False}
+        bounds = alt.Scale(domain=list(scale.domain), nice=False, clamp=True, **kind)
         return alt.X(field, type="quantitative", title=scale.title, scale=bounds, axis=alt.Axis(tickCount=5))
 
     def part(name: str) -> alt.Chart:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
+import numpy as np
 import pandas as pd
 
 from iclbench.report import accuracies
-from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.blocks import Column, Figure, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import HEADLINE, is_test, meaning
-from iclbench.report.formats import integer, number, signed
+from iclbench.report.figures import dots
+from iclbench.report.formats import integer, number, signed, slug
 from iclbench.report.metrics import metric
-from iclbench.report.target_scores import overall
+from iclbench.report.style import INK, STRONG, Look
+from iclbench.report.target_scores import overall, shift_title
 
 _PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
+_THEIRS = "published"
 _SCALES = (
     "Numbers of another preset are of another size (dimension, examples, parameters, training steps) and are not "
     "expected to agree; on another scale only their order says something."
@@ -55,7 +61,36 @@ def everywhere(results: Results) -> Section | None:
         columns=(Column("task", "task"), *_shown(frame)),
         group="task",
     )
-    return Section("published", "Published against ours", (table,))
+    figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
+    return Section("published", "Published against ours", (*figures, table))
+
+
+def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
+    """Published and ours on one line for each place, of one metric; a panel per shift."""
+    row = both["contestant"].astype(str)
+    for key, words in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
+        row += both[key].map(lambda value, words=words: "" if pd.isna(value) else ", " + words.format(value))
+    shared = both.assign(panel=both["shift"].map(shift_title), row=row, part="mean", note=row)
+    columns = {"value": "published", "low": "published_low", "high": "published_high"}
+    theirs = shared.assign(contestant=_THEIRS, run="published-" + shared["contestant"])
+    theirs = theirs.assign(**{mine: theirs[name] for mine, name in columns.items()})
+    ours = shared.assign(contestant="ours, " + shared["our_preset"])
+    ours = ours.assign(value=ours["ours"], low=ours["ours_low"], high=ours["ours_high"])
+    data = pd.concat([theirs, ours], ignore_index=True)[dots.COLUMNS].drop_duplicates(["panel", "row", "contestant"])
+    whose = list(dict.fromkeys(data["contestant"]))
+    looks = {who: Look(colour) for who, colour in zip(whose, cycle((INK, *STRONG)), strict=False)}
+    measure = metric(name)
+    numbers = data[["value", "low", "high"]].to_numpy(float)
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    log, margin = measure.log and low > 0, 0.05 * (high - low) or 0.5
+    reach = (low / 1.2, high * 1.2) if log else (low - margin, high + margin)
+    return dots.figure(
+        f"published-{slug(task, name)}", f"{task}: published against ours",
+        f"{measure.label.capitalize()}. Black: numbers of papers. In colour: ours at the same place, at the preset "
+        f"named. {_SCALES}",
+        data, list(dict.fromkeys(data["panel"])), list(dict.fromkeys(data["row"])), looks,
+        dots.Scale(measure.label, reach, log=log),
+    )  # fmt: skip
 
 
 def compared(task: Slice) -> pd.DataFrame | None:
