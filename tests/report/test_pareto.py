@@ -8,7 +8,7 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, LIT
-from iclbench.report.figures.pareto import front
+from iclbench.report.figures.pareto import front, labels
 from iclbench.report.sections.footing import footing
 from iclbench.report.sections.pareto import COSTS, overall, points, section
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
@@ -21,6 +21,19 @@ def test_the_front_is_who_is_beaten_by_nobody() -> None:
         both = list(zip(frame["cost"], frame["score"], strict=True))
         expected = [not any(d <= c and t >= s and (d, t) != (c, s) for d, t in both) for c, s in both]
         assert front(frame).tolist() == expected
+
+
+def test_names_of_neighbours_on_the_front_stand_on_either_side() -> None:
+    points = pd.DataFrame(
+        {
+            "cost": [1.0, 1.1, 1.2, 9.0, 100.0, 3.0],
+            "score": [0.0, 0.02, 0.04, 0.8, 1.0, 0.1],
+            "front": [True] * 5 + [False],
+        }
+    )
+    assert labels(points).tolist() == ["above", "below", "above", "above", "above", ""]
+    assert labels(points[::-1])[::-1].tolist() == labels(points).tolist(), "whatever the order of rows"
+    assert labels(points[:1]).tolist() == ["above"]
 
 
 def test_costs_and_scores_of_a_task(grid: Grid, grid_results: Results) -> None:
@@ -70,7 +83,7 @@ def test_whoever_is_picked_in_the_legend_is_lit_and_the_others_fade(grid_results
         tests = [
             layer["encoding"].get("opacity", {}).get("condition", {}).get("test") for layer in figure.live["layer"]
         ]
-        assert tests == [None, LIT, LIT, LIT], "all but the front"
+        assert tests == [None, LIT, LIT, LIT, LIT], "all but the front"
 
 
 def test_footing_has_the_smallest_and_the_largest_backbone(grid_results: Results) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from iclbench.report.blocks import Figure, Panel
@@ -14,6 +15,13 @@ from iclbench.report.figures.marks import HIGHLIGHT, lit
 from iclbench.report.style import CONFIG, Look
 
 COLUMNS = ["panel", "contestant", "cost", "score", "front", "shown", "run"]
+
+# Names of points on the front, and how near (as parts of both axes) two points are whose names would meet.
+_SIDES: dict[str, dict[str, Any]] = {
+    "above": {"align": "right", "baseline": "bottom", "dx": -5, "dy": -4},
+    "below": {"align": "left", "baseline": "top", "dx": 5, "dy": 4},
+}
+_NEAR = (0.25, 0.1)
 
 
 def front(points: pd.DataFrame) -> pd.Series:
@@ -26,6 +34,25 @@ def front(points: pd.DataFrame) -> pd.Series:
     as_good = (cost[None] <= cost[:, None]) & (score[None] >= score[:, None])
     better = (cost[None] < cost[:, None]) | (score[None] > score[:, None])
     return pd.Series(~(as_good & better).any(axis=1), index=points.index)
+
+
+def labels(points: pd.DataFrame) -> pd.Series:
+    """Where the name of a point on the front stands: to its upper left (`above`), where no point of the front is, or,
+    when the point before it lies close by and has its name there, to its lower right (`below`). Empty for all others.
+
+    Args:
+        points: columns cost, score and front of one panel.
+    """
+    costs, scores = np.log(points["cost"].to_numpy(float)), points["score"].to_numpy(float)
+    x, y = (values / (np.ptp(values) or 1.0) for values in (costs, scores))
+    found = [""] * len(points)
+    known = np.flatnonzero(points["front"].to_numpy(bool))
+    before: int | None = None
+    for here in map(int, known[np.argsort(x[known], kind="stable")]):
+        near = before is not None and x[here] - x[before] < _NEAR[0] and y[here] - y[before] < _NEAR[1]
+        found[here] = "below" if before is not None and near and found[before] == "above" else "above"
+        before = here
+    return pd.Series(found, index=points.index)
 
 
 def figure(
@@ -44,6 +71,7 @@ def figure(
         columns: panels in a row.
     """
     drawn = data[COLUMNS].reset_index(drop=True)
+    drawn = drawn.assign(label=pd.concat([labels(own) for _, own in drawn.groupby("panel")]))
     printed, live = (_layers(looks, legend) for legend in (True, False))
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     views = [
@@ -91,8 +119,12 @@ def _layers(looks: Mapping[str, Look], legend: bool) -> list[dict[str, Any]]:
         best.mark_point(filled=True, size=95).encode(
             x=x, y=y, color=colour, shape=shape, opacity=lit(1.0), tooltip=tooltip
         ),
-        best.mark_text(align="right", baseline="bottom", dx=-5, dy=-4, fontSize=11).encode(
-            x=x, y=y, text=alt.Text("contestant", type="nominal"), opacity=lit(1.0)
+        *(
+            alt.Chart()
+            .transform_filter(f"datum.label === '{side}'")
+            .mark_text(fontSize=11, **look)
+            .encode(x=x, y=y, text=alt.Text("contestant", type="nominal"), opacity=lit(1.0))
+            for side, look in _SIDES.items()
         ),
     ]
     return [layer(chart) for chart in layers]
