@@ -376,6 +376,18 @@ def files(table: TableName, results: Path) -> Iterator[Path]:
     yield from sorted(found, key=lambda path: (is_packed(path, results), path))
 
 
+def packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
+    """The packed rows of one table of a task at a preset; of rows that stand in two files, the first."""
+    found = [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))]
+    rows = pd.concat(found, ignore_index=True) if found else frame(table, [])
+    return rows.drop_duplicates(_KEYS[table], ignore_index=True)
+
+
+def packed_name(table: TableName, task: str, preset: str) -> str:
+    """The file that packed rows of a task at a preset stand in."""
+    return f"{task}-{preset}.{table}.parquet"
+
+
 def is_packed(path: Path, results: Path) -> bool:
     """Whether a file lies beside the folders that commands write to."""
     return path.relative_to(results).parts[0] not in _OWN

@@ -61,7 +61,7 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
-    values = tables.read_all("values", folder)
+    values = _values(results, prompts)
     values = values[values["status"].eq("ok") & values["axis"].isna()]
     if prompts.evaluator:
         scores = _of_test(values, prompts)
@@ -78,6 +78,16 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
         return
     with writing(results):
         tables.write("values", scores.sort_values(["run", "n_related"]), path, {})
+
+
+def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
+    """Everybody's values on these prompts, also of contestants whose rows are packed."""
+    own = tables.read_all("values", results / "tables" / prompts.id)
+    packed = tables.packed("values", results, prompts.task.name, prompts.preset)
+    packed = packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].ne("score")]
+    if packed.empty:
+        return own
+    return pd.concat([own, packed]).drop_duplicates(tables.keys("values"), ignore_index=True)
 
 
 def _of_errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame | None:

@@ -84,11 +84,12 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path) -> list[Path]:
     groups: dict[str, list[GridCell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
-    return [path for group, own in groups.items() for path in _pack_group(group, own, store, out)]
+    return [path for own in groups.values() for path in _pack_group(own, store, out)]
 
 
-def _pack_group(group: str, cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
+def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
     """The files of one task at one preset, that of the cells last: they are done when all else is there."""
+    task, preset = cells[0].task, cells[0].preset
     found = {table: list(_sources(table, cells, store)) for table in TABLES}
     values = _together("values", [source.rows for source in found["values"]])
     shorter = {"errors": _Compared(values).of, "examples": _Drawn(values).of}
@@ -98,18 +99,18 @@ def _pack_group(group: str, cells: Sequence[GridCell], store: Store, out: Path) 
         kept = [(source, shorter[table](source.rows) if table in shorter else source.rows) for source in sources]
         kept = [(source, rows) for source, rows in kept if len(rows)]
         whole[table] = _together(table, [rows for _, rows in kept])
-        name = (out / f"{group}.{table}.parquet").relative_to(store.results.resolve()).as_posix()
+        name = (out / tables.packed_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
         for cell in {cell for source, _ in kept for cell in source.cells}:
             named[cell].append(name)
     about = [_about(cell, store, named[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
     whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
     for table, rows in whole.items():
-        path = out / f"{group}.{table}.parquet"
+        path = out / tables.packed_name(table, task, preset)
         with writing(store.results):
             if not len(rows):
                 path.unlink(missing_ok=True)
                 continue
-            tables.write(table, rows, path, {"packed": group, "rows": KEPT.get(table, _EXACT)})
+            tables.write(table, rows, path, {"packed": cells[0].group, "rows": KEPT.get(table, _EXACT)})
         yield path
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from iclbench.config import TaskConfig
 from iclbench.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Status
@@ -20,7 +21,8 @@ class Plan:
         cells: all cells of the grid.
         status: what is known of each, by hash.
         todo: those to do, whoever is needed first; among them trainings whose rows are there, but not the weights that
-            another cell to do needs.
+            another cell to do needs, and evaluations of which only packed rows are there where a summary to do needs
+            the scores of all episodes.
     """
 
     cells: tuple[GridCell, ...]
@@ -40,12 +42,21 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     # One that makes no sense is settled once, by a row with the reason.
     todo = {cell.hash for cell in cells if status[cell.hash] in (None, "failed") or not store.has_row(cell)}
     for cell in cells:
-        if cell.hash in todo and cell.config is not None and cell.needs and not cell.reason:
-            if not weights(store.results, cell).is_file():
-                todo.update(cell.needs)
-        elif cell.run == SUMMARY and todo & set(cell.needs):
-            todo.add(cell.hash)  # what all contestants did together changes with any of them
+        # What all contestants did together changes with any of them.
+        if cell.run == SUMMARY and (cell.hash in todo or todo & set(cell.needs)):
+            todo.add(cell.hash)
+            if by_episode(cell.frozen):
+                todo.update(need for need in cell.needs if store.is_packed(need))
+    for cell in cells:
+        of_weights = cell.config is not None and cell.needs and not cell.reason
+        if cell.hash in todo and of_weights and not weights(store.results, cell).is_file():
+            todo.update(cell.needs)
     return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
+
+
+def by_episode(task: TaskConfig) -> bool:
+    """Whether the summary of a task compares episode by episode, for which packed rows are not enough."""
+    return task.question == "targets" and bool(task.oracles)
 
 
 def weights(results: Path, cell: GridCell) -> Path:

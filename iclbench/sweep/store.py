@@ -75,6 +75,11 @@ class Store:
         """The files that hold what a cell found; none where it is not done."""
         return tuple(self.results / file for file in self._files[cell.hash]) if self.status(cell) == "done" else ()
 
+    def is_packed(self, cell: str) -> bool:
+        """Whether what the cell of this hash found is there in packed files alone."""
+        files = self._files.get(cell, ()) if cell in self._status else ()
+        return any(tables.is_packed(self.results / file, self.results) for file in files)
+
     def _are_there(self, cell: str, files: Any) -> bool:
         try:
             return all(self._is_readable(file) for file in _named(files))

@@ -131,6 +131,18 @@ def test_a_file_that_is_deleted_makes_exactly_its_cells_to_do(
     assert {c.hash for c in after.todo} == {c.hash for c in before.todo} | lost | trained | summary | skipped
 
 
+def test_a_summary_of_packed_rows_alone_is_that_of_the_whole_sweep(
+    swept: tuple[Path, list[GridCell]], clean: Path
+) -> None:
+    """Scores compare all contestants; those whose rows are packed count like those that were evaluated here."""
+    for cell in (cell for cell in swept[1] if cell.run == SUMMARY):
+        assert work(cell, Place(clean)).status == "done"
+        here, there = (value_rows(Store(results), cell) for results in (clean, swept[0]))
+        assert len(here) and here["metric"].eq("score").any()
+        pd.testing.assert_frame_equal(here, there)
+        assert any(not tables.is_packed(path, clean) for path in Store(clean).files(cell)), "found here"
+
+
 def test_values_and_costs_are_all_there_to_the_last_digit(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
     results = swept[0]
     for table in ("values", "costs"):

@@ -1,9 +1,11 @@
 """The plan: what is left of a grid, with all that it needs, in the grid's order."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from iclbench import tables
 from iclbench.config import resolve_run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
@@ -48,6 +50,25 @@ def test_a_run_is_trained_again_only_for_weights_that_somebody_needs(tmp_path: P
         weights(tmp_path, TRAIN).touch()
     assert planned(tmp_path).todo == (() if there else (TRAIN,)) + (EVALUATE, TOGETHER)
     assert planned(tmp_path).again == (() if there else (TRAIN,))
+
+
+@pytest.mark.parametrize(("task", "again"), [("linear", False), ("gp-mixture", True)])
+def test_what_is_packed_is_evaluated_again_only_where_a_summary_compares_episodes(
+    tmp_path: Path, task: str, again: bool
+) -> None:
+    """Packed rows hold all values, and of errors only what a report needs."""
+    config = resolve_run(task, "gpt2", "smoke")
+    train, evaluate, zero = (replace(cell, frozen=config.task, config=cell.config and config) for cell in CELLS[:3])
+    evaluate = replace(evaluate, needs=(train.hash,))
+    together = replace(TOGETHER, frozen=config.task, needs=(zero.hash, evaluate.hash))
+    (tmp_path / "reference").mkdir()
+    tables.write("cells", [], tmp_path / "reference" / "packed.parquet", {})
+    for cell in (train, evaluate, zero):
+        record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Place(tmp_path))
+    cells = (zero, train, evaluate, together)
+    assert plan(cells, Store(tmp_path)).todo == (cells if again else (together,))
+    record(tmp_path, together, Outcome("done"), Place(tmp_path))
+    assert plan(cells, Store(tmp_path)).todo == ()
 
 
 def test_what_failed_is_tried_again_and_summed_up_again(tmp_path: Path) -> None:
