@@ -196,7 +196,9 @@ class _Compared:
     def of(self, errors: pd.DataFrame) -> pd.DataFrame:
         """A row per episode and metric, for `targets` and number of related datasets."""
         errors = errors[errors["prompt_set"].isin(self._paired)]
-        by_score = errors["metric"].eq(errors["prompt_set"].map(self._scored_by))
+        # Where nothing is summed up yet, scores may turn out to be made of errors.
+        scored = [self._scored_by.get(name, "squared_error") for name in errors["prompt_set"]]
+        by_score = errors["metric"].eq(pd.Series(scored, index=errors.index, dtype="string"))
         curves = errors["n_related"].isna()
         targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
         known = errors["metric"].isin(["squared_error", "squared_error" + AT_COARSE])

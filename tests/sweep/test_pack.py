@@ -18,7 +18,7 @@ from iclbench.report.blocks import Table
 from iclbench.report.sections import leaderboard
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.outcome import Outcome, Place
-from iclbench.sweep.pack import pack, rounded, value_rows
+from iclbench.sweep.pack import _Compared, pack, rounded, value_rows
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
@@ -183,6 +183,29 @@ def test_errors_are_mean_heights_of_curves_and_the_metrics_that_are_compared(
     assert set(targets["metric"]) == {"accuracy_within_choices"}
     expected = whole[whole["metric"].eq("accuracy_within_choices")]
     assert len(targets) == len(expected) > 0, "of every test"
+
+
+@pytest.mark.parametrize(
+    ("scored", "kept"),
+    [
+        (None, {"log_likelihood", "squared_error"}), ("log_likelihood", {"log_likelihood"}),
+        ("squared_error", {"log_likelihood", "squared_error"}),
+    ],
+)  # fmt: skip
+def test_of_targets_the_errors_that_scores_are_made_of_are_kept_also_before_there_are_scores(
+    scored: str | None, kept: set[str]
+) -> None:
+    row = {
+        "run": "a", "task": "t", "family": "f", "contestant": "a", "kind": "backbone", "preset": "grid",
+        "shift": "none", "evaluator": "targets", "n_related": 0, "metric": "squared_error", "value": 0.5,
+        "n_episodes": 2, "status": "ok", "prompt_set": "p", "card": "c", "version": "0",
+    }  # fmt: skip
+    rows = [row] + ([row | {"metric": "score", "reason": f"{scored}: 1 is best"}] if scored else [])
+    errors = tables.frame("errors", [
+        {"run": "a", "prompt_set": "p", "metric": metric, "n_context": 4, "n_related": 0, "episode": 0, "value": 0.5}
+        for metric in ("log_likelihood", "squared_error", "covered_90")
+    ])  # fmt: skip
+    assert set(_Compared(tables.frame("values", rows)).of(errors)["metric"]) == kept
 
 
 def test_a_report_on_packed_files_says_the_same(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
