@@ -1,6 +1,7 @@
 """The heat map: means over seeds, the order of columns, cells without numbers, colours that can be read."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,21 @@ def test_every_cell_holds_the_mean_over_seeds_of_normalised_means(grid: Grid, bl
         assert cell["runs"] == len(seeds) and cell["run"].count(";") == len(seeds) - 1
         assert numbers.loc[title(task, evaluator), name] == pytest.approx(np.mean(seeds))
     assert numbers.loc["linear", "one"] == "ridge" and numbers.loc["bursty · IWL", "one"] == "always right"
+
+
+def test_backbones_that_have_not_learned_say_so(grid_results: Results, blocks: dict[str, Block]) -> None:
+    assert not cells(blocks)["reason"].eq(heat_map.NOT_LEARNED).any(), "all intervals are above 0"
+    rows = grid_results.rows
+    one = rows["metric"].eq("score") & rows["task"].eq("linear") & rows["contestant"].isin(["cnp", "knn-3"])
+    results = replace(grid_results, rows=rows.assign(low=rows["low"].mask(one & rows["seed"].ne(1).fillna(True), -0.1)))
+    section = heat_map.section(results)
+    assert section is not None
+    figure = next(block for block in section.walk() if isinstance(block, Figure))
+    said = figure.data[figure.data["reason"].eq(heat_map.NOT_LEARNED)]
+    assert said[["row", "contestant"]].to_numpy().tolist() == [["linear", "cnp"]], (
+        "one seed is enough, baselines are not"
+    )
+    assert "1 of the scores of backbones are not told apart from 0" in figure.caption
 
 
 def test_no_cell_is_blank_and_every_one_without_a_number_says_why(blocks: dict[str, Block]) -> None:

@@ -16,6 +16,7 @@ from iclbench.report.normalised import NOTHING, Contest
 from iclbench.report.sections.overview import shade
 
 BEST = "best baseline"
+NOT_LEARNED = "its interval holds 0: not told apart from knowing nothing"
 _BACKBONES, _BASELINES = "backbones", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
 _COMMON = 5
@@ -57,12 +58,19 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             f"Preset {preset}. Backbones from the left by mean rank over rows, those that most rows lack last. "
             "The best baseline is chosen row by row, on these very prompts. "
             + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
+            + _not_learned(cells)
             + "The table below has the numbers, and what scores 1 in every row.",
             cells, rows, panels,
         )  # fmt: skip
     yield _numbers(contests, shown, [*backbones, *baselines], name, title)
     if (table := _related(contests, name)) is not None:
         yield table
+
+
+def _not_learned(cells: pd.DataFrame) -> str:
+    """How many backbones have not learned how many rows, in a sentence."""
+    n = int(cells["reason"].eq(NOT_LEARNED).sum())
+    return f"{n} of the scores of backbones are not told apart from 0, which pointing tells, too. " if n else ""
 
 
 def in_order(scores: pd.DataFrame) -> list[str]:
@@ -102,7 +110,9 @@ def _cells(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, 
         missing = next((status for status in ("failed", "skipped") if status in why), "not run")
         status.append(missing if pd.isna(score) else "ok")
         reasons.append(best if pd.notna(best) else reason or ("nobody asked" if pd.isna(score) else ""))
-    return cells.assign(status=status, reason=reasons)
+    cells = cells.assign(status=status, reason=reasons)
+    nothing = cells["kind"].eq("backbone") & cells["low"].le(0).fillna(False).astype(bool)
+    return cells.assign(reason=cells["reason"].mask(nothing & cells["reason"].eq(""), NOT_LEARNED))
 
 
 def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
