@@ -145,16 +145,20 @@ def device_name(device: str) -> str:
 
 @cache
 def hardware() -> str:
-    """Processor, number of its cores and memory of this machine, as far as it says."""
-    names = [platform.processor() or platform.machine()]
-    for path, key in {"/proc/cpuinfo": "model name", "/proc/meminfo": "MemTotal"}.items():
-        lines = Path(path).read_text().splitlines() if Path(path).is_file() else []
-        found = next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
-        if found and key == "model name":
-            names[0] = found
-        elif found:
-            names.append(f"{round(int(found.split()[0]) / 2**20)} GiB")
-    return ", ".join([names[0], f"{os.cpu_count()} cores", *names[1:]])
+    """Processor, number of its cores and memory of this machine, as far as it says.
+
+    Family and model of the processor belong to it: generations of one name round differently.
+    """
+    said: dict[str, str] = {}
+    for path in (Path("/proc/cpuinfo"), Path("/proc/meminfo")):
+        for line in path.read_text().splitlines() if path.is_file() else []:
+            name, _, value = line.partition(":")
+            said.setdefault(name.strip(), value.strip())
+    processor = said.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" in said:
+        processor += f" (family {said['cpu family']}, model {said.get('model', '?')})"
+    memory = [f"{round(int(said['MemTotal'].split()[0]) / 2**20)} GiB"] if "MemTotal" in said else []
+    return ", ".join([processor, f"{os.cpu_count()} cores", *memory])
 
 
 @cache

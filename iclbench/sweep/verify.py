@@ -101,7 +101,8 @@ def _verified(cells: Sequence[GridCell], store: Store, place: Place) -> Verified
 
 
 def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
-    """The first row and column in which two tables of values differ, in a line; None: in none.
+    """The first row and column in which two tables of values differ, in a line, with the largest difference of numbers;
+    None: in none.
 
     Numbers are equal when all their digits are.
     """
@@ -118,6 +119,8 @@ def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
         if unequal.any():
             at = int(unequal.argmax())
             more = f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
+            apart = (a[name] - b[name]).abs().max() if pd.api.types.is_numeric_dtype(a[name]) else pd.NA
+            more += "" if pd.isna(apart) else f"; at most {float(apart):.1e} apart"
             return f"{name} {a[name].iloc[at]} became {b[name].iloc[at]}: {_place(keys, a.index[at])}{more}"
     return None
 

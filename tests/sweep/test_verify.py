@@ -127,6 +127,10 @@ def test_the_first_difference_is_named(changes: dict[str, object], expected: str
     assert (first_difference(rows(**changes), rows()) is None) == (expected is None)
 
 
+def test_the_largest_difference_is_told() -> None:
+    assert str(first_difference(rows(), rows(value=0.35))).endswith("; at most 2.5e-01 apart")
+
+
 def test_rows_that_are_only_stored_are_a_difference() -> None:
     assert str(first_difference(rows(), rows().iloc[:1])).startswith("1 rows only stored, the first: ")
 
