@@ -17,22 +17,38 @@ from iclbench.report.formats import plural, shared_words
 EXTRAPOLATION = r"(?:.+\+)?points-\d+"
 
 
-def unless_trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The packed rows but for runs that the user has trained otherwise under the same name, and one line for each."""
+def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
+    """The packed runs that the user has trained otherwise under the same name, and one line for each."""
     keys = ["task", "preset", "run"]
-    trained = own.dropna(subset=["variant"])
-    known = pd.MultiIndex.from_frame(trained[keys])
-    again = pd.MultiIndex.from_frame(packed[keys]).isin(known)
-    alike = pd.MultiIndex.from_frame(packed[[*keys, "variant"]]).isin(
-        pd.MultiIndex.from_frame(trained[[*keys, "variant"]])
-    )
-    other = again & ~alike & packed["variant"].notna().to_numpy(bool)
+    # Scores are of all contestants together, packed ones among them: they are no sign of a training.
+    trained = own[own["variant"].notna() & own["metric"].ne("score")]
+    known, alike = (pd.MultiIndex.from_frame(trained[columns]) for columns in (keys, [*keys, "variant"]))
+    again = pd.MultiIndex.from_frame(packed[keys]).isin(known) & packed["variant"].notna().to_numpy(bool)
+    other = packed[again & ~pd.MultiIndex.from_frame(packed[[*keys, "variant"]]).isin(alike)]
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' left out, as a run of this name was trained here under other "
         "settings"
-        for task, preset, run in packed.loc[other, keys].drop_duplicates().itertuples(index=False)
+        for task, preset, run in other[keys].drop_duplicates().itertuples(index=False)
     ]
-    return packed[~other], tuple(lines)
+    return set(other["run"]), tuple(lines)
+
+
+def on_one_line(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The rows without scores that were measured against another best or another span than most of their contest, and
+    one line per contest that lost some."""
+    keys = ["task", "preset", "shift", "evaluator", "prompt_set"]
+    scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
+    line = scores["reason"].fillna("") + " " + scores["normaliser"].astype(str)
+    users = scores.assign(line=line).groupby([*keys, "line"], dropna=False)["run"].nunique().reset_index()
+    users = users.sort_values(["run", "line"], ascending=[False, True]).drop_duplicates(keys)
+    most = scores[keys].merge(users, "left", keys)["line"].to_numpy()
+    others = scores[line.to_numpy() != most]
+    lines = [
+        f"{where[0]} · {where[1]} · {where[2]}: scores of {', '.join(sorted(set(own['run'])))} left out, which were "
+        "measured against another best; evaluate them beside the oracles and baselines of the task"
+        for where, own in others.groupby(keys, dropna=False)
+    ]
+    return values.drop(index=others.index).reset_index(drop=True), tuple(lines)
 
 
 def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:

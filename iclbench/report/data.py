@@ -12,7 +12,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.errors import UsageError
 from iclbench.report.averages import average
-from iclbench.report.comparable import comparable, name_variants, trained_with, unless_trained_again
+from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.report.formats import slug
@@ -255,32 +255,31 @@ def load(results: Path) -> Results:
     """Read a results folder; raises `UsageError` when there is nothing to report."""
     problems: list[tables.TableError] = []
     values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
-    packed, passed_over = unless_trained_again(packed, values)
-    if len(packed):
-        values = pd.concat([values, packed]).drop_duplicates(tables.keys("values"), ignore_index=True)
+    again, passed_over = trained_again(packed, values)
+    values = _beside("values", values, packed, again)
     if values.empty:
         skipped = f" ({len(problems)} unreadable files were skipped)" if problems else ""
         raise UsageError(
             f"no results in {results}{skipped}; run 'iclbench demo', or 'iclbench train TASK BACKBONE' and then "
             "'iclbench eval', or name another folder with --results"
         )
-    costs = tables.read_all("costs", results, problems)
+    costs, examples, cells = (_all(table, results, problems, again) for table in ("costs", "examples", "cells"))
     told, values = values[values["preset"] == PRESET], values[values["preset"] != PRESET].reset_index(drop=True)
     told, not_told = prepared(told)
     language = Language(told, costs[costs["preset"] == PRESET], answers(results, told, problems))
     costs = costs[costs["preset"] != PRESET].reset_index(drop=True)
     known = {*told["prompt_set"].dropna(), *values["prompt_set"].dropna()}
     values, set_aside = comparable(name_variants(values))
+    values, otherwise = on_one_line(values)
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
-    errors = EpisodeScores(_errors(results, known - paired, problems), paired)
+    errors = EpisodeScores(_errors(results, known - paired, problems, again), paired)
     # Variants of one backbone have names of their own there too.
     names = values.drop_duplicates("run").set_index("run")["contestant"]
-    examples, cells = tables.read_all("examples", results, problems), tables.read_all("cells", results, problems)
     for table in (costs, examples, cells):
         table["contestant"] = table["run"].map(names).fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    set_aside = (*passed_over, *set_aside, *not_told)
+    set_aside = (*passed_over, *set_aside, *otherwise, *not_told)
     return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells)
 
 
@@ -288,14 +287,30 @@ def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:
     return data[(data["task"] == task) & (data["preset"] == preset)]
 
 
-def _errors(results: Path, passed_over: set[str], problems: list[tables.TableError]) -> Iterator[pd.DataFrame]:
+def _all(table: tables.TableName, results: Path, problems: list[tables.TableError], again: set[str]) -> pd.DataFrame:
+    """All rows of a table; of runs that the user has trained again, those that are not packed."""
+    own, packed = (tables.read_all(table, results, problems, packed) for packed in (False, True))
+    return _beside(table, own, packed, again)
+
+
+def _beside(table: tables.TableName, own: pd.DataFrame, packed: pd.DataFrame, again: set[str]) -> pd.DataFrame:
+    packed = packed[~packed["run"].isin(list(again))]
+    if packed.empty:
+        return own
+    return pd.concat([own, packed]).drop_duplicates(tables.keys(table), ignore_index=True)
+
+
+def _errors(
+    results: Path, passed_over: set[str], problems: list[tables.TableError], again: set[str]
+) -> Iterator[pd.DataFrame]:
     """One file at a time: the errors of all episodes together may not fit into memory. Those in the folders of some
-    prompt sets are not read at all."""
+    prompt sets are not read at all, and packed ones are passed over of runs that the user has trained again."""
     for path in tables.files("errors", results):
         if path.parent.name in passed_over:
             continue
         try:
-            yield tables.read("errors", path)
+            rows = tables.read("errors", path)
+            yield rows[~rows["run"].isin(list(again))] if tables.is_packed(path, results) else rows
         except tables.TableError as error:
             tables.log.warning("skipped: %s", error)
             problems.append(error)

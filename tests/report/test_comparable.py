@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.report.comparable import name_variants, unless_trained_again
+from iclbench.report.comparable import name_variants, on_one_line, trained_again
 
 
 def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") -> pd.DataFrame:
@@ -29,13 +29,29 @@ def names(values: pd.DataFrame) -> list[str]:
     return name_variants(values)["contestant"].tolist()
 
 
-def test_packed_rows_of_a_run_that_was_trained_otherwise_here_are_left_out() -> None:
+def test_packed_runs_that_were_trained_otherwise_here_are_named() -> None:
     packed = rows([("same", 0, "a"), ("other", 0, "a"), ("elsewhere", 0, "a"), ("old", 0, None)])
     own = rows([("same", 0, "a"), ("other", 0, "b"), ("old", 0, "c")])
-    kept, lines = unless_trained_again(packed, own)
-    assert kept["run"].tolist() == ["same", "elsewhere", "old"]
+    again, lines = trained_again(packed, own)
+    assert again == {"other"}
     assert len(lines) == 1
     assert lines[0].startswith("bursty · small: packed rows of run 'other' left out")
+    # What was scored together with packed rows is no training of the user's.
+    together = pd.concat([own, rows([("other", 0, "a")]).assign(metric="score")], ignore_index=True)
+    assert trained_again(packed, together)[0] == {"other"}
+
+
+def test_scores_of_one_contest_lie_on_one_line() -> None:
+    scores = rows([(name, 0, "a") for name in ("one", "two", "three")])
+    scores = scores.assign(metric="score", reason="squared_error: 1 is ridge", normaliser=0.5)
+    other = rows([("mine", 0, "b")]).assign(metric="score", reason="squared_error: 1 is knn-3", normaliser=0.4)
+    whole = pd.concat([scores, other, rows([("mine", 0, "b")])], ignore_index=True)
+    kept, lines = on_one_line(whole)
+    assert kept[["run", "metric"]].to_numpy().tolist() == [
+        ["one", "score"], ["two", "score"], ["three", "score"], ["mine", "accuracy"],
+    ]  # fmt: skip
+    assert len(lines) == 1 and "scores of mine left out" in lines[0]
+    assert on_one_line(kept)[1] == ()
 
 
 def test_one_variant_keeps_the_name_of_its_backbone() -> None:
