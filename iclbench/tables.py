@@ -192,7 +192,7 @@ _KEYS: dict[TableName, list[str]] = {
     "cells": ["cell"],
 }
 # The folders of a results folder that commands write to; packed tables lie beside them.
-_OWN = ("cells", "runs", "tables")
+OWN = ("cells", "runs", "tables")
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 
 
@@ -390,4 +390,4 @@ def packed_name(table: TableName, task: str, preset: str) -> str:
 
 def is_packed(path: Path, results: Path) -> bool:
     """Whether a file lies beside the folders that commands write to."""
-    return path.relative_to(results).parts[0] not in _OWN
+    return path.relative_to(results).parts[0] not in OWN

@@ -116,11 +116,9 @@ def _contests(task: Slice) -> list[Contest]:
     found = []
     for evaluator, own in rows.groupby("evaluator"):
         said = own["reason"].dropna()
-        metric, _, one = (
-            said.iloc[0] if len(said) else "squared_error: 1 is the oracle, or the best baseline"
-        ).partition(": 1 is ")
+        metric, _, one = (said.iloc[0] if len(said) else _OLD).partition(": 1 is ")
         spans = own.loc[own["reason"].notna(), "normaliser"].dropna()
-        span = float(spans.iloc[0]) if len(spans) else 1.0
+        span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
         found.append(Contest(task, str(evaluator), metric, one, span, prompt_set, own))
     return found

@@ -72,19 +72,36 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path) -> list[Path]:
         The files written.
 
     Raises:
-        UsageError: `out` is not inside the results folder.
+        UsageError: `out` is no folder of its own in the results folder, or holds finished cells that these are not.
         TableError: a file cannot be read.
     """
     results, out = store.results.resolve(), out.resolve()
-    if results not in out.parents:
+    if out.parent != results or out.name in tables.OWN:
         raise UsageError(
-            f"packed results lie inside the results folder, where they are looked for: write --pack "
-            f"{store.results / 'reference'}, got {out}"
+            f"packed results lie in a folder of their own in the results folder, where they are looked for: write "
+            f"--pack {store.results / 'reference'}, got {out}"
         )
     groups: dict[str, list[GridCell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
+    for own in groups.values():
+        _refuse_loss(own, store, out)
     return [path for own in groups.values() for path in _pack_group(own, store, out)]
+
+
+def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
+    """Raise `UsageError` where the files to be written anew hold finished cells that would not be in them."""
+    path = out / tables.packed_name("cells", cells[0].task, cells[0].preset)
+    if not path.is_file():
+        return
+    rows = tables.read("cells", path)
+    kept = {cell.hash for cell in cells if store.status(cell) == "done"}
+    lost = rows[rows["status"].eq("done") & ~rows["cell"].isin(list(kept))]
+    if len(lost):
+        raise UsageError(
+            f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
+            "they are none of this grid's: pack into another folder, or delete the files of this task there first"
+        )
 
 
 def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:

@@ -46,8 +46,9 @@ class Store:
     def rows(self) -> pd.DataFrame:
         """All rows of the table `cells`, by cell: of several rows of one cell the first whose files are all there,
         own sweeps before reference results."""
-        # Folder by folder: `cells` comes before `reference`, and each may have a row for the same cell.
-        folders = sorted(path for path in self.results.glob("*") if path.is_dir())
+        # Folder by folder: own rows come before packed ones, and each may have a row for the same cell.
+        folders = [path for path in self.results.glob("*") if path.is_dir()]
+        folders.sort(key=lambda path: (path.name not in tables.OWN, path))
         found = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         there = [self._are_there(cell, files) for cell, files in zip(found["cell"], found["files"], strict=True)]
         found = found.assign(there=there).astype({"there": bool}).sort_values("there", ascending=False, kind="stable")
@@ -126,7 +127,10 @@ def _named(files: Any) -> tuple[str, ...]:
     Raises:
         ValueError: this is no JSON list.
     """
-    return () if pd.isna(files) else tuple(map(str, json.loads(str(files))))
+    found = [] if pd.isna(files) else json.loads(str(files))
+    if not isinstance(found, list):
+        raise ValueError(f"{files} is no list")
+    return tuple(map(str, found))
 
 
 def paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:

@@ -256,10 +256,19 @@ def test_packing_again_gives_the_same_bytes_also_from_packed_files(
 
 def test_what_a_grid_no_longer_asks_for_is_left_out(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
     fewer = [cell for cell in swept[1] if cell.kind != "cost" and cell.seed != 1 and cell.run != SUMMARY]
-    pack(fewer, Store(clean), clean / "reference")
+    pack(fewer, Store(clean), clean / "fewer")
+    shutil.rmtree(clean / "reference")
     for table in ("values", "costs", "errors", "cells"):
         assert not tables.read_all(table, clean)["run"].str.endswith("-s1").any(), table
     assert {run for _, _, run in todo(fewer, clean)} == {FAILED}
+
+
+def test_finished_cells_are_never_lost_by_packing_fewer(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (clean / "reference").iterdir()}
+    with pytest.raises(UsageError, match="finished cells that would be lost") as error:
+        pack([cell for cell in swept[1] if cell.seed != 1], Store(clean), clean / "reference")
+    assert len(str(error.value).splitlines()) == 1
+    assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
 
 
 def test_the_rows_of_one_cell_are_found_in_single_and_in_packed_files(
@@ -277,8 +286,9 @@ def test_the_rows_of_one_cell_are_found_in_single_and_in_packed_files(
 
 def test_out_must_lie_inside_the_results_folder(tmp_path: Path) -> None:
     results = tmp_path / "results"
-    for out in (tmp_path / "elsewhere", results, results / ".." / "reference"):
-        with pytest.raises(UsageError, match="packed results lie inside the results folder") as error:
+    outside = (tmp_path / "elsewhere", results, results / ".." / "reference")
+    for out in (*outside, results / "reference" / "deep", results / "tables", results / "cells"):
+        with pytest.raises(UsageError, match="in a folder of their own in the results folder") as error:
             pack([], Store(results), out)
         assert len(str(error.value).splitlines()) == 1
     assert not (tmp_path / "elsewhere").exists()

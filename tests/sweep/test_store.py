@@ -59,9 +59,10 @@ def test_a_row_cut_short_makes_its_cell_to_do_and_no_other(tmp_path: Path, caplo
     assert not plan([cell("a"), cell("b")], Store(tmp_path)).todo
 
 
-def test_files_that_are_no_list_are_a_cell_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("files", ["tables/a.parquet", "3"])
+def test_files_that_are_no_list_are_a_cell_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture, files: str) -> None:
     row = {"cell": cell().hash, "kind": "train", "run": "a", "task": "linear", "contestant": "gpt2", "preset": "smoke",
-           "status": "done", "files": "tables/a.parquet", "version": "0"}  # fmt: skip
+           "status": "done", "files": files, "version": "0"}  # fmt: skip
     tables.write("cells", [row], tmp_path / "cells" / "a.cells.parquet", {})
     assert Store(tmp_path).status(cell()) is None
     assert "its files cannot be read off its row" in caplog.text
@@ -86,6 +87,16 @@ def test_of_two_rows_of_a_cell_the_one_whose_files_are_there_counts(tmp_path: Pa
     assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 1.0
     (tmp_path / "reference/x.values.parquet").unlink()
     assert Store(tmp_path).status(cell()) is None
+
+
+def test_own_rows_come_before_packed_ones_whatever_their_folder_is_called(tmp_path: Path) -> None:
+    tables.write("cells", [], tmp_path / "tables" / "x.values.parquet", {})
+    record(tmp_path, cell(), Outcome("failed", "no luck"), Place(tmp_path))
+    (row,) = (tmp_path / "cells").rglob("*.parquet")
+    (tmp_path / "archive").mkdir()
+    row.rename(tmp_path / "archive" / row.name)
+    record(tmp_path, cell(), Outcome("done", files=("tables/x.values.parquet",)), Place(tmp_path))
+    assert Store(tmp_path).status(cell()) == "done"
 
 
 def test_a_row_says_where_and_with_what_the_cell_was_computed(tmp_path: Path) -> None:

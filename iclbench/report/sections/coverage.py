@@ -19,7 +19,7 @@ def section(results: Results) -> Section | None:
         return None
     counts = cells["status"].value_counts()
     said = ", ".join(f"{counts[status]:,} {status}" for status in _STATUSES if status in counts)
-    total = seconds(float(cells["seconds"].sum()))
+    total = seconds(float(cells.loc[cells["status"].eq("done"), "seconds"].sum()))
     text = Text(
         f"The sweep has {plural(len(cells), 'cell')} (trainings, evaluations, probes, costs): {said}. The ones done "
         f"took {total} in all, added up over cells that ran side by side. Failed cells are tried again by the next "

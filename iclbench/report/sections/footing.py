@@ -8,6 +8,7 @@ from iclbench.cards import content_hash, load_task
 from iclbench.errors import UsageError
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
+from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
 from iclbench.report.formats import count, integer, nbytes, number, seconds, slug
 from iclbench.report.normalised import contests
@@ -50,6 +51,8 @@ def footing(tasks: list[Slice]) -> pd.DataFrame:
         for column, (phase, metric) in _SPANS.items():
             costs = task.costs
             own = costs[(costs["phase"] == phase) & (costs["metric"] == metric) & costs["contestant"].isin(backbones)]
+            if metric in ("seconds", "bytes"):
+                own = of_one_machine(own)
             means = own.groupby("contestant")["value"].mean().astype(float)
             if len(means):
                 row |= {f"{column}_low": means.min(), f"{column}_high": means.max()}

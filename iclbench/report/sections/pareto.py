@@ -10,7 +10,7 @@ import pandas as pd
 
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
-from iclbench.report.cost_table import MACHINE
+from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
 from iclbench.report.formats import Number, count, fixed, flops, nbytes, seconds, slug
@@ -90,9 +90,8 @@ def _measured(contest: Contest, cost: Cost) -> pd.DataFrame:
     rows = contest.task.costs
     rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
     rows = rows[rows["run"].isin(contest.rows["run"])]
-    if cost.machine and len(rows):
-        machines = rows.groupby(MACHINE)["run"].nunique().sort_values(ascending=False, kind="stable")
-        rows = rows.merge(machines.index[:1].to_frame(index=False), on=MACHINE)
+    if cost.machine:
+        rows = of_one_machine(rows)
     if cost.sized and len(rows):
         asked = rows.groupby("n_points")["contestant"].nunique()
         rows = rows[rows["n_points"] == asked[asked == asked.max()].index.max()]
