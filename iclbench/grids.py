@@ -260,7 +260,7 @@ def _runs(part: GridPart, only: str | None) -> Iterator[GridRun]:
     for preset in part.presets:
         if only not in (None, preset):
             continue
-        variants = part.overrides.get(preset, {"": []})
+        variants = part.overrides.get(preset) or {"": []}
         for task in part.tasks:
             for variant, settings in variants.items():
                 for seed in part.seeds:

@@ -377,7 +377,11 @@ def files(table: TableName, results: Path) -> Iterator[Path]:
 
 
 def packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
-    """The packed rows of one table of a task at a preset; of rows that stand in two files, the first."""
+    """The packed rows of one table of a task at a preset; of rows that stand in two files, the first.
+
+    Raises:
+        TableError: a file cannot be read. Who compares contestants must not go on without some of them.
+    """
     found = [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))]
     rows = pd.concat(found, ignore_index=True) if found else frame(table, [])
     return rows.drop_duplicates(_KEYS[table], ignore_index=True)

@@ -55,6 +55,7 @@ def sweep(
     from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
     from iclbench.cli.sweep_view import view
     from iclbench.cli.terminal import say
+    from iclbench.errors import UsageError
     from iclbench.runs import writing
     from iclbench.sweep import engine
     from iclbench.sweep.cells import grid_cells
@@ -63,6 +64,8 @@ def sweep(
     from iclbench.sweep.store import Store
 
     _refuse_language_grids(grid)
+    if (pack is not None or verify is not None) and (dry_run or only or workers):
+        raise UsageError("--pack and --verify sweep nothing: they take no --dry-run, --only or --workers")
     kinds, store = _kinds(only), Store(results)
     cells = _at(preset, grid_cells(grid))
     if pack is not None or verify is not None:

@@ -16,6 +16,7 @@ from iclbench.cards import content_hash, load_baseline, validate
 from iclbench.config import RunConfig, TaskConfig, trained_part
 from iclbench.errors import UsageError
 from iclbench.estimators.base import TaskFacts
+from iclbench.evaluation import versions
 from iclbench.evaluation.curves import prefix_grid
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.language.deep_thinking import DeepThinking
@@ -24,9 +25,6 @@ from iclbench.language.thinking_backbones import ThinkingBackbone
 from iclbench.predictor import Predictor
 from iclbench.registry import ESTIMATORS
 from iclbench.runs import Run
-
-# Raised whenever a change of an estimator gives other answers for the same settings.
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -128,18 +126,18 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     prefixes = None
     if cls.costly and prompts.preset != "paper":
         prefixes = prefix_grid(prompts.context_points)
-    versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "xgboost": xgboost.__version__}
+    libraries = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "xgboost": xgboost.__version__}
     identity = content_hash(
         {
             "estimator": card.estimator,
             "settings": card.settings,
             "facts": [facts.noise_to_signal, facts.hidden_width],
             "prefixes": prefixes,
-            "version": VERSION,
+            "version": versions.ESTIMATORS,
             # Our own algorithms are exact whatever the version; those of the libraries are what the library says.
-            "libraries": versions if cls.costly else {},
+            "libraries": libraries if cls.costly else {},
         }
     )
     kind = "oracle" if name in task.oracles else "baseline"
     episodes = getattr(settings, "episodes", None) or None
-    return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, episodes=episodes, libraries=versions)
+    return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, episodes=episodes, libraries=libraries)

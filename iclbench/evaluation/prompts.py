@@ -17,14 +17,13 @@ import torch
 from iclbench.cards import content_hash
 from iclbench.config import TaskConfig
 from iclbench.episodes import Episodes
+from iclbench.evaluation import versions
 from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
 from iclbench.records import cat
 from iclbench.seeds import generator
 
 BLOCK = 64
-# Raised whenever a change of the samplers gives other episodes for the same configuration.
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class PromptSet:
             "data": self.family.fingerprint,
             "shift": self.shift,
             "seed": self.seed,
-            "version": VERSION,
+            "version": versions.PROMPTS,
             **({"evaluator": self.evaluator} if self.evaluator else {}),
         }
 

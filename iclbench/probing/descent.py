@@ -22,7 +22,7 @@ from iclbench.estimators.gradient_descent import (
     descent_curve,
     search_gamma,
 )
-from iclbench.evaluation import contestants
+from iclbench.evaluation import versions
 from iclbench.evaluation.contestants import Contestant
 from iclbench.probing.probe_set import ProbeSet
 
@@ -48,7 +48,7 @@ class Descent:
         identity = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
         return Contestant(
             self.name, self.name, "baseline", GradientDescent(DescentSettings(steps=STEPS)),
-            content_hash(identity | {"version": contestants.VERSION}), libraries={"torch": torch.__version__},
+            content_hash(identity | {"version": versions.ESTIMATORS}), libraries={"torch": torch.__version__},
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from iclbench.cards import content_hash
 from iclbench.episodes import Episodes
 from iclbench.errors import UsageError
-from iclbench.evaluation.prompts import VERSION as PROMPTS_VERSION
+from iclbench.evaluation import versions
 from iclbench.evaluation.prompts import PromptSet
 
 # Raised whenever a change of the probe gives other numbers for the same episodes.
@@ -59,7 +59,7 @@ class ProbeSet(PromptSet):
         """Readable name and content hash."""
         own = {
             "sizes": [self.context, self.fit, self.test, self.tasks],
-            "version": [PROMPTS_VERSION, VERSION],
+            "version": [versions.PROMPTS, VERSION],
         }
         name = f"{self.task.name}-{self.preset}-{self.shift}-probe{self.context}"
         return f"{name}-{content_hash(self._drawn_from() | own, 8)}"

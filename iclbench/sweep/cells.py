@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from iclbench.cards import content_hash, load_baseline
 from iclbench.config import RunConfig, TaskConfig, trained_part
+from iclbench.evaluation import versions
 from iclbench.grids import GridRun, grid_runs
 
 Kind = Literal["train", "evaluate", "probe", "cost"]
@@ -85,9 +86,7 @@ class GridCell:
 
     def _beside(self, task: dict[str, Any]) -> dict[str, Any]:
         """What the rows depend on besides what was trained, the task's episodes and the question."""
-        from iclbench.evaluation import contestants, prompts
-
-        of: dict[str, Any] = {"prompts": prompts.VERSION}
+        of: dict[str, Any] = {"prompts": versions.PROMPTS}
         if self.baseline is not None:
             of |= {"baseline": _settings(self.baseline), "oracle": self.run in task["oracles"]}
         elif self.run == SUMMARY:
@@ -95,7 +94,7 @@ class GridCell:
         elif self.kind == "probe":
             of["oracles"] = sorted(task["oracles"])
             of["levels"] = {name: _settings(name) for name in ("zero", "least-squares", *task["oracles"])}
-        return of if self.config is not None and self.kind != "probe" else of | {"estimators": contestants.VERSION}
+        return of if self.config is not None and self.kind != "probe" else of | {"estimators": versions.ESTIMATORS}
 
 
 def _settings(baseline: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from iclbench.errors import IclbenchError
+from iclbench.errors import one_line
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import Executor, WorkerStartError
 from iclbench.sweep.order import Order
@@ -67,12 +67,12 @@ def run(
             outcome = future.result()
         except WorkerStartError:
             raise
-        except IclbenchError as error:
+        except Exception as error:  # whatever it is, it stops no other cell
             if attempts[cell.hash] < ATTEMPTS:
-                report.again(cell, str(error))
+                report.again(cell, one_line(error))
                 order.put_back(cell)
                 return
-            outcome = Outcome("failed", f"{error}, {ATTEMPTS} times; the same command tries again")
+            outcome = Outcome("failed", f"{one_line(error)}, {ATTEMPTS} times; the same command tries again")
             store.record(cell, outcome, place)
         settle(cell, outcome)
 

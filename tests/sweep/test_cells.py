@@ -41,6 +41,11 @@ RUN = "tiny-gpt2-smoke-s0"
 EVERYONE = {("evaluate", name) for name in ("zero", "mean", "knn-3", "least-squares", RUN, SUMMARY)}
 
 
+def test_overrides_without_any_leave_the_runs_as_they_are(tmp_path: Path) -> None:
+    plain, none = (one_task(tmp_path, {"overrides": given}) for given in ({}, {"smoke": {}}))
+    assert [cell.hash for cell in none] == [cell.hash for cell in plain]
+
+
 def test_every_run_baseline_and_probe_is_a_cell_and_one_sums_up(tmp_path: Path) -> None:
     cells = one_task(tmp_path)
     assert {(cell.kind, cell.run) for cell in cells} == EVERYONE | {(k, RUN) for k in ("train", "probe", "cost")}

@@ -120,7 +120,8 @@ def _rates(rates: pd.DataFrame, preset: str) -> Table:
     return Table(
         f"learning-rates-{slug(preset)}", f"{preset}: learning rates",
         f"Preset {preset}. The learning rate that the card of each task names for each backbone. A dash: not trained. "
-        "Tasks whose card has changed since are left out.", rates,
+        "Tasks whose card has changed since are left out, and runs trained with other settings are not told apart.",
+        rates,
         (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)), folded=True,
     )  # fmt: skip
 
