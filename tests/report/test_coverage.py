@@ -28,6 +28,15 @@ def test_all_cells_are_counted_and_those_without_numbers_have_their_reason(grid:
     assert machine["seconds"] == pytest.approx(cells["seconds"].sum())
 
 
+def test_what_is_said_of_many_runs_in_the_same_words_stands_once(grid: Grid) -> None:
+    cells = tables.read_all("cells", grid.folder)
+    some = cells[cells["status"].eq("done") & cells["kind"].eq("train")].head(2)
+    runs = [f"run '{run}' has no layers to probe" for run in some["run"]]
+    found = coverage.without_numbers(some.assign(status="skipped", contestant="cnp", reason=runs))
+    assert found is not None
+    assert found.frame[["cells", "reason"]].to_numpy().tolist() == [[2, "the run has no layers to probe"]]
+
+
 def test_without_a_sweep_there_is_no_section(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("alone")
     tables.write("values", tables.read_all("values", grid.folder), folder / "all.values.parquet", {})

@@ -54,6 +54,9 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
     rows = cells[cells["status"] != "done"]
     if rows.empty:
         return None
+    # What is said of every run in the same words stands once.
+    reasons = zip(rows["reason"].fillna(""), rows["run"], strict=True)
+    rows = rows.assign(reason=[reason.replace(f"run '{run}'", "the run") for reason, run in reasons])
     keys = ["status", "kind", "preset", "contestant", "reason"]
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
         tasks=("task", lambda names: ", ".join(sorted(set(names)))),

@@ -44,7 +44,7 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     looks |= {NEAREST: results.looks[NEAREST]} if NEAREST in drawn else {}
     looks |= {GUESSING: ZERO}
     name = f"plane-{slug(family, preset)}"
-    reading = f"Level lines: guessing{f' and {NEAREST}' if NEAREST in drawn else ''}."
+    reading = f"Preset {preset}. Level lines: guessing{f' and {NEAREST}' if NEAREST in drawn else ''}."
     yield plane.figure(name, f"{family}, {preset}: ICL against IWL", reading, data, panels, looks)
     frame = pd.concat([_numbers(task) for task in tasks], ignore_index=True)
     columns = (
