@@ -26,8 +26,10 @@ def start(grid: Path, results: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", "2", "--results", str(results)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        # Children of a background job inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
 
 
 def finish(grid: Path, results: Path) -> None:
