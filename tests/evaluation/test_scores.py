@@ -22,8 +22,10 @@ Rows = list[dict[str, object]]
 def prompts(question: str, head: str, evaluator: str = "", **of_family: Any) -> Any:
     """As much of a prompt set as scores depend on."""
     family = SimpleNamespace(**{"y_dim": 1, "normaliser": 1.0, **of_family})
-    task = SimpleNamespace(question=question, head=head)
-    return create_autospec(PromptSet, id="prompts", evaluator=evaluator, task=task, seed=0, family=family)
+    task = SimpleNamespace(name="task", question=question, head=head)
+    return create_autospec(
+        PromptSet, id="prompts", evaluator=evaluator, task=task, preset="small", seed=0, family=family
+    )
 
 
 def row(

@@ -109,7 +109,10 @@ def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> No
     assert len(at_work) == 2
     for pid in [sweep.pid, *at_work]:  # as a terminal sends it to all of them
         os.kill(pid, signal.SIGINT)
-    _, err = sweep.communicate(timeout=SECONDS)
+    try:
+        _, err = sweep.communicate(timeout=SECONDS)
+    finally:
+        sweep.kill()  # its workers end with it
     assert sweep.returncode == 130, err
     assert "the same command does the other 2" in err.splitlines()[-1]
     assert not any(map(alive, at_work))
