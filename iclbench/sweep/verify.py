@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import __version__, tables
-from iclbench.errors import IclbenchError
+from iclbench.errors import DataError, IclbenchError
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Place
 from iclbench.sweep.pack import value_rows
@@ -61,15 +61,26 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Pl
         place: device, threads and data sets to compute with; its results folder is not touched.
 
     Raises:
-        IclbenchError: no evaluation is finished.
+        IclbenchError: no evaluation is finished whose data set is there.
     """
     known = {cell.hash: cell for cell in cells}
     done = [cell for cell in cells if cell.kind == "evaluate" and cell.run != SUMMARY and store.status(cell) == "done"]
+    there = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, place)}
+    done = [cell for cell in done if cell.group in there]
     if not done:
         raise IclbenchError(f"no evaluation of this grid is finished in {store.results}: there is nothing to verify")
     chosen = random.Random(seed).sample(sorted(done, key=lambda cell: cell.hash), min(n, len(done)))
     for cell in chosen:
         yield _verified([*(known[need] for need in cell.needs), cell], store, place)
+
+
+def _has_data(cell: GridCell, place: Place) -> bool:
+    """Whether the data set that the cell's task needs is there, if it needs one."""
+    try:
+        _ = cell.frozen.build(place.data_dir).fingerprint  # of the data, which are read for it
+    except DataError:
+        return False
+    return True
 
 
 def _verified(cells: Sequence[GridCell], store: Store, place: Place) -> Verified:

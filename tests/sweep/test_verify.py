@@ -11,13 +11,14 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.cli.main import main
+from iclbench.config import resolve_run
 from iclbench.errors import IclbenchError
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.outcome import Place
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
-from iclbench.sweep.verify import first_difference, verify
+from iclbench.sweep.verify import _has_data, first_difference, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -125,6 +126,13 @@ def test_the_first_difference_is_named(changes: dict[str, object], expected: str
     found = first_difference(rows(), rows(**changes))
     assert found == expected if expected is None else str(found).startswith(expected)
     assert (first_difference(rows(**changes), rows()) is None) == (expected is None)
+
+
+@pytest.mark.parametrize(("task", "there"), [("tabular", False), ("linear", True)])
+def test_tasks_whose_data_set_is_not_there_are_passed_over(tmp_path: Path, task: str, there: bool) -> None:
+    frozen = resolve_run(task, "gpt2", "smoke").task
+    cell = GridCell("evaluate", "zero", "zero", frozen, "smoke", baseline="zero")
+    assert _has_data(cell, Place(tmp_path)) == there
 
 
 def test_the_largest_difference_is_told() -> None:
