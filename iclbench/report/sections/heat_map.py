@@ -175,7 +175,7 @@ def _related(contests: Sequence[Contest], name: str) -> Table | None:
         name=f"{name}-related",
         title="What related datasets add",
         caption="Scores of those who use related datasets, by how many they were given, on the line of the heat map: "
-        "1 is what scores 1 without any, of the same metric (squared error, where there is no oracle of distributions).",
+        "1 is what scores 1 without any, of the same metric: squared error where there is no oracle of distributions.",
         frame=frame,
         columns=(
             Column("contestant", "contestant"), Column("row", "family"), Column("kind", "kind"),
