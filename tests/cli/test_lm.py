@@ -249,7 +249,11 @@ def test_of_several_models_the_others_go_on(models, tmp_path: Path, capsys: pyte
 def test_ctrl_c_keeps_what_is_finished(models, tmp_path: Path) -> None:
     asked = ["--model", str(models("llama")), "--tasks", "algorithmic", "--shots", "2", "--demo-seeds", "0:10"]
     command = [sys.executable, "-m", "iclbench", "lm", "eval", *asked, "--results", str(tmp_path / "results")]
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        # Children of a background job inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("tiny-llama.values.parquet")) and time.monotonic() < deadline:
         assert started.poll() is None

@@ -72,7 +72,7 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
         row += both[key].map(lambda value, words=words: "" if pd.isna(value) else ", " + words.format(value))
     shared = both.assign(panel=both["shift"].map(shift_title), row=row, part="mean", note=row)
     columns = {"value": "published", "low": "published_low", "high": "published_high"}
-    theirs = shared.assign(contestant=_THEIRS, run="published-" + shared["contestant"])
+    theirs = shared.assign(contestant=_THEIRS, run=shared["published_run"])
     theirs = theirs.assign(**{mine: theirs[name] for mine, name in columns.items()})
     ours = shared.assign(contestant="ours, " + shared["our_preset"])
     ours = ours.assign(value=ours["ours"], low=ours["ours_low"], high=ours["ours_high"])
@@ -103,8 +103,9 @@ def compared(task: Slice) -> pd.DataFrame | None:
     # The two questions are told apart by their metrics; a test that a family has of its own goes by its name.
     theirs = theirs.assign(test=theirs["evaluator"].where(is_test(theirs["evaluator"])))
     place = _PLACE
-    theirs = theirs[[*place, "preset", "value", "low", "high", "reason"]].rename(
-        columns={"preset": "published_preset", "value": "published", "low": "published_low", "high": "published_high"}
+    names = {"preset": "preset", "value": "", "low": "low", "high": "high", "run": "run"}
+    theirs = theirs[[*place, *names, "reason"]].rename(
+        columns={name: "_".join(filter(None, ("published", ours))) for name, ours in names.items()}
     )
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
