@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import sklearn
 import torch
@@ -60,23 +61,21 @@ class Contestant:
 
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
     """The trained backbone of a run."""
-    weights = hashlib.sha256(run.weights.read_bytes()).hexdigest() if run.finished else ""
     model = run.load(device, data_dir)
-    identity = content_hash({"config": run.hash, "weights": weights})
-    return Contestant(
-        run.config.backbone.name, run.name, "backbone", model, identity, run.config.seed, run.config.variant,
-        device=device,
-libraries={"torch": torch.__version__},
-    )  # fmt: skip
+    weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()
+    return _of_run(run.name, run.config, model, {"config": run.hash, "weights": weights}, device)
 
 
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
     """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
     model = config.build(data_dir).to(device).eval()
-    identity = content_hash({"config": trained_part(config.dump())})
+    return _of_run(run, config, model, {"config": trained_part(config.dump())}, device)
+
+
+def _of_run(run: str, config: RunConfig, model: Backbone, depends_on: dict[str, Any], device: str) -> Contestant:
     return Contestant(
-        config.backbone.name, run, "backbone", model, identity, config.seed, config.variant, device=device,
-        libraries={"torch": torch.__version__},
+        config.backbone.name, run, "backbone", model, content_hash(depends_on), config.seed, config.variant,
+        device=device, libraries={"torch": torch.__version__},
     )  # fmt: skip
 
 

@@ -11,15 +11,6 @@ MACHINE = ["device", "threads"]
 # What per-episode values are comparable within.
 BATCH = [*MACHINE, "n_episodes"]
 
-
-def of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the machine (device and threads) that most runs have: seconds and bytes of another do not compare."""
-    if costs.empty:
-        return costs
-    machines = costs.groupby(MACHINE)["run"].nunique().sort_values(ascending=False, kind="stable")
-    return costs.merge(machines.index[:1].to_frame(index=False), on=MACHINE)
-
-
 # Per run, and per run and number of points.
 _OF_RUN = {
     "parameters": ("model", "parameters"),
@@ -68,3 +59,11 @@ def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
             found = rows.drop_duplicates(keys)[[*keys, "value"]].rename(columns={"value": name})
             table = table.merge(found, "left", keys)
     return table
+
+
+def of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the machine (device and threads) that most runs have: seconds and bytes of another do not compare."""
+    if costs.empty:
+        return costs
+    machines = costs.groupby(MACHINE)["run"].nunique().sort_values(ascending=False, kind="stable")
+    return costs.merge(machines.index[:1].to_frame(index=False), on=MACHINE)

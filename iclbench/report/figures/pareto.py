@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import altair as alt
@@ -45,13 +46,12 @@ def labels(points: pd.DataFrame) -> pd.Series:
     """
     costs, scores = np.log(points["cost"].to_numpy(float)), points["score"].to_numpy(float)
     x, y = (values / (np.ptp(values) or 1.0) for values in (costs, scores))
-    found = [""] * len(points)
-    known = np.flatnonzero(points["front"].to_numpy(bool))
-    before: int | None = None
-    for here in map(int, known[np.argsort(x[known], kind="stable")]):
-        near = before is not None and x[here] - x[before] < _NEAR[0] and y[here] - y[before] < _NEAR[1]
-        found[here] = "below" if before is not None and near and found[before] == "above" else "above"
-        before = here
+    on_front = points["front"].to_numpy(bool)
+    found = np.where(on_front, "above", "").astype(object)
+    order = np.flatnonzero(on_front)[np.argsort(x[on_front], kind="stable")]
+    for before, here in pairwise(order):
+        near = x[here] - x[before] < _NEAR[0] and y[here] - y[before] < _NEAR[1]
+        found[here] = "below" if near and found[before] == "above" else "above"
     return pd.Series(found, index=points.index)
 
 

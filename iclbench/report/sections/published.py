@@ -71,11 +71,13 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
     for key, words in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
         row += both[key].map(lambda value, words=words: "" if pd.isna(value) else ", " + words.format(value))
     shared = both.assign(panel=both["shift"].map(shift_title), row=row, part="mean", note=row)
-    columns = {"value": "published", "low": "published_low", "high": "published_high"}
-    theirs = shared.assign(contestant=_THEIRS, run=shared["published_run"])
-    theirs = theirs.assign(**{mine: theirs[name] for mine, name in columns.items()})
-    ours = shared.assign(contestant="ours, " + shared["our_preset"])
-    ours = ours.assign(value=ours["ours"], low=ours["ours_low"], high=ours["ours_high"])
+
+    def side(name: str, contestant: str | pd.Series, run: pd.Series) -> pd.DataFrame:
+        ends = {end: shared[f"{name}_{end}"] for end in ("low", "high")}
+        return shared.assign(contestant=contestant, run=run, value=shared[name], **ends)
+
+    theirs = side("published", _THEIRS, shared["published_run"])
+    ours = side("ours", "ours, " + shared["our_preset"], shared["run"])
     data = pd.concat([theirs, ours], ignore_index=True)[dots.COLUMNS].drop_duplicates(["panel", "row", "contestant"])
     whose = list(dict.fromkeys(data["contestant"]))
     looks = {who: Look(colour) for who, colour in zip(whose, cycle((INK, *STRONG)), strict=False)}
@@ -103,10 +105,11 @@ def compared(task: Slice) -> pd.DataFrame | None:
     # The two questions are told apart by their metrics; a test that a family has of its own goes by its name.
     theirs = theirs.assign(test=theirs["evaluator"].where(is_test(theirs["evaluator"])))
     place = _PLACE
-    names = {"preset": "preset", "value": "", "low": "low", "high": "high", "run": "run"}
-    theirs = theirs[[*place, *names, "reason"]].rename(
-        columns={name: "_".join(filter(None, ("published", ours))) for name, ours in names.items()}
-    )
+    names = {
+        "preset": "published_preset", "value": "published", "low": "published_low", "high": "published_high",
+        "run": "published_run",
+    }  # fmt: skip
+    theirs = theirs[[*place, *names, "reason"]].rename(columns=names)
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
     measured = pd.concat([task.curves, overall(task.targets), tests])
