@@ -177,12 +177,11 @@ class RunConfig(Strict):
             components=self.task.components or 8,
         )
 
-    def build(self, data_dir: Path | None = None, anywhere: bool = False) -> Backbone:
-        """The untrained backbone, its weights drawn from the run's own stream; `anywhere` as in
+    def build(self, family: Family, anywhere: bool = False) -> Backbone:
+        """The untrained backbone for the task's family, its weights drawn from the run's own stream; `anywhere` as in
         `BackboneConfig.build`."""
         from iclbench.seeds import global_stream
 
-        family = self.task.build(data_dir)
         with global_stream(self.seed, "weights"):
             return self.backbone.build(self.shape(family), anywhere)
 

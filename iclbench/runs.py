@@ -98,7 +98,7 @@ class Run:
 
         if not self.finished:
             raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
-        backbone = self.config.build(data_dir, anywhere=True)
+        backbone = self.config.build(self.config.task.build(data_dir), anywhere=True)
         try:
             with safe_open(self.weights, framework="pt") as file:
                 if (file.metadata() or {}).get("config") != self.hash:

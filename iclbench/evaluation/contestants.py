@@ -68,7 +68,7 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Con
 
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
     """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
-    model = config.build(data_dir).to(device).eval()
+    model = config.build(config.task.build(data_dir)).to(device).eval()
     return _of_run(run, config, model, {"config": trained_part(config.dump())}, device)
 
 

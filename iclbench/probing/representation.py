@@ -93,7 +93,7 @@ def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Pa
             f"run '{run.name}' has no sample representation: its backbone '{model.name}' does not write represent "
             "(coqe does)"
         )
-    untrained = run.config.build(data_dir).eval()
+    untrained = run.config.build(run.config.task.build(data_dir)).eval()
     before = Contestant(
         f"{model.name}-untrained", f"{run.name}-untrained", "baseline", untrained,
         content_hash({"config": run.hash, "untrained": True}), libraries=model.libraries,

@@ -218,7 +218,8 @@ def measure_step(
     from iclbench.seeds import generator
     from iclbench.training.loop import autocast, descend, make_optimiser, training_batch
 
-    family, backbone = config.task.build(data_dir), config.build(data_dir).to(device).train()
+    family = config.task.build(data_dir)
+    backbone = config.build(family).to(device).train()
     optimiser = make_optimiser(backbone, config.train)
     settings = config.train.at_full_size()
     started = 0.0

@@ -85,7 +85,7 @@ def train(
 def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watch: Watch) -> None:
     config, settings = run.config, run.config.train
     family, longest = config.task.build(data_dir), config.task.drawn(config.task.points)
-    backbone = config.build(data_dir).to(device.name).train()
+    backbone = config.build(family).to(device.name).train()
     run.tell(backbone, device.name)
     optimiser = make_optimiser(backbone, settings)
     progress = checkpoint.restore(run, backbone, optimiser)

@@ -149,7 +149,7 @@ def test_a_finished_run_does_not_depend_on_the_back_end_it_was_trained_with(tmp_
     assert elsewhere.load().settings.scan == "auto"
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match=r"backbone\.scan=mamba-ssm"):
-            elsewhere.config.build()
+            elsewhere.config.build(elsewhere.config.task.build())
 
 
 def test_states_of_one_model_go_between_back_ends(tmp_path: Path) -> None:
