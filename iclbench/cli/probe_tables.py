@@ -49,7 +49,7 @@ def _at_part(by_depth: pd.Series, depth: int, quarters: int) -> str:
 
 
 def _with_spread(last: pd.Series, metric: str) -> str:
-    from iclbench.report.formats import fixed
+    from iclbench.formats import fixed
 
     if metric not in last.index:
         return ""
@@ -81,7 +81,7 @@ def representation_title(values: pd.DataFrame) -> str:
 
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: R² of every true feature and their mean; the best first."""
-    from iclbench.report.formats import fixed
+    from iclbench.formats import fixed
 
     by_feature = _measured(values, "representation", "feature").pivot_table("value", "run", "axis_value")
     means = values[values["evaluator"].eq("representation") & values["axis"].isna() & values["status"].eq("ok")]

@@ -10,7 +10,8 @@ from pathlib import Path
 import typer
 
 from iclbench.cli.terminal import out, say, table
-from iclbench.report.formats import nbytes
+from iclbench.errors import UsageError
+from iclbench.formats import nbytes
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Place
 from iclbench.sweep.pack import pack
@@ -21,6 +22,8 @@ from iclbench.sweep.verify import verify
 def print_packed(cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False) -> None:
     """Pack what the cells found, and say into which files."""
     files = pack(cells, store, folder)
+    if not files:
+        raise UsageError(f"nothing to pack: no cell of this grid is in {store.results}; sweep it first")
     known = Counter(store.status(cell) or "to do" for cell in cells)
     if json:
         sizes = {str(path): path.stat().st_size for path in files}

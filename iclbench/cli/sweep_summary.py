@@ -14,8 +14,8 @@ import typer
 
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import out, say, table
-from iclbench.report.formats import count, nbytes
-from iclbench.sweep.cells import KINDS, GridCell
+from iclbench.formats import count, nbytes
+from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.estimate import Amount, Estimates, measure_step, parameter_range
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
@@ -57,7 +57,7 @@ def print_dry_run(
     beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
     out.print(f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); disk: {nbytes(whole.bytes)}")
     if plan.again:
-        out.print(f"{len(plan.again)} trainings are repeated for their weights, which are not there")
+        out.print(f"{len(plan.again)} of these are done, and done again for what others need: {_again(plan)}")
     if estimates.measured:
         say(f"steps of {len(estimates.measured)} backbones on tasks measured now, on this machine as busy as it is")
 
@@ -115,6 +115,17 @@ def amount(of: Amount) -> list[str]:
     seconds = "" if of.seconds is None else duration(of.seconds)
     unknown = "" if not of.unknown else " + ?" if seconds else "?"
     return [seconds + unknown, nbytes(of.bytes) if of.bytes else ""]
+
+
+def _again(plan: Plan) -> str:
+    """How many cells are repeated, and for what."""
+    why = Counter(
+        "trainings for weights that are not there" if cell.kind == "train"
+        else "summaries for what is new" if cell.run == SUMMARY
+        else "evaluations for scores of single episodes, which packed files do not hold"
+        for cell in plan.again
+    )  # fmt: skip
+    return ", ".join(f"{number} {what}" for what, number in why.items())
 
 
 def _failed(outcome: Outcome | None) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from iclbench.errors import IclbenchError, UsageError
+from iclbench.formats import plural
 from iclbench.report import exports
 from iclbench.report.blocks import Figure, Gallery, Table
 from iclbench.report.data import Results, load
-from iclbench.report.formats import plural
 from iclbench.report.page import render
 from iclbench.report.sections import report
 

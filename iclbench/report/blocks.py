@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.report.formats import text
+from iclbench.formats import text
 from iclbench.report.style import Look, order_of
 
 # How the page calls backbones that read their context in order, and those that take it as a set.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from iclbench.formats import plural, shared_words
 from iclbench.report.evaluators import INSIDE, PROBES, is_test
-from iclbench.report.formats import plural, shared_words
 
 # `points-N`, or another shift evaluated up to N examples.
 EXTRAPOLATION = r"(?:.+\+)?points-\d+"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import count, flops, integer, nbytes, seconds
 from iclbench.report.blocks import Column
-from iclbench.report.formats import count, flops, integer, nbytes, seconds
 
 MACHINE = ["device", "threads"]
 # What per-episode values are comparable within.

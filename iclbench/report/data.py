@@ -11,11 +11,11 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.errors import UsageError
+from iclbench.formats import slug
 from iclbench.report.averages import average
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
-from iclbench.report.formats import slug
 from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks
 
@@ -294,10 +294,7 @@ def _all(table: tables.TableName, results: Path, problems: list[tables.TableErro
 
 
 def _beside(table: tables.TableName, own: pd.DataFrame, packed: pd.DataFrame, again: set[str]) -> pd.DataFrame:
-    packed = packed[~packed["run"].isin(list(again))]
-    if packed.empty:
-        return own
-    return pd.concat([own, packed]).drop_duplicates(tables.keys(table), ignore_index=True)
+    return tables.union(table, [own, packed[~packed["run"].isin(list(again))]])
 
 
 def _errors(

@@ -14,9 +14,9 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from iclbench.formats import Number
 from iclbench.report.blocks import Figure, Gallery, Section, Table, Text
 from iclbench.report.exports import TABLE_FORMATS
-from iclbench.report.formats import Number
 from iclbench.report.style import Look
 
 # The shapes of points as paths in the middle of a swatch of 32 x 14 pixels.

@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from iclbench.formats import fixed, number, seconds, slug
 from iclbench.report import exports
 from iclbench.report.blocks import Column, Figure, Table
 from iclbench.report.data import load
-from iclbench.report.formats import fixed, number, seconds, slug
 from iclbench.report.sections import extrapolation, report
 
 NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from iclbench.formats import plural, slug
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.cost_table import BATCH, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import curves
-from iclbench.report.formats import plural, slug
 
 _PHASES = {"condition": "conditioning on n points", "query": "a query after n points", "update": "an update after n"}
 # Metric, what it is called, its unit, and how to read it.

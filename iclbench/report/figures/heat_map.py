@@ -13,10 +13,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from iclbench.formats import Number
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
 from iclbench.report.figures.marks import HIGHLIGHT
-from iclbench.report.formats import Number
 from iclbench.report.style import CONFIG
 
 COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "high", "runs", "run", "status", "reason"]

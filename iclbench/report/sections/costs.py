@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import Number, count, flops, integer, nbytes, seconds, slug
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.cost_table import BATCH, COLUMNS, cost_table, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
-from iclbench.report.formats import Number, count, flops, integer, nbytes, seconds, slug
 
 _SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes, "flops": flops}
 _BATCHES = (

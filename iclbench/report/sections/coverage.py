@@ -6,9 +6,9 @@ import json
 
 import pandas as pd
 
+from iclbench.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.formats import integer, plural, seconds
 
 _STATUSES = ("done", "failed", "skipped")
 

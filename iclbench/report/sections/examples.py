@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from iclbench.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import everyone, one_run, pixels, side_by_side
 from iclbench.report.figures import bands, images
-from iclbench.report.formats import slug
 from iclbench.report.target_scores import shift_title, shifts
 
 # Related datasets of the same episodes that come from another process (ICICL-TNP, appendix G.1.1).

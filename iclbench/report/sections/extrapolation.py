@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import slug
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
-from iclbench.report.formats import slug
 from iclbench.report.metrics import metric
 from iclbench.report.sections.learning_curves import numbers
 

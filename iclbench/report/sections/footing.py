@@ -6,11 +6,11 @@ import pandas as pd
 
 from iclbench.cards import content_hash, load_task
 from iclbench.errors import UsageError
+from iclbench.formats import count, integer, nbytes, number, seconds, slug
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
-from iclbench.report.formats import count, integer, nbytes, number, seconds, slug
 from iclbench.report.normalised import contests
 
 _READING = (

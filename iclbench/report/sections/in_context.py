@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import fixed, integer
 from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.evaluators import HEADLINE, in_order, is_test, meaning
 from iclbench.report.figures import accuracy
-from iclbench.report.formats import fixed, integer
 
 _INTRODUCTION = (
     "A query can be answered in context, from the labels beside it, or in weights, from the labels that its class had "

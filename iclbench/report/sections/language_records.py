@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import integer, nbytes, seconds
 from iclbench.report.blocks import Column, Table
-from iclbench.report.formats import integer, nbytes, seconds
 from iclbench.report.language import HEADLINE, Language
 
 # So many characters of a prompt's end are shown.

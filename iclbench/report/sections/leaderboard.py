@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from iclbench.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
 from iclbench.report.metrics import metric
 from iclbench.report.pairs import Difference, difference, ranks
 

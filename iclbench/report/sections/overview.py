@@ -7,11 +7,11 @@ from functools import partial
 
 import pandas as pd
 
+from iclbench.formats import Number, fixed
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.evaluators import HEADLINE, INSIDE
-from iclbench.report.formats import Number, fixed
 from iclbench.report.target_scores import overall
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}

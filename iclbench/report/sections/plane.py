@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from iclbench.formats import fixed, integer, shared_words, slug
 from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import plane
 from iclbench.report.figures.accuracy import GUESSING, NEAREST, levels
-from iclbench.report.formats import fixed, integer, shared_words, slug
 from iclbench.report.style import ZERO
 
 _ALL = "all settings"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import fixed, integer, number, slug
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Slice
 from iclbench.report.figures import probing
-from iclbench.report.formats import fixed, integer, number, slug
 
 _READING = (
     "What every layer knows: its output at the queries is decoded by the model's own final norm and read-out, and per "

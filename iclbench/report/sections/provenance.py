@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from iclbench.formats import integer, plural
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.formats import integer, plural
 
 
 def section(results: Results) -> Section:

@@ -7,12 +7,12 @@ from itertools import cycle
 import numpy as np
 import pandas as pd
 
+from iclbench.formats import integer, number, signed, slug
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Figure, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import HEADLINE, is_test, meaning
 from iclbench.report.figures import dots
-from iclbench.report.formats import integer, number, signed, slug
 from iclbench.report.metrics import metric
 from iclbench.report.style import INK, STRONG, Look
 from iclbench.report.target_scores import overall, shift_title

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from iclbench.formats import slug
 from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
-from iclbench.report.formats import slug
 from iclbench.report.metrics import metric
 from iclbench.report.style import ZERO
 from iclbench.report.target_scores import shift_title, shifts

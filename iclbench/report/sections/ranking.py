@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from iclbench.formats import fixed, integer, number, plural, signed, slug
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.formats import fixed, integer, number, plural, signed, slug
 from iclbench.report.normalised import Contest
 
 LEVEL = 0.05

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import targets
-from iclbench.report.formats import fixed
 from iclbench.report.target_scores import counts, levelled, overall, shift_title, shifts
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from iclbench.formats import fixed, integer
 from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Column, Figure, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import one_run
 from iclbench.report.figures import curves, learning
-from iclbench.report.formats import fixed, integer
 from iclbench.report.style import INK, Look
 
 TRUE = "true feature"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from iclbench.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
-from iclbench.report.formats import slug
 from iclbench.report.metrics import metric
 
 

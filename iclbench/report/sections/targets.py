@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench.formats import count, fixed, integer, number, seconds, signed
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.formats import count, fixed, integer, number, seconds, signed
 from iclbench.report.pairs import ranks, score_difference
 from iclbench.report.sections.leaderboard import placed, with_costs
 from iclbench.report.target_scores import main_counts, overall

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from iclbench.formats import plural, slug
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves
-from iclbench.report.formats import plural, slug
 from iclbench.report.metrics import metric
 
 
