@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import sklearn
 import torch
-import xgboost
 
 from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash, load_baseline, validate
@@ -125,7 +124,8 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     prefixes = None
     if cls.costly and prompts.preset != "paper":
         prefixes = prefix_grid(prompts.context_points)
-    libraries = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "xgboost": xgboost.__version__}
+    # Asked of their metadata: importing them takes a second, and most estimators are our own.
+    libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     identity = content_hash(
         {
             "estimator": card.estimator,

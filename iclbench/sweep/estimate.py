@@ -25,7 +25,6 @@ from iclbench.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
-from iclbench.training.checkpoint import KEEP
 
 # Seconds that steps may be measured for, all in all.
 BUDGET = 20.0
@@ -88,6 +87,8 @@ class Estimates:
 
     def bytes(self, cell: GridCell) -> float:
         """On the disk: weights and checkpoints of a training, tables of the others like those that are there."""
+        from iclbench.training.checkpoint import KEEP
+
         if cell.kind != "train" or cell.config is None:
             return self._table_bytes.get(cell.kind, 0.0)
         if self._run(cell).finished:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -198,6 +200,13 @@ def _serve(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, 
 
     Answers are `(True, value)` or `(False, text)`: exceptions stay here, since unpickling them may import torch.
     """
+    _answer_calls(pipe, set_up, arguments)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)  # all that it did is written; taking torch down would only keep the parent waiting
+
+
+def _answer_calls(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     with contextlib.suppress(EOFError, OSError):
         try:
             set_up(*arguments)
