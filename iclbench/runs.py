@@ -78,14 +78,14 @@ class Run:
         return int(self.checkpoints[-1].stem.removeprefix("step-")) if self.checkpoints else 0
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the run for this process; raises `IclbenchError` when another one has it. The system frees it on any
-        death."""
+    def lock(self, wait: bool = False) -> Iterator[None]:
+        """Hold the run for this process; the system frees it on any death. When another one has it, wait for it or
+        raise `IclbenchError`."""
         with writing(self.path):
             file = (self.path / ".lock").open("w")
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError as error:
                 raise IclbenchError(
                     f"run '{self.name}' is being trained by another process; wait for it or stop it"
@@ -185,6 +185,7 @@ def writing(results: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        why = "there is a file where a folder has to be" if isinstance(error, FileExistsError) else error.strerror
         raise UsageError(
-            f"cannot write to the results folder {results}: {error.strerror or error}; choose another with --results"
+            f"cannot write to the results folder {results}: {why or error}; choose another with --results"
         ) from error

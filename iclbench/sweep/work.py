@@ -92,7 +92,8 @@ def _train(cell: GridCell, place: Place) -> list[Path]:
     if run.finished and not all(map(tables.is_whole, found)):
         # The weights are there, but their training curve is gone: it comes from training alone.
         run.weights.unlink()
-    train(run, Device(place.device, place.threads), data_dir=place.data_dir)
+    # Another sweep may train it, which is as good as doing it here.
+    train(run, Device(place.device, place.threads), data_dir=place.data_dir, wait=True)
     return [run.path / "config.toml", run.weights, *found]
 
 

@@ -61,6 +61,7 @@ def train(
     report: Report | None = None,
     data_dir: Path | None = None,
     watch: Watch | None = None,
+    wait: bool = False,
 ) -> None:
     """Train a run to its last step, continuing from its newest checkpoint; does nothing when it is finished.
 
@@ -70,14 +71,15 @@ def train(
         report: called with the number of steps done and the mean loss since the last call.
         data_dir: where families find their data sets.
         watch: called with the accuracy by test whenever the model was evaluated.
+        wait: for another process that trains this run, and continue where it stopped.
 
     Raises:
         DivergedError: the loss is NaN or infinite; the last good checkpoint stays.
         Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
-        IclbenchError: another process trains this run.
+        IclbenchError: another process trains this run, and nobody is to wait for it.
     """
     device = device or Device()
-    with run.lock():
+    with run.lock(wait):
         if not run.finished:
             _train(run, device, report or (lambda step, loss: None), data_dir, watch or (lambda found: None))
 

@@ -1,5 +1,6 @@
 """The work of one cell: its files and its row, and reasons that a user can act on."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import tomli_w
 from iclbench import tables
 from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.costs import measure_costs
-from iclbench.runs import find
+from iclbench.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.outcome import Place
 from iclbench.sweep.plan import plan
@@ -114,6 +115,21 @@ def test_weights_that_are_gone_are_trained_again_only_when_somebody_needs_them(
         path.unlink()
     assert do(results, cells) == {"train": None, "evaluate": None}
     assert tables.read_all("values", results / "tables").equals(before)
+
+
+def test_a_run_that_another_process_trains_is_waited_for_and_used(tmp_path: Path) -> None:
+    """Two equal sweeps at once: each run is trained once, and neither sweep has failed cells."""
+    cells, results = cells_of(tmp_path), tmp_path / "results"
+    assert cells["train"].config is not None
+    run = create(results, cells["train"].config, RUN)
+    with ThreadPoolExecutor(1) as other:
+        with run.lock():
+            second = other.submit(do, results, cells)
+            with pytest.raises(TimeoutError):
+                second.result(1.0)
+            assert not run.reached, "nobody trains what is held"
+        assert second.result(60) == {"train": None, "evaluate": None}
+    assert run.finished
 
 
 def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> None:
