@@ -31,8 +31,8 @@ class Plan:
 
     @property
     def again(self) -> tuple[GridCell, ...]:
-        """Trainings to be repeated for their weights alone."""
-        return tuple(cell for cell in self.todo if self.status[cell.hash] == "done" and cell.kind == "train")
+        """Those to do although they are done, for what others need of them."""
+        return tuple(cell for cell in self.todo if self.status[cell.hash] == "done")
 
 
 def plan(cells: Sequence[GridCell], store: Store) -> Plan:
@@ -45,7 +45,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
         # What all contestants did together changes with any of them.
         if cell.run == SUMMARY and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
-            if by_episode(cell.frozen):
+            if _by_episode(cell.frozen):
                 todo.update(need for need in cell.needs if store.is_packed(need))
     for cell in cells:
         of_weights = cell.config is not None and cell.needs and not cell.reason
@@ -54,7 +54,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
 
 
-def by_episode(task: TaskConfig) -> bool:
+def _by_episode(task: TaskConfig) -> bool:
     """Whether the summary of a task compares episode by episode, for which packed rows are not enough."""
     return task.question == "targets" and bool(task.oracles)
 

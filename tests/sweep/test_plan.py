@@ -49,7 +49,7 @@ def test_a_run_is_trained_again_only_for_weights_that_somebody_needs(tmp_path: P
         weights(tmp_path, TRAIN).parent.mkdir(parents=True)
         weights(tmp_path, TRAIN).touch()
     assert planned(tmp_path).todo == (() if there else (TRAIN,)) + (EVALUATE, TOGETHER)
-    assert planned(tmp_path).again == (() if there else (TRAIN,))
+    assert planned(tmp_path).again == (() if there else (TRAIN,)) + (TOGETHER,)
 
 
 @pytest.mark.parametrize(("task", "again"), [("linear", False), ("gp-mixture", True)])
@@ -67,6 +67,7 @@ def test_what_is_packed_is_evaluated_again_only_where_a_summary_compares_episode
         record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Place(tmp_path))
     cells = (zero, train, evaluate, together)
     assert plan(cells, Store(tmp_path)).todo == (cells if again else (together,))
+    assert plan(cells, Store(tmp_path)).again == ((zero, train, evaluate) if again else ())
     record(tmp_path, together, Outcome("done"), Place(tmp_path))
     assert plan(cells, Store(tmp_path)).todo == ()
 

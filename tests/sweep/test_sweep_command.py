@@ -45,6 +45,21 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(
     assert not (tmp_path / "results").exists()
 
 
+def test_nothing_to_pack_and_nowhere_to_sweep_to_are_one_line_and_exit_code_2(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = tmp_path / "results", tmp_path / "file"
+    file.touch()
+    for arguments, message in (
+        (["--results", folder, "--pack", folder / "mine"], f"no cell of this grid is in {folder}; sweep it first"),
+        (["--results", file], f"results folder {file}: there is a file where a folder has to be; choose another"),
+    ):
+        code, out, err = run(grid, *arguments, capsys=capsys)
+        assert (code, out) == (2, "")
+        assert message in err and err.count("\n") == 1
+    assert not folder.exists()
+
+
 def test_a_dry_run_counts_cells_and_touches_nothing(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
