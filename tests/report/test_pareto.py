@@ -31,9 +31,10 @@ def test_names_of_neighbours_on_the_front_stand_on_either_side() -> None:
             "front": [True] * 5 + [False],
         }
     )
-    assert labels(points).tolist() == ["above", "below", "above", "above", "above", ""]
+    assert labels(points).tolist() == ["below", "above", "below", "above", "above", ""]
     assert labels(points[::-1])[::-1].tolist() == labels(points).tolist(), "whatever the order of rows"
-    assert labels(points[:1]).tolist() == ["above"]
+    assert labels(points[:1]).tolist() == ["below"]
+    assert labels(points[3:5]).tolist() == ["below", "above"], "to the left of the first is the axis"
 
 
 def test_costs_and_scores_of_a_task(grid: Grid, grid_results: Results) -> None:

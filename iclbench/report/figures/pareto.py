@@ -23,6 +23,8 @@ _SIDES: dict[str, dict[str, Any]] = {
     "below": {"align": "left", "baseline": "top", "dx": 5, "dy": 4},
 }
 _NEAR = (0.25, 0.1)
+# A name to the left of a point nearer than this to the axis would stand on its numbers.
+_EDGE = 0.2
 
 
 def front(points: pd.DataFrame) -> pd.Series:
@@ -38,20 +40,22 @@ def front(points: pd.DataFrame) -> pd.Series:
 
 
 def labels(points: pd.DataFrame) -> pd.Series:
-    """Where the name of a point on the front stands: to its upper left (`above`), where no point of the front is, or,
-    when the point before it lies close by and has its name there, to its lower right (`below`). Empty for all others.
+    """Where the name of a point on the front stands: to its upper left (`above`), where no point of the front is, or to
+    its lower right (`below`) when that would be on the axis. Names of points close by are on either side. Empty for all
+    others.
 
     Args:
         points: columns cost, score and front of one panel.
     """
     costs, scores = np.log(points["cost"].to_numpy(float)), points["score"].to_numpy(float)
-    x, y = (values / (np.ptp(values) or 1.0) for values in (costs, scores))
+    x, y = ((values - values.min()) / (np.ptp(values) or 1.0) for values in (costs, scores))
     on_front = points["front"].to_numpy(bool)
     found = np.where(on_front, "above", "").astype(object)
     order = np.flatnonzero(on_front)[np.argsort(x[on_front], kind="stable")]
+    found[order[x[order] < _EDGE]] = "below"
     for before, here in pairwise(order):
-        near = x[here] - x[before] < _NEAR[0] and y[here] - y[before] < _NEAR[1]
-        found[here] = "below" if near and found[before] == "above" else "above"
+        if x[here] - x[before] < _NEAR[0] and y[here] - y[before] < _NEAR[1]:
+            found[here] = "below" if found[before] == "above" else "above"
     return pd.Series(found, index=points.index)
 
 
@@ -103,7 +107,7 @@ def _layers(looks: Mapping[str, Look], legend: bool) -> list[dict[str, Any]]:
     colour = by_contestant(alt.Color, [look.colour for look in looks.values()])
     shape = by_contestant(alt.Shape, [look.shape for look in looks.values()])
     costs = alt.Scale(type="log", nice=False, padding=24)
-    x = alt.X("cost", type="quantitative", title=None, scale=costs, axis=alt.Axis(format=".2~s", tickCount=4))
+    x = alt.X("cost", type="quantitative", title=None, scale=costs, axis=alt.Axis(format=".3~s", tickCount=4))
     y = alt.Y("score", type="quantitative", title="score", scale=alt.Scale(zero=False, padding=16))
 
     best, others = (alt.Chart().transform_filter(test) for test in ("datum.front", "!datum.front"))
