@@ -10,7 +10,7 @@ and no file carries a time stamp.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -354,9 +354,15 @@ def read_all(
                 frames.append(_checked(table, path, rows))
             except TableError as error:
                 skip(error)
-    if not frames:
+    return union(table, frames)
+
+
+def union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of several frames of one table; of rows with the same keys the first."""
+    filled = [rows for rows in frames if len(rows)]
+    if not filled:
         return frame(table, [])
-    return pd.concat(frames, ignore_index=True).drop_duplicates(_KEYS[table], keep="first", ignore_index=True)
+    return pd.concat(filled, ignore_index=True).drop_duplicates(_KEYS[table], ignore_index=True)
 
 
 def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
@@ -382,9 +388,7 @@ def packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFr
     Raises:
         TableError: a file cannot be read. Who compares contestants must not go on without some of them.
     """
-    found = [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))]
-    rows = pd.concat(found, ignore_index=True) if found else frame(table, [])
-    return rows.drop_duplicates(_KEYS[table], ignore_index=True)
+    return union(table, [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))])
 
 
 def packed_name(table: TableName, task: str, preset: str) -> str:

@@ -84,10 +84,7 @@ def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
     """Everybody's values on these prompts, also of contestants whose rows are packed."""
     own = tables.read_all("values", results / "tables" / prompts.id)
     packed = tables.packed("values", results, prompts.task.name, prompts.preset)
-    packed = packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].ne("score")]
-    if packed.empty:
-        return own
-    return pd.concat([own, packed]).drop_duplicates(tables.keys("values"), ignore_index=True)
+    return tables.union("values", [own, packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].ne("score")]])
 
 
 def _of_errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame | None:
