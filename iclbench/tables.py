@@ -154,6 +154,7 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
     "device": ("string", True, "cpu or the name of the accelerator"),
     "hardware": ("string", True, "processor and memory of the machine"),
+    "kernels": ("string", True, "instruction set of PyTorch's CPU kernels: default, avx2, avx512, ..."),
     "threads": ("Int64", True, "torch threads"),
     "libraries": ("string", True, "Python and the libraries that the values depend on, with versions, as JSON"),
     "version": ("string", False, "version of iclbench"),

@@ -22,6 +22,7 @@ import pandas as pd
 
 from iclbench import __version__, tables
 from iclbench.runs import writing
+from iclbench.sweep import kernels
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Place, Status
 
@@ -117,7 +118,7 @@ def row(cell: GridCell, outcome: Outcome, place: Place) -> dict[str, object]:
         return about
     return about | {
         "files": json.dumps(sorted(outcome.files)), "seconds": outcome.seconds, "device": device_name(place.device),
-        "hardware": hardware(), "threads": place.threads, "libraries": libraries(),
+        "hardware": hardware(), "kernels": kernels.here(), "threads": place.threads, "libraries": libraries(),
     }  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def device_name(device: str) -> str:
 def hardware() -> str:
     """Processor, number of its cores and memory of this machine, as far as it says.
 
-    Family and model of the processor belong to it: generations of one name round differently.
+    Family and model of the processor belong to it: generations may share a name.
     """
     said: dict[str, str] = {}
     for path in (Path("/proc/cpuinfo"), Path("/proc/meminfo")):

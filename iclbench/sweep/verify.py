@@ -14,12 +14,17 @@ import pandas as pd
 
 from iclbench import __version__, tables
 from iclbench.errors import DataError, IclbenchError
+from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
-from iclbench.sweep.outcome import Place
+from iclbench.sweep.executor import WorkerDiedError
+from iclbench.sweep.local import LocalPool
+from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.pack import value_rows
 from iclbench.sweep.store import Store, device_name, hardware, libraries
-from iclbench.sweep.work import work
+from iclbench.sweep.work import set_up, work
 
+# Seconds that workers have to end when verifying is interrupted.
+_GRACE = 5.0
 # Provenance: a note on a card or a new version of iclbench may change them without changing a value.
 _PROVENANCE = ("card", "version")
 
@@ -32,8 +37,8 @@ class Verified:
         cell: the evaluation.
         rows: rows of `values` that were compared, those of its training among them.
         difference: the first difference; None: all are equal to the last digit.
-        elsewhere: in what the place where it was computed first differs from this one: its hardware, threads or
-            libraries; differences may then be no more than rounding.
+        elsewhere: in what the places where it and its training were computed first differ from this one: hardware,
+            kernels, threads or libraries; differences may then be no more than rounding.
         seconds: how long computing it again took.
     """
 
@@ -51,7 +56,8 @@ class Verified:
 def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Place) -> Iterator[Verified]:
     """Compute n random finished evaluations again, each in a folder of its own, and compare their rows.
 
-    Runs are trained again from their frozen configuration, so that weights are neither needed nor believed.
+    Runs are trained again from their frozen configuration, so that weights are neither needed nor believed. Each cell
+    is computed in a worker process with the kernels that its row names, as far as this processor has them.
 
     Args:
         cells: of a grid.
@@ -70,8 +76,33 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Pl
     if not done:
         raise IclbenchError(f"no evaluation of this grid is finished in {store.results}: there is nothing to verify")
     chosen = random.Random(seed).sample(sorted(done, key=lambda cell: cell.hash), min(n, len(done)))
-    for cell in chosen:
-        yield _verified([*(known[need] for need in cell.needs), cell], store, place)
+    with _Workers(place.threads) as workers:
+        for cell in chosen:
+            yield _verified([*(known[need] for need in cell.needs), cell], store, place, workers)
+
+
+class _Workers:
+    """A worker process for each set of kernels, which a process chooses once."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pools: dict[str, LocalPool] = {}
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pool in self._pools.values():
+            pool.stop(_GRACE)
+
+    def work(self, cell: GridCell, place: Place, instruction_set: str) -> Outcome:
+        """Do the cell with these kernels."""
+        if instruction_set not in self._pools:
+            self._pools[instruction_set] = LocalPool([(self._threads, None, instruction_set)], set_up)
+        try:
+            return self._pools[instruction_set].submit(work, cell, place).result()
+        except WorkerDiedError as error:
+            return Outcome("failed", str(error))
 
 
 def _has_data(cell: GridCell, place: Place) -> bool:
@@ -83,32 +114,28 @@ def _has_data(cell: GridCell, place: Place) -> bool:
     return True
 
 
-def _verified(cells: Sequence[GridCell], store: Store, place: Place) -> Verified:
+def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _Workers) -> Verified:
     """The last of the cells, computed again after those that it needs."""
-    import torch
-
-    started, before = time.perf_counter(), torch.get_num_threads()
+    started = time.perf_counter()
     rows, difference = 0, None
-    torch.set_num_threads(place.threads)
-    try:
-        with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
-            fresh = Store(Path(folder))
-            for cell in cells:
-                outcome = work(cell, replace(place, results=fresh.results))
-                if outcome.status != "done":
-                    difference = f"computed again it {outcome.status}: {outcome.reason}"
-                    break
-            for cell in [] if difference else cells:
-                found = value_rows(fresh, cell)
-                stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
-                # Of packed rows those of another grid's evaluation of the same run, on other prompts, are not meant.
-                stored = stored[stored["prompt_set"].isna() | stored["prompt_set"].isin(found["prompt_set"].dropna())]
-                rows += len(found)
-                difference = difference or first_difference(stored, found)
-    finally:
-        torch.set_num_threads(before)
-    last = cells[-1]
-    return Verified(last, rows, difference, _elsewhere(store, last, place), time.perf_counter() - started)
+    elsewhere: dict[str, None] = {}
+    with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
+        fresh = Store(Path(folder))
+        for cell in cells:
+            used = kernels.like(_kernels(store, cell))
+            elsewhere |= dict.fromkeys(_elsewhere(store, cell, place, used))
+            outcome = workers.work(cell, replace(place, results=fresh.results), used)
+            if outcome.status != "done":
+                difference = f"computed again it {outcome.status}: {outcome.reason}"
+                break
+        for cell in [] if difference else cells:
+            found = value_rows(fresh, cell)
+            stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
+            # Of packed rows those of another grid's evaluation of the same run, on other prompts, are not meant.
+            stored = stored[stored["prompt_set"].isna() | stored["prompt_set"].isin(found["prompt_set"].dropna())]
+            rows += len(found)
+            difference = difference or first_difference(stored, found)
+    return Verified(cells[-1], rows, difference, tuple(elsewhere), time.perf_counter() - started)
 
 
 def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
@@ -141,14 +168,22 @@ def _place(keys: Sequence[str], values: Sequence[object]) -> str:
     return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True) if not pd.isna(value))  # type: ignore[call-overload]
 
 
-def _elsewhere(store: Store, cell: GridCell, place: Place) -> tuple[str, ...]:
-    """In what the recorded place differs from this one, a line each."""
+def _kernels(store: Store, cell: GridCell) -> str | None:
+    """The kernels that a cell was computed with, if its row says so."""
+    recorded = store.rows["kernels"].get(cell.hash)
+    return None if pd.isna(recorded) else str(recorded)
+
+
+def _elsewhere(store: Store, cell: GridCell, place: Place, used: str) -> tuple[str, ...]:
+    """In what the place where a cell was computed differs from where it is computed again, a line each."""
+    if not store.has_row(cell):
+        return ()
     recorded = store.rows.loc[cell.hash]
     here = {
-        "device": device_name(place.device), "hardware": hardware(), "threads": place.threads, "iclbench": __version__,
-        **json.loads(libraries()),
+        "device": device_name(place.device), "hardware": hardware(), "kernels": used, "threads": place.threads,
+        "iclbench": __version__, **json.loads(libraries()),
     }  # fmt: skip
-    there = {name: recorded[name] for name in ("device", "hardware", "threads")}
+    there = {name: recorded[name] for name in ("device", "hardware", "kernels", "threads")}
     there |= {"iclbench": recorded["version"]}
     there |= {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
     return tuple(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from iclbench import tables
 from iclbench.errors import IclbenchError, one_line
 from iclbench.runs import Run, TrainedOtherwiseError, create
+from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.store import paths, record
@@ -31,7 +32,7 @@ class _Skipped(Exception):  # noqa: N818
     """The cell makes no sense for this run, which shows only once it is there."""
 
 
-def set_up(threads: int, visible_gpu: str | None = None) -> None:
+def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | None = None) -> None:
     """Make this process a worker, before anything heavy is imported.
 
     It sees one GPU if any, ignores Ctrl-C, which is the parent's to answer, and ends when its parent does, so that
@@ -40,9 +41,12 @@ def set_up(threads: int, visible_gpu: str | None = None) -> None:
     Args:
         threads: torch threads.
         visible_gpu: index of the only GPU that this process is to see.
+        instruction_set: of PyTorch's CPU kernels, as in `kernels`; None: the widest that there is.
     """
     if visible_gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu
+    if instruction_set is not None:
+        kernels.use(instruction_set)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["ICLBENCH_WORKERS"] = "1"  # the cores are shared out already
     signal.signal(signal.SIGINT, signal.SIG_IGN)

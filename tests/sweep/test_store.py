@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from iclbench import tables
 from iclbench.config import resolve_run
@@ -106,7 +107,8 @@ def test_a_row_says_where_and_with_what_the_cell_was_computed(tmp_path: Path) ->
     assert [row[name] for name in told] == ["train", "linear", "gpt2", 0, "failed", "no luck", "cpu", 2, 3.0]
     told = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     assert "cores" in row["hardware"]
-    assert ("(family " in row["hardware"]) == ("cpu family" in told), "generations of a processor round differently"
+    assert ("(family " in row["hardware"]) == ("cpu family" in told), "generations share a name"
+    assert row["kernels"] == torch.backends.cpu.get_cpu_capability().lower().replace("no avx", "default")
     assert {"python", "torch", "numpy"} <= json.loads(row["libraries"]).keys()
 
 

@@ -13,12 +13,13 @@ from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config import resolve_run
 from iclbench.errors import IclbenchError
+from iclbench.sweep import kernels
 from iclbench.sweep.cells import GridCell, grid_cells
-from iclbench.sweep.outcome import Place
+from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
-from iclbench.sweep.verify import _has_data, first_difference, verify
+from iclbench.sweep.verify import _has_data, _Workers, first_difference, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -93,6 +94,32 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
     assert difference.startswith("low ")
     assert "orthants" in difference and "n_context 5" in difference
     assert [line.split(":")[0] for line in found["knn-3"].elsewhere] == ["hardware", "threads"]
+
+
+@pytest.mark.skipif(kernels.here() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
+@pytest.mark.parametrize(("recorded", "used"), [("default", "default"), ("avx4096", None), (None, None)])
+def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
+    swept: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: str | None,
+    used: str | None,
+) -> None:  # fmt: skip
+    """As long as this processor has them."""
+    root, cells = swept
+    seen: list[str] = []
+    work = _Workers.work
+
+    def note(self: _Workers, cell: GridCell, place: Place, instruction_set: str) -> Outcome:
+        outcome = work(self, cell, place, instruction_set)
+        seen.append(Store(place.results).rows.loc[cell.hash, "kernels"])
+        return outcome
+
+    monkeypatch.setattr(_Workers, "work", note)
+    shutil.copytree(root / "clean", tmp_path / "clean")
+    path = tmp_path / "clean" / "reference" / "tiny-smoke.cells.parquet"
+    tables.write("cells", tables.read("cells", path).assign(kernels=recorded), path, tables.metadata(path))
+    only = [cell for cell in cells if cell.baseline == "knn-3"]
+    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Place(tmp_path))
+    assert seen == [used or kernels.here()]
+    assert [line.split(":")[0] for line in found.elsewhere] == (["kernels"] if recorded and not used else [])
 
 
 def test_nothing_finished_is_one_line(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:

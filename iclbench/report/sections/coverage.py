@@ -80,7 +80,7 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
 def machines(cells: pd.DataFrame) -> Table:
     """A row per machine and set of libraries: what was done there."""
     done = cells[cells["status"] == "done"]
-    keys = ["hardware", "device", "threads", "libraries", "version"]
+    keys = ["hardware", "kernels", "device", "threads", "libraries", "version"]
     frame = done.groupby(keys, as_index=False, dropna=False).agg(cells=("cell", "size"), seconds=("seconds", "sum"))
     frame = frame.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
     return Table(
@@ -89,7 +89,7 @@ def machines(cells: pd.DataFrame) -> Table:
         "Hardware, and the versions of Python and of the libraries that the values depend on.",
         frame,
         (
-            Column("hardware", "hardware"), Column("device", "device"),
+            Column("hardware", "hardware"), Column("kernels", "kernels"), Column("device", "device"),
             Column("threads", "threads", integer, numeric=True), Column("cells", "cells", integer, numeric=True),
             Column("seconds", "time", seconds, numeric=True), Column("libraries", "libraries", _libraries),
             Column("version", "iclbench"),
