@@ -159,6 +159,13 @@ def test_variants_are_not_asked_for_on_other_tasks(bursty: Results, tmp_path: Pa
     tables.write("values", pd.concat([rows, other], ignore_index=True), tmp_path / "a.values.parquet", {})
     found = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if not isinstance(b, Text)}
     assert table(found, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
+    skipped = {
+        "cell": "x", "kind": "train", "run": "other-coqe", "task": "other", "contestant": "coqe", "preset": "grid",
+        "status": "skipped", "reason": "no sense", "version": "0",
+    }  # fmt: skip
+    tables.write("cells", [skipped], tmp_path / "b.cells.parquet", {})
+    names = {block.name for section in report(load(tmp_path)) for block in section.walk() if isinstance(block, Table)}
+    assert "missing" not in names, "what makes no sense at one preset does so at none"
 
 
 def test_the_overview_compares_accuracies_in_context(blocks: dict[str, Block]) -> None:
