@@ -33,6 +33,12 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 
+class Interrupted(IclbenchError):  # noqa: N818
+    """Stopped by a signal; what was computed is kept."""
+
+    exit_code = 130
+
+
 def one_line(error: Exception) -> str:
     """What an error says, in one line: its first, after its type where the error is none of ours.
 

@@ -68,7 +68,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Score language models on in-context tasks. The same command again goes on where it stopped."""
-    from iclbench.errors import UnknownNameError, UsageError
+    from iclbench.errors import Interrupted, UnknownNameError, UsageError
     from iclbench.language import loading
     from iclbench.language.cards import language_tasks
     from iclbench.language.methods import method_as_typed
@@ -110,8 +110,7 @@ def evaluate(
             )  # fmt: skip
             failed += evaluate_model(results, loaded, there, how, cells, asked)
         except KeyboardInterrupt:
-            say("interrupted; what is finished is kept, and the same command goes on from there")
-            raise
+            raise Interrupted("interrupted; what is finished is kept, the same command goes on from there") from None
         except UsageError as error:
             if len(model) == 1:
                 raise

@@ -23,9 +23,9 @@ from iclbench.cli.show import show
 from iclbench.cli.stream import stream
 from iclbench.cli.sweep import sweep
 from iclbench.cli.train import train
-from iclbench.errors import IclbenchError
+from iclbench.errors import IclbenchError, Interrupted
 
-INTERRUPTED = 130
+INTERRUPTED = Interrupted.exit_code
 
 app = typer.Typer(
     name="iclbench",
@@ -89,7 +89,8 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("iclbench").setLevel(logging.INFO)
     try:
         code = typer.main.get_command(app)(args=arguments, prog_name="iclbench", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        # Newer parsers make an exit code of Ctrl-C, older ones `Abort`.
+        return _interrupted() if code == INTERRUPTED else code if isinstance(code, int) else 0
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -98,8 +99,8 @@ def main(arguments: list[str]) -> int:
         return _interrupted()
 
 
-def _interrupted() -> int:
-    print("interrupted", file=sys.stderr)  # noqa: T201
+def _interrupted(what: str = "interrupted") -> int:
+    print(what, file=sys.stderr)  # noqa: T201
     return INTERRUPTED
 
 
@@ -109,6 +110,8 @@ def _report(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, typer.Abort):  # what the command-line parser makes of Ctrl-C
         return _interrupted()
+    if isinstance(error, Interrupted):
+        return _interrupted(str(error))
     if isinstance(error, BrokenPipeError):
         sys.stderr.close()
         return 1

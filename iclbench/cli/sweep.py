@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, uninterrupted
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
     from iclbench.sweep.local import LocalPool
-
-INTERRUPTED = 130
+    from iclbench.sweep.outcome import Place
+    from iclbench.sweep.plan import Plan
+    from iclbench.sweep.store import Store
 
 
 def sweep(
@@ -52,57 +53,76 @@ def sweep(
     json: Json = False,
 ) -> None:
     """Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped."""
-    from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
-    from iclbench.cli.sweep_view import view
-    from iclbench.cli.terminal import say
     from iclbench.errors import UsageError
-    from iclbench.runs import writing
-    from iclbench.sweep import engine
-    from iclbench.sweep.cells import grid_cells
-    from iclbench.sweep.outcome import Place
-    from iclbench.sweep.plan import plan as make_plan
-    from iclbench.sweep.store import Store
 
-    _refuse_language_grids(grid)
     if (pack is not None or verify is not None) and (dry_run or only or workers):
         raise UsageError("--pack and --verify sweep nothing: they take no --dry-run, --only or --workers")
-    kinds, store = _kinds(only), Store(results)
-    cells = _at(preset, grid_cells(grid))
-    if pack is not None or verify is not None:
-        from iclbench.cli import sweep_results
+    if pack is not None and verify is not None:
+        raise UsageError("--pack and --verify are two commands: pack first, then verify")
+    _refuse_language_grids(grid)
+    kinds = _kinds(only)
+    with _sigterm_like_ctrl_c():
+        with uninterrupted():
+            import torch  # noqa: F401
 
+        from iclbench.cli import sweep_results
+        from iclbench.cli.sweep_summary import print_dry_run
+        from iclbench.sweep import plan as plans
+        from iclbench.sweep.cells import grid_cells
+        from iclbench.sweep.outcome import Place
+        from iclbench.sweep.store import Store
+
+        store, cells = Store(results), _at(preset, grid_cells(grid))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json)
-        elif verify is not None:
+            return
+        if verify is not None:
             place = Place(results, data_dir, _devices(device, True)[0])
             if not sweep_results.print_verified(cells, store, verify, verify_seed, place, json):
                 raise typer.Exit(1)
-        return
-    plan = engine.only(make_plan(cells, store), kinds)
-    kind, gpus = _devices(device, bool(plan.todo))
-    slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * (os.cpu_count() or 1)
-    if workers:
-        slots = [slots[i % len(slots)] for i in range(workers)]
-    if dry_run:
-        print_dry_run(plan, store, kind, data_dir, len(slots), json)
-        return
-    place = Place(results, data_dir, kind)
-    with writing(results):
-        results.mkdir(parents=True, exist_ok=True)
+            return
+        plan = plans.only(plans.plan(cells, store), kinds)
+        kind, gpus = _devices(device, bool(plan.todo))
+        slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * (os.cpu_count() or 1)
+        if workers:
+            slots = [slots[i % len(slots)] for i in range(workers)]
+        if dry_run:
+            print_dry_run(plan, store, kind, data_dir, len(slots), json)
+            return
+        _work(plan, store, slots, Place(results, data_dir, kind), json)
+
+
+def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, json: bool) -> None:
+    """Do what is to do, and say what became of it."""
+    from iclbench.cli.sweep_summary import print_outcomes
+    from iclbench.cli.sweep_view import view
+    from iclbench.cli.terminal import say
+    from iclbench.errors import Interrupted
+    from iclbench.formats import plural
+    from iclbench.runs import writing
+    from iclbench.sweep import engine
+    from iclbench.sweep import plan as plans
+    from iclbench.sweep.store import Store
+
+    with writing(place.results):
+        place.results.mkdir(parents=True, exist_ok=True)
+    interrupted = False
     with view(plan, store, len(slots)) as report:
         pool = _pool(slots[: max(1, len(plan.todo))], place.threads)
         try:
-            with _sigterm_like_ctrl_c():
-                engine.run(plan, store, pool, place, report)
+            engine.run(plan, store, pool, place, report)
         except KeyboardInterrupt:
-            left = len(plan.todo) - report.settled
-            say(f"interrupted; {report.settled} cells are kept, the same command does the other {left}")
-            raise typer.Exit(INTERRUPTED) from None
+            interrupted = True  # to be said below the table, not above it
         finally:
             pool.shutdown()
-    failed = print_outcomes(make_plan(cells, Store(results)), report.outcomes, json)
+    if interrupted:
+        kept, left = plural(report.settled, "cell"), len(plan.todo) - report.settled
+        raise Interrupted(f"interrupted; {kept} kept, the same command does the other {left}")
+    failed = print_outcomes(plans.plan(plan.cells, Store(place.results)), report.outcomes, json)
+    if plan.waiting:
+        say(f"{plural(len(plan.waiting), 'cell')} left alone: --only leaves out what they need")
     if failed:
-        say(f"{failed} cells failed; the same command tries them again")
+        say(f"{plural(failed, 'cell')} failed; the same command tries them again")
         raise typer.Exit(1)
 
 
@@ -158,7 +178,7 @@ def _devices(device: str, needed: bool) -> tuple[str, list[str]]:
     return "cuda", names[: torch.cuda.device_count()] if index is None else [names[index]]
 
 
-def _pool(slots: list[str | None], threads: int) -> LocalPool:
+def _pool(slots: Sequence[str | None], threads: int) -> LocalPool:
     from iclbench.sweep.local import LocalPool
     from iclbench.sweep.work import set_up
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import typer
 
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import out, say, table
-from iclbench.formats import count, nbytes
+from iclbench.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.estimate import Amount, Estimates, measure_step, parameter_range
 from iclbench.sweep.outcome import Outcome
@@ -50,6 +50,8 @@ def print_dry_run(
     ]  # fmt: skip
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
     table("", columns, rows, numeric=[*range(2, 6), 7, 8, 9])
+    if plan.waiting:
+        out.print(f"{plural(len(plan.waiting), 'cell')} left alone: --only leaves out what they need")
     if not plan.todo:
         out.print("nothing to do")
         return
@@ -57,9 +59,10 @@ def print_dry_run(
     beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
     out.print(f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); disk: {nbytes(whole.bytes)}")
     if plan.again:
-        out.print(f"{len(plan.again)} of these are done, and done again for what others need: {_again(plan)}")
+        out.print(f"{len(plan.again)} of these are done, and will be done again: {_again(plan)}")
     if estimates.measured:
-        say(f"steps of {len(estimates.measured)} backbones on tasks measured now, on this machine as busy as it is")
+        steps = plural(len(estimates.measured), "pair")
+        say(f"steps of {steps} of task and backbone measured now, on this machine as busy as it is")
 
 
 def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False) -> int:
@@ -106,7 +109,7 @@ def to_do(plan: Plan, group: str | None = None) -> dict[str, int]:
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
-def words(counts: dict[str, int]) -> str:
+def words(counts: Mapping[str, int]) -> str:
     return " ".join(f"{number} {kind}" for kind, number in counts.items())
 
 
@@ -120,12 +123,12 @@ def amount(of: Amount) -> list[str]:
 def _again(plan: Plan) -> str:
     """How many cells are repeated, and for what."""
     why = Counter(
-        "trainings for weights that are not there" if cell.kind == "train"
-        else "summaries for what is new" if cell.run == SUMMARY
-        else "evaluations for scores of single episodes, which packed files do not hold"
+        "train for weights that are not there" if cell.kind == "train"
+        else "summary for what is new" if cell.run == SUMMARY
+        else "evaluate for scores of single episodes, which packed files do not hold"
         for cell in plan.again
     )  # fmt: skip
-    return ", ".join(f"{number} {what}" for what, number in why.items())
+    return words(why)
 
 
 def _failed(outcome: Outcome | None) -> bool:

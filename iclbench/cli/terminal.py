@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 # A pipe has no width of its own: nothing should wrap there.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+out = Console(highlight=False, width=None if sys.stdout and sys.stdout.isatty() else 200)
 err = Console(stderr=True, highlight=False)
 
 # Seconds between two plain progress lines.

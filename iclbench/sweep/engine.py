@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from iclbench.errors import one_line
@@ -94,8 +93,3 @@ def run(
         for future in [f for f in running if f.done() and not f.cancelled() and f.exception() is None]:
             settle(running[future], future.result())
         raise
-
-
-def only(plan: Plan, kinds: Sequence[str]) -> Plan:
-    """The plan with nothing to do but cells of these kinds."""
-    return replace(plan, todo=tuple(cell for cell in plan.todo if cell.kind in kinds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iclbench.config import TaskConfig
@@ -23,11 +23,13 @@ class Plan:
         todo: those to do, whoever is needed first; among them trainings whose rows are there, but not the weights that
             another cell to do needs, and evaluations of which only packed rows are there where a summary to do needs
             the scores of all episodes.
+        waiting: those that would be to do, but need others that are left out.
     """
 
     cells: tuple[GridCell, ...]
     status: dict[str, Status | None]
     todo: tuple[GridCell, ...]
+    waiting: tuple[GridCell, ...] = ()
 
     @property
     def again(self) -> tuple[GridCell, ...]:
@@ -52,6 +54,19 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
         if cell.hash in todo and of_weights and not weights(store.results, cell).is_file():
             todo.update(cell.needs)
     return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
+
+
+def only(plan: Plan, kinds: Sequence[str]) -> Plan:
+    """The plan with nothing to do but cells of these kinds, and of them none that need what is then left out."""
+    out, waiting = set[str](), list[GridCell]()
+    for cell in plan.todo:
+        wanted = cell.kind in kinds
+        if wanted and (cell.reason is not None or not out & set(cell.needs)):
+            continue
+        out.add(cell.hash)
+        if wanted:
+            waiting.append(cell)
+    return replace(plan, todo=tuple(cell for cell in plan.todo if cell.hash not in out), waiting=tuple(waiting))
 
 
 def _by_episode(task: TaskConfig) -> bool:

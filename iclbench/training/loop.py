@@ -22,7 +22,7 @@ from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
-from iclbench.errors import IclbenchError
+from iclbench.errors import IclbenchError, Interrupted
 from iclbench.evaluation.measure import Measure
 from iclbench.evaluation.scoring import NonFiniteError
 from iclbench.families.base import Family
@@ -39,12 +39,6 @@ Watch = Callable[[dict[str, float]], None]
 
 class DivergedError(IclbenchError):
     """The loss is no longer a number."""
-
-
-class Interrupted(IclbenchError):  # noqa: N818
-    """Stopped by a signal after a checkpoint was written."""
-
-    exit_code = 130
 
 
 @dataclass(frozen=True)

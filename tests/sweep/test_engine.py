@@ -16,7 +16,7 @@ from iclbench.sweep import engine
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.outcome import Outcome, Place
-from iclbench.sweep.plan import Plan
+from iclbench.sweep.plan import Plan, only
 from iclbench.sweep.store import Store
 
 LINEAR = resolve_task("linear", "smoke")[0]
@@ -199,7 +199,9 @@ def test_with_some_kinds_only_cells_whose_needs_are_missing_are_left_alone(tmp_p
     done = {"train-gpt2-t"}
     status = {each.hash: "done" if each.hash in done else None for each in cells}
     whole = Plan(tuple(cells), status, tuple(each for each in cells if each.hash not in done))
-    plan = engine.only(whole, ["evaluate"])
+    plan = only(whole, ["evaluate"])
+    assert [each.hash for each in plan.todo] == ["evaluate-gpt2-t"]
+    assert [each.hash for each in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
     outcomes = engine.run(plan, Store(tmp_path), Threads(1), Place(tmp_path), Watch(), lambda each, place: DONE)
     assert set(outcomes) == {"evaluate-gpt2-t"}, "neither trained nor summed up without what that needs"
 

@@ -121,6 +121,19 @@ def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> No
     assert not rows(tmp_path / "results"), "an interrupted cell has not failed"
 
 
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_a_sweep_while_it_imports_torch_is_answered_in_one_line(
+    grid: Path, tmp_path: Path, which: signal.Signals
+) -> None:
+    """In the midst of that an exception would abort the process."""
+    sweep = start(grid, tmp_path / "results")
+    until(lambda: "libtorch" in Path(f"/proc/{sweep.pid}/maps").read_text())
+    sweep.send_signal(which)
+    _, err = sweep.communicate(timeout=SECONDS)
+    assert sweep.returncode == 130
+    assert err.splitlines()[-1].startswith("interrupted") and "Traceback" not in err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
 def test_ten_kills_at_random_moments(tmp_path: Path, seed: int) -> None:

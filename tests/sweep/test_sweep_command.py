@@ -33,6 +33,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["GRID", "--preset", "smok"], "did you mean 'smoke'"),
         (["GRID", "--workers", "0"], "--workers"),
         (["GRID", "--device", "tpu"], "is not a device"),
+        (["GRID", "--pack", "mine", "--verify", "1"], "--pack and --verify are two commands"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(
@@ -58,6 +59,23 @@ def test_nothing_to_pack_and_nowhere_to_sweep_to_are_one_line_and_exit_code_2(
         assert (code, out) == (2, "")
         assert message in err and err.count("\n") == 1
     assert not folder.exists()
+
+
+def test_what_only_some_kinds_leave_waiting_is_said(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two evaluations and a summary of each of two tasks wait for trainings; baselines do not."""
+    asked = [grid, "--only", "evaluate", "--results", tmp_path / "results"]
+    code, out, _ = run(*asked, "--dry-run", capsys=capsys)
+    assert code == 0 and "6 cells left alone: --only leaves out what they need" in out
+    todo = next(line for line in out.splitlines() if line.split()[:1] == ["all"])
+    assert "8 evaluate" in todo
+
+
+def test_a_closed_stdout_is_no_bug(grid: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m iclbench sweep {grid} --dry-run --results {tmp_path / 'results'} >&-"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "bug" not in done.stderr, done.stderr
 
 
 def test_a_dry_run_counts_cells_and_touches_nothing(
