@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from iclbench.errors import UnknownNameError, UsageError
+from iclbench.formats import plural
 from iclbench.registry import FAMILIES, canonical
 
 PresetName = Literal["smoke", "grid", "small", "paper"]
@@ -271,6 +272,8 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         raise UsageError(prefix + _line(first["msg"].removeprefix("Value error, ")))
     if first["type"] in ("model_type", "dict_type"):
         expected = "expected a table of keys"
+    elif first["type"] == "too_short":
+        expected = f"expected at least {plural(first['ctx']['min_length'], 'item')}"
     else:
         expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", first["msg"])
     raise UsageError(f"{prefix}{_line(expected)}, got {reprlib.repr(first['input'])}")
@@ -305,8 +308,9 @@ def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
         return "a value"
     if field.description:
         return field.description
-    kinds = {int: "a whole number", float: "a number", str: "a string"}
-    return kinds.get(field.annotation, "a table of keys")  # type: ignore[arg-type]
+    kinds = {int: "a whole number", float: "a number", str: "a string", list: "a list"}
+    annotation = getattr(field.annotation, "__origin__", field.annotation)
+    return kinds.get(annotation, "a table of keys")  # type: ignore[arg-type]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -35,6 +35,17 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def holds_tensors(path: Path) -> bool:
+    """Whether a safetensors file is there and as long as its header says."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy"):
+            return True
+    except (SafetensorError, OSError):
+        return False
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file atomically; tensors that share memory (tied weights) are written once each.
 

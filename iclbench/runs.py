@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from iclbench.cards import content_hash, names, read_toml, validate
 from iclbench.config import RunConfig, difference, evaluated_as, trained_part
 from iclbench.errors import IclbenchError, UnknownNameError, UsageError
-from iclbench.files import atomic
+from iclbench.files import atomic, holds_tensors
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -57,6 +57,14 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.weights.is_file()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that training writes is there and not cut short, weights and tables."""
+        from iclbench import tables
+
+        written = (self.path / f"{table}.parquet" for table in ("values", "costs"))
+        return holds_tensors(self.weights) and all(map(tables.is_whole, written))
 
     @cached_property
     def hash(self) -> str:

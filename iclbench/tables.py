@@ -292,7 +292,8 @@ def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
-    return f"{path} cannot be read as an iclbench table: {(str(error).splitlines() or [''])[0]}"
+    why = (str(error).splitlines() or [""])[0]
+    return f"{path} cannot be read as an iclbench table; delete it, and the command that wrote it does so again ({why})"
 
 
 def metadata(path: Path) -> dict[str, str]:
@@ -304,14 +305,12 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a parquet file is there and not cut short, by its first and last bytes alone: for thousands of files."""
+    """Whether a parquet file is there and not cut short, by its footer alone: for thousands of files."""
     try:
-        with path.open("rb") as file:
-            first = file.read(4)
-            file.seek(-4, 2)
-            return first == file.read(4) == b"PAR1"
-    except OSError:
+        pq.read_metadata(path)
+    except (pa.ArrowException, OSError):
         return False
+    return True
 
 
 def _metadata(path: Path) -> dict[str, str]:

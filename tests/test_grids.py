@@ -303,7 +303,7 @@ def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
         ),
         (
             {"more": [{"tasks": ["linear"], "backbones": ["gpt2"], "presets": ["smoke"]}]},
-            "more.0.seeds: expected a table of keys, but the key is missing",
+            "more.0.seeds: expected a list, but the key is missing",
         ),
         ({"more": [PART | {"backbones": ["gtp2"]}]}, "more.0.backbones: unknown backbone 'gtp2'; did you mean 'gpt2'"),
         ({"more": [PART | {"tasks": ["linaer"]}]}, "more.0: unknown task 'linaer'; did you mean 'linear'"),

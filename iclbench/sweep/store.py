@@ -1,8 +1,8 @@
 """What of a grid is there already: rows of the table `cells` and the files that they name.
 
 Every cell leaves a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. It is done as long as every file that
-its row names can be opened, so that a file that is deleted makes exactly its cells to do. Reference results hold the
-rows of many cells in few files and are read in the same way.
+its row names is there and not cut short, so that a file that is deleted makes exactly its cells to do. Reference
+results hold the rows of many cells in few files and are read in the same way.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import __version__, tables
+from iclbench.files import holds_tensors
 from iclbench.runs import writing
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import GridCell
@@ -63,7 +64,8 @@ class Store:
 
     @cached_property
     def _files(self) -> dict[str, tuple[str, ...]]:
-        return {str(cell): _named(files) for cell, files in self.rows["files"].items()}
+        there = self.rows[self.rows["there"]]
+        return {str(cell): _named(files) for cell, files in there["files"].items()}
 
     def status(self, cell: GridCell) -> Status | None:
         """What became of a cell; None: nothing yet, or some of its files are gone."""
@@ -79,8 +81,7 @@ class Store:
 
     def is_packed(self, cell: str) -> bool:
         """Whether what the cell of this hash found is there in packed files alone."""
-        files = self._files.get(cell, ()) if cell in self._status else ()
-        return any(tables.is_packed(self.results / file, self.results) for file in files)
+        return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
 
     def _are_there(self, cell: str, files: Any) -> bool:
         try:
@@ -92,7 +93,8 @@ class Store:
     def _is_readable(self, file: str) -> bool:
         if file not in self._readable:
             path = self.results / file
-            self._readable[file] = tables.is_whole(path) if path.suffix == ".parquet" else path.is_file()
+            check = {".parquet": tables.is_whole, ".safetensors": holds_tensors}.get(path.suffix, Path.is_file)
+            self._readable[file] = check(path)
         return self._readable[file]
 
     def record(self, cell: GridCell, outcome: Outcome, place: Place) -> None:

@@ -130,10 +130,14 @@ def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _W
                 break
         for cell in [] if difference else cells:
             found = value_rows(fresh, cell)
-            stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
+            rows += len(found)
+            try:
+                stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
+            except tables.TableError as error:
+                difference = difference or str(error)
+                continue
             # Of packed rows those of another grid's evaluation of the same run, on other prompts, are not meant.
             stored = stored[stored["prompt_set"].isna() | stored["prompt_set"].isin(found["prompt_set"].dropna())]
-            rows += len(found)
             difference = difference or first_difference(stored, found)
     return Verified(cells[-1], rows, difference, tuple(elsewhere), time.perf_counter() - started)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iclbench import tables
-from iclbench.errors import IclbenchError, one_line
+from iclbench.errors import IclbenchError, Interrupted, one_line
 from iclbench.runs import Run, TrainedOtherwiseError, create
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
@@ -69,8 +69,6 @@ def work(cell: GridCell, place: Place) -> Outcome:
     Raises:
         Interrupted: a signal came while training; a checkpoint was written, and the cell has no row.
     """
-    from iclbench.training.loop import Interrupted
-
     started = time.perf_counter()
     try:
         files = _WORK[cell.kind](cell, place)
@@ -92,13 +90,13 @@ def _train(cell: GridCell, place: Place) -> list[Path]:
     from iclbench.training.loop import Device, train
 
     run = _run(cell, place)
-    found = [run.path / "values.parquet", run.path / "costs.parquet"]
-    if run.finished and not all(map(tables.is_whole, found)):
-        # The weights are there, but their training curve is gone: it comes from training alone.
-        run.weights.unlink()
+    with run.lock(wait=True):
+        if run.finished and not run.whole:
+            # Something that training alone makes is gone or cut short.
+            run.weights.unlink()
     # Another sweep may train it, which is as good as doing it here.
     train(run, Device(place.device, place.threads), data_dir=place.data_dir, wait=True)
-    return [run.path / "config.toml", run.weights, *found]
+    return [run.path / "config.toml", run.weights, run.path / "values.parquet", run.path / "costs.parquet"]
 
 
 def _training_seconds(files: Iterable[Path]) -> float | None:

@@ -60,12 +60,13 @@ def test_a_row_cut_short_makes_its_cell_to_do_and_no_other(tmp_path: Path, caplo
     assert not plan([cell("a"), cell("b")], Store(tmp_path)).todo
 
 
-@pytest.mark.parametrize("files", ["tables/a.parquet", "3"])
+@pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3"])
 def test_files_that_are_no_list_are_a_cell_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture, files: str) -> None:
     row = {"cell": cell().hash, "kind": "train", "run": "a", "task": "linear", "contestant": "gpt2", "preset": "smoke",
            "status": "done", "files": files, "version": "0"}  # fmt: skip
     tables.write("cells", [row], tmp_path / "cells" / "a.cells.parquet", {})
     assert Store(tmp_path).status(cell()) is None
+    assert not Store(tmp_path).is_packed(cell().hash)
     assert "its files cannot be read off its row" in caplog.text
 
 

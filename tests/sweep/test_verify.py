@@ -62,6 +62,19 @@ def test_what_is_computed_again_is_equal_whether_single_or_packed(
     assert sorted(root.rglob("*")) == before, "nothing is left behind"
 
 
+def test_a_damaged_file_is_a_difference_that_names_it(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+    """Its ends are whole: only who reads all of it can know."""
+    root, cells = swept
+    shutil.copytree(root / "clean", tmp_path / "clean")
+    path = tmp_path / "clean" / "reference" / "tiny-smoke.values.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:200] = bytes(196)
+    path.write_bytes(content)
+    only = [cell for cell in cells if cell.baseline == "knn-3"]
+    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Place(tmp_path))
+    assert f"{path} cannot be read" in str(found.difference) and "delete it" in str(found.difference)
+
+
 def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
     root, cells = swept
     store, place = Store(root / "clean"), Place(root / "clean")
