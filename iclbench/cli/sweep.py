@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, uninterrupted
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
@@ -62,8 +62,7 @@ def sweep(
     _refuse_language_grids(grid)
     kinds = _kinds(only)
     with _sigterm_like_ctrl_c():
-        with uninterrupted():
-            import torch  # noqa: F401
+        kind, gpus = _devices(device)
 
         from iclbench.cli import sweep_results
         from iclbench.cli.sweep_summary import print_dry_run
@@ -77,12 +76,11 @@ def sweep(
             sweep_results.print_packed(cells, store, pack, json)
             return
         if verify is not None:
-            place = Place(results, data_dir, _devices(device, True)[0])
+            place = Place(results, data_dir, kind)
             if not sweep_results.print_verified(cells, store, verify, verify_seed, place, json):
                 raise typer.Exit(1)
             return
         plan = plans.only(plans.plan(cells, store), kinds)
-        kind, gpus = _devices(device, bool(plan.todo))
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * (os.cpu_count() or 1)
         if workers:
             slots = [slots[i % len(slots)] for i in range(workers)]
@@ -160,13 +158,11 @@ def _at(preset: str | None, cells: list[GridCell]) -> list[GridCell]:
     return [cell for cell in cells if preset is None or cell.preset == canonical(preset)]
 
 
-def _devices(device: str, needed: bool) -> tuple[str, list[str]]:
+def _devices(device: str) -> tuple[str, list[str]]:
     """The kind of device that cells compute on, and the GPUs that workers may see, as `CUDA_VISIBLE_DEVICES` names
     them."""
     from iclbench.cli.options import set_up_torch
 
-    if not needed:
-        return "cpu", []
     chosen = set_up_torch(device, 1)
     if not chosen.startswith("cuda"):
         return chosen, []

@@ -169,5 +169,5 @@ def test_every_visible_gpu_is_one_that_workers_may_see(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    kind, gpus = _devices(typed, needed=True)
+    kind, gpus = _devices(typed)
     assert (kind, gpus) == ("cuda" if expected else "cpu", expected)
