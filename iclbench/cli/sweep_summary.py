@@ -138,5 +138,5 @@ def _failed(outcome: Outcome | None) -> bool:
 def _about(cell: GridCell, outcome: Outcome) -> dict[str, Any]:
     return {
         "kind": cell.kind, "run": cell.run, "task": cell.task, "preset": cell.preset, "status": outcome.status,
-        "reason": outcome.reason, "seconds": outcome.seconds,
+        "reason": outcome.reason, "seconds": outcome.seconds, "warnings": list(outcome.warnings),
     }  # fmt: skip

@@ -65,6 +65,8 @@ class View:
             say(escape(f"{self.settled}/{self._total} {label(cell)} {outcome.status}{took}{why}{left}"))
         elif outcome.status == "failed":
             say(escape(f"failed: {label(cell)}{why}"))
+        for line in outcome.warnings:
+            say(escape(f"WARNING: {label(cell)}: {line}"))
 
     def again(self, cell: GridCell, reason: str) -> None:
         """See `engine.Report`."""

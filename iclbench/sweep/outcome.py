@@ -18,12 +18,14 @@ class Outcome:
         reason: why it failed or makes no sense.
         files: what holds its rows and weights, relative to the results folder.
         seconds: how long it took in this process.
+        warnings: lines that whoever watches the sweep should see; a worker has no terminal of its own.
     """
 
     status: Status
     reason: str | None = None
     files: tuple[str, ...] = ()
     seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,14 @@ Nothing heavy is imported with this module: a worker sets its environment first,
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,8 @@ from iclbench.sweep.store import paths, record
 
 if TYPE_CHECKING:
     from iclbench.evaluation.evaluate import Cell
+
+log = logging.getLogger("iclbench")
 
 # How often a worker looks whether its parent is still there.
 _WATCH_SECONDS = 0.5
@@ -69,21 +74,44 @@ def work(cell: GridCell, place: Place) -> Outcome:
     Raises:
         Interrupted: a signal came while training; a checkpoint was written, and the cell has no row.
     """
+    with _warnings() as told:
+        outcome = _outcome(cell, place)
+    outcome = replace(outcome, warnings=tuple(told))
+    record(place.results, cell, outcome, place)
+    return outcome
+
+
+def _outcome(cell: GridCell, place: Place) -> Outcome:
     started = time.perf_counter()
     try:
         files = _WORK[cell.kind](cell, place)
         seconds = time.perf_counter() - started
         if cell.kind == "train":
             seconds = _training_seconds(files) or seconds
-        outcome = Outcome("done", None, paths(place.results, files), seconds)
+        return Outcome("done", None, paths(place.results, files), seconds)
     except Interrupted:
         raise
     except _Skipped as error:
-        outcome = Outcome("skipped", str(error))
+        return Outcome("skipped", str(error))
     except Exception as error:
-        outcome = Outcome("failed", one_line(error), seconds=time.perf_counter() - started)
-    record(place.results, cell, outcome, place)
-    return outcome
+        return Outcome("failed", one_line(error), seconds=time.perf_counter() - started)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """The warnings that are logged in the block."""
+    told: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    listener = Listener(logging.WARNING)
+    log.addHandler(listener)
+    try:
+        yield told
+    finally:
+        log.removeHandler(listener)
 
 
 def _train(cell: GridCell, place: Place) -> list[Path]:
@@ -166,10 +194,12 @@ def _cost(cell: GridCell, place: Place) -> list[Path]:
 
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, place.device, place.data_dir)
-    path, _ = measure_costs(
+    path, left_out = measure_costs(
         place.results, contestant, cell.frozen, cell.preset, cell.asked["points"],
         train=cell.config.train, data_dir=place.data_dir,
     )  # fmt: skip
+    for line in left_out:
+        log.warning(line)
     return [path]
 
 

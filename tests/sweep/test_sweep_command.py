@@ -10,6 +10,7 @@ import torch
 
 from iclbench.cli.main import main
 from iclbench.cli.sweep import _devices
+from iclbench.cli.sweep_view import label, view
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.plan import plan
@@ -70,6 +71,18 @@ def test_what_only_some_kinds_leave_waiting_is_said(
     assert code == 0 and "6 cells left alone: --only leaves out what they need" in out
     todo = next(line for line in out.splitlines() if line.split()[:1] == ["all"])
     assert "8 evaluate" in todo
+
+
+def test_what_workers_warn_of_is_told_above_the_table(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = grid_cells([str(grid)])
+    store = Store(tmp_path / "results")
+    with view(plan(cells, store), store, 1) as watched:
+        watched.started(cells[0])
+        watched.finished(cells[0], Outcome("done", warnings=("at 9 points left out",)))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"WARNING: {label(cells[0])}: at 9 points left out"
 
 
 def test_a_closed_stdout_is_no_bug(grid: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The work of one cell: its files and its row, and reasons that a user can act on."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,21 @@ def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> Non
     both = [rows.loc[rows["metric"].isin(exact), fixed] for rows in (untrained, tables.read("costs", file))]
     assert len(both[0]) == 10, "parameters, FLOPs of training; state and FLOPs of three phases at two sizes"
     assert both[0].reset_index(drop=True).equals(both[1].reset_index(drop=True))
+
+
+def test_sizes_at_which_costs_cannot_be_measured_are_told(tmp_path: Path) -> None:
+    """With learned positions a model takes in no more than it was trained for."""
+    cell = cells_of(tmp_path, cost=[4, 9])["cost"]
+    assert cell.config is not None
+    settings = cell.config.backbone.settings | {"positions": "learned"}
+    learned = cell.config.backbone.model_copy(update={"settings": settings})
+    cell = replace(cell, config=cell.config.model_copy(update={"backbone": learned}))
+    outcome = work(cell, Place(tmp_path / "results"))
+    assert outcome.status == "done"
+    assert [line for line in outcome.warnings if "left out" in line] == [
+        f"'{RUN}' at 9 points left out: it takes in at most 8 points and a query"
+    ]
+    assert not work(cells_of(tmp_path, cost=[4])["cost"], Place(tmp_path / "other")).warnings
 
 
 def test_a_failing_cell_leaves_a_row_with_one_line_and_is_tried_again(tmp_path: Path) -> None:
