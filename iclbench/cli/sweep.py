@@ -92,7 +92,7 @@ def sweep(
 
 def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, json: bool) -> None:
     """Do what is to do, and say what became of it."""
-    from iclbench.cli.sweep_summary import print_outcomes
+    from iclbench.cli.sweep_summary import left_alone, print_outcomes
     from iclbench.cli.sweep_view import view
     from iclbench.cli.terminal import say
     from iclbench.errors import Interrupted
@@ -118,7 +118,7 @@ def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, j
         raise Interrupted(f"interrupted; {kept} kept, the same command does the other {left}")
     failed = print_outcomes(plans.plan(plan.cells, Store(place.results)), report.outcomes, json)
     if plan.waiting:
-        say(f"{plural(len(plan.waiting), 'cell')} left alone: --only leaves out what they need")
+        say(left_alone(plan))
     if failed:
         say(f"{plural(failed, 'cell')} failed; the same command tries them again")
         raise typer.Exit(1)

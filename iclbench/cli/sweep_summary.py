@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ def print_dry_run(
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
     table("", columns, rows, numeric=[*range(2, 6), 7, 8, 9])
     if plan.waiting:
-        out.print(f"{plural(len(plan.waiting), 'cell')} left alone: --only leaves out what they need")
+        out.print(left_alone(plan))
     if not plan.todo:
         out.print("nothing to do")
         return
@@ -82,6 +82,11 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
     return len(failed)
 
 
+def left_alone(plan: Plan) -> str:
+    """How many cells wait for others that are left out."""
+    return f"{plural(len(plan.waiting), 'cell')} left alone: --only leaves out what they need"
+
+
 def groups(plan: Plan) -> dict[str, list[GridCell]]:
     """The cells of every task and preset."""
     found: dict[str, list[GridCell]] = {}
@@ -109,7 +114,7 @@ def to_do(plan: Plan, group: str | None = None) -> dict[str, int]:
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
-def words(counts: Mapping[str, int]) -> str:
+def words(counts: dict[str, int]) -> str:
     return " ".join(f"{number} {kind}" for kind, number in counts.items())
 
 
@@ -128,7 +133,7 @@ def _again(plan: Plan) -> str:
         else "evaluate for scores of single episodes, which packed files do not hold"
         for cell in plan.again
     )  # fmt: skip
-    return words(why)
+    return ", ".join(f"{number} {what}" for what, number in why.items())
 
 
 def _failed(outcome: Outcome | None) -> bool:
