@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from iclbench.cards import content_hash, names, read_toml, validate
 from iclbench.config import RunConfig, difference, evaluated_as, trained_part
 from iclbench.errors import IclbenchError, UnknownNameError, UsageError
-from iclbench.files import atomic, holds_tensors
+from iclbench.files import atomic
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -59,12 +59,9 @@ class Run:
         return self.weights.is_file()
 
     @property
-    def whole(self) -> bool:
-        """Whether all that training writes is there and not cut short, weights and tables."""
-        from iclbench import tables
-
-        written = (self.path / f"{table}.parquet" for table in ("values", "costs"))
-        return holds_tensors(self.weights) and all(map(tables.is_whole, written))
+    def written(self) -> list[Path]:
+        """The files of a finished run."""
+        return [self.path / name for name in ("config.toml", self.weights.name, "values.parquet", "costs.parquet")]
 
     @cached_property
     def hash(self) -> str:

@@ -1,6 +1,7 @@
 """What all tests share: one torch thread, small cards, small runs."""
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,6 +11,11 @@ import tomli_w
 import torch
 
 torch.set_num_threads(1)
+
+
+def heed_ctrl_c() -> None:
+    """To be called in a new process (`preexec_fn`): children of a background job inherit that Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def small_card(**changes: object) -> dict[str, object]:

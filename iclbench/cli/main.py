@@ -89,8 +89,9 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("iclbench").setLevel(logging.INFO)
     try:
         code = typer.main.get_command(app)(args=arguments, prog_name="iclbench", standalone_mode=False)
-        # Newer parsers make an exit code of Ctrl-C, older ones `Abort`.
-        return _interrupted() if code == INTERRUPTED else code if isinstance(code, int) else 0
+        if code == INTERRUPTED:  # what newer parsers make of Ctrl-C, older ones `Abort`
+            return _interrupted()
+        return code if isinstance(code, int) else 0
     except Exception as error:
         if debug:
             traceback.print_exc()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from iclbench.errors import UsageError
+from iclbench.signals import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,16 +42,6 @@ def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     return runs
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the end of the block: in the midst of importing torch they abort the process."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def set_up_torch(device: str, threads: int) -> str:
     """Import torch with this many threads and return the device that `auto` stands for; raises `UsageError` if it is
     not there."""
@@ -61,7 +50,7 @@ def set_up_torch(device: str, threads: int) -> str:
         # Idle threads of several processes on few cores would starve one another. Where several threads were asked for,
         # sleeping between small operations makes them slower than one (a Mamba step: 0.50 s against 0.15 s).
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with uninterrupted():
+    with held_back(signal.SIGINT, signal.SIGTERM):  # in the midst of this an exception would abort the process
         import torch
 
     torch.set_num_threads(threads)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from iclbench.formats import fixed
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -49,8 +51,6 @@ def _at_part(by_depth: pd.Series, depth: int, quarters: int) -> str:
 
 
 def _with_spread(last: pd.Series, metric: str) -> str:
-    from iclbench.formats import fixed
-
     if metric not in last.index:
         return ""
     return f"{fixed(last[metric], 2)} ±{fixed(last[f'{metric}_std'], 2)}"
@@ -81,8 +81,6 @@ def representation_title(values: pd.DataFrame) -> str:
 
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: R² of every true feature and their mean; the best first."""
-    from iclbench.formats import fixed
-
     by_feature = _measured(values, "representation", "feature").pivot_table("value", "run", "axis_value")
     means = values[values["evaluator"].eq("representation") & values["axis"].isna() & values["status"].eq("ok")]
     lines = [

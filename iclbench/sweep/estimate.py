@@ -24,7 +24,7 @@ from iclbench.errors import IclbenchError
 from iclbench.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.store import Store
+from iclbench.sweep.store import Store, is_whole
 
 # Seconds that steps may be measured for, all in all.
 BUDGET = 20.0
@@ -72,7 +72,7 @@ class Estimates:
         """Of one cell on one worker; None: not known."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if run.whole:  # trained by hand: only its row is missing
+            if all(map(is_whole, run.written)):  # trained by hand: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.steps - run.reached)
@@ -91,7 +91,7 @@ class Estimates:
 
         if cell.kind != "train" or cell.config is None:
             return self._table_bytes.get(cell.kind, 0.0)
-        if self._run(cell).whole:
+        if all(map(is_whole, self._run(cell).written)):
             return 0.0
         train = cell.config.train
         checkpoints = min(KEEP, -(-train.steps // train.checkpoint_every))

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from iclbench.errors import IclbenchError, one_line
+from iclbench.signals import held_back
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 
 T = TypeVar("T")
@@ -140,12 +141,10 @@ class _Worker:
         self._process = _SPAWN.Process(target=_serve, args=(theirs, set_up, arguments), daemon=True)
         # Ctrl-C at a terminal reaches the whole group, and a new process before it could have said that it does not
         # care: it inherits the mask of this thread.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with _CHILDREN:
+            with held_back(signal.SIGINT), _CHILDREN:
                 self._process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
         self.pid = self._process.pid or 0
 

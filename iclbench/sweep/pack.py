@@ -189,11 +189,7 @@ def _sort(values: pd.DataFrame) -> pd.Series:
 
 def _together(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several files in an order of their own, each once."""
-    if not frames:
-        return tables.frame(table, [])
-    rows = pd.concat(frames, ignore_index=True)
-    keys = tables.keys(table)
-    return rows.drop_duplicates(keys, ignore_index=True).sort_values(keys, kind="stable", ignore_index=True)
+    return tables.union(table, frames).sort_values(tables.keys(table), kind="stable", ignore_index=True)
 
 
 class _Compared:

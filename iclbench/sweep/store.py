@@ -92,14 +92,18 @@ class Store:
 
     def _is_readable(self, file: str) -> bool:
         if file not in self._readable:
-            path = self.results / file
-            check = {".parquet": tables.is_whole, ".safetensors": holds_tensors}.get(path.suffix, Path.is_file)
-            self._readable[file] = check(path)
+            self._readable[file] = is_whole(self.results / file)
         return self._readable[file]
 
     def record(self, cell: GridCell, outcome: Outcome, place: Place) -> None:
         """Write the row of a cell."""
         record(self.results, cell, outcome, place)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file that cells write is there and not cut short."""
+    check = {".parquet": tables.is_whole, ".safetensors": holds_tensors}.get(path.suffix, Path.is_file)
+    return check(path)
 
 
 def record(results: Path, cell: GridCell, outcome: Outcome, place: Place) -> None:

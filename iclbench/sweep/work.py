@@ -22,7 +22,7 @@ from iclbench.runs import Run, TrainedOtherwiseError, create
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
-from iclbench.sweep.store import paths, record
+from iclbench.sweep.store import is_whole, paths, record
 
 if TYPE_CHECKING:
     from iclbench.evaluation.evaluate import Cell
@@ -119,12 +119,12 @@ def _train(cell: GridCell, place: Place) -> list[Path]:
 
     run = _run(cell, place)
     with run.lock(wait=True):
-        if run.finished and not run.whole:
+        if run.finished and not all(map(is_whole, run.written)):
             # Something that training alone makes is gone or cut short.
             run.weights.unlink()
     # Another sweep may train it, which is as good as doing it here.
     train(run, Device(place.device, place.threads), data_dir=place.data_dir, wait=True)
-    return [run.path / "config.toml", run.weights, run.path / "values.parquet", run.path / "costs.parquet"]
+    return run.written
 
 
 def _training_seconds(files: Iterable[Path]) -> float | None:

@@ -20,6 +20,7 @@ from iclbench.cli.lm_tables import orders_board, passes_board, print_summaries, 
 from iclbench.cli.main import main
 from iclbench.language.loading import quiet
 from tests.cli.test_main import heavy_imports
+from tests.conftest import heed_ctrl_c
 from tests.language.tiny_models import tiny
 
 QUICK = ("--episodes", 6, "--demo-seeds", 0, "--shots", 2)
@@ -251,8 +252,7 @@ def test_ctrl_c_keeps_what_is_finished(models, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "iclbench", "lm", "eval", *asked, "--results", str(tmp_path / "results")]
     started = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        # Children of a background job inherit that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("tiny-llama.values.parquet")) and time.monotonic() < deadline:

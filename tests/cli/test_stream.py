@@ -15,7 +15,7 @@ from iclbench.cli.main import main
 from iclbench.episodes import Points
 from iclbench.predictor import State
 from iclbench.runs import find
-from tests.conftest import small_card
+from tests.conftest import heed_ctrl_c, small_card
 
 RUN = "tiny-linear-cmanp-smoke-s0"
 DATA = "x1,x2,x3,y1\n1,2,3,0.5\n0,1,0,-1\n0.1,0.2,0.3,?\n1,1,1,2\n0.1,0.2,0.3,\n"
@@ -134,8 +134,7 @@ def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
     with subprocess.Popen(
         [*command, "--save", str(tmp_path / "state")], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        # A shell's background job ignores SIGINT, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write("1,2,3,0.5\n0.1,0.2,0.3,?\n")

@@ -17,6 +17,7 @@ from iclbench.sweep.outcome import Place
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
+from tests.conftest import heed_ctrl_c
 from tests.sweep.conftest import tiny_grid
 
 SECONDS = 300.0  # nothing here takes longer
@@ -27,8 +28,7 @@ def start(grid: Path, results: Path, *options: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        # Children of a background job inherit that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
     )  # fmt: skip
 
 
