@@ -170,6 +170,25 @@ def test_gradient_descent_equals_the_steps_at_every_prefix(gamma: float, step_si
             assert curve[0, 0, 2].item() == pytest.approx(early, abs=1e-10)
 
 
+def test_masked_points_take_no_part_in_gradient_descent() -> None:
+    """Values behind a mask that has holes, of contexts of several sizes, against the steps on what is left."""
+    points, targets = draw(3, 12, 4).to(dtype=torch.float64), draw(3, 6, 4).to(dtype=torch.float64)
+    mask = torch.rand(3, 12, generator=torch.Generator().manual_seed(2)) < 0.6
+    assert len(set(mask.sum(1).tolist())) > 1 and not mask[:, 0].all()
+    hidden = 50 * (~mask).unsqueeze(-1)
+    context = Points(points.x + hidden, points.y - hidden, mask)
+    found = descent_curve(context, targets.x, 7, 2e-3)
+    squares = []
+    for b in range(3):
+        x, y = points.x[b][mask[b]].numpy(), points.y[b, :, 0][mask[b]].numpy()
+        for q, query in enumerate(targets.x[b].numpy()):
+            expected = plain_descent(x, y, query, 2e-3, 7, False)
+            assert found[b, q, -1].item() == pytest.approx(expected, abs=1e-10)
+            squares.append((expected - targets.y[b, q].item()) ** 2)
+    _, errors = search_gamma(context, targets, 7, grid=torch.tensor([2e-3], dtype=torch.float64))
+    assert errors.item() == pytest.approx(np.mean(squares), abs=1e-10)
+
+
 def test_gd_and_gd_plus_plus_on_skewed_data_reach_the_measured_errors() -> None:
     """MSE/d after 23 updates, 40 examples: GD 0.62, GD++ 0.043 for gamma from 1e-4 to 5e-4 (measured apart)."""
     family = SkewedLinear(SkewedLinearParameters(dim=20))

@@ -178,6 +178,26 @@ def test_examples_hold_the_points_and_what_was_predicted(prompts, model, tmp_pat
     )
 
 
+class Counter(Predictor):
+    """Answers the number of related datasets that it is given."""
+
+    heads = ("gaussian",)
+    uses_related = True
+
+    def predict_targets(self, context, x_target, related=None):
+        count = 0 if related is None else related.mask.shape[1]
+        return Gaussian(torch.full_like(x_target, count), torch.ones_like(x_target))
+
+
+def test_drawn_examples_say_how_many_related_datasets_were_seen():
+    many = PromptSet(resolve_task("gp-mixture", "smoke", SMALL | {"max_related": 3})[0], "smoke")
+    rows = examples.predicted(contestant(Counter(), "counter"), many)
+    assert (rows["value"] == rows["n_related"]).all()
+    assert sorted(rows["n_related"].unique()) == [0, 1, 3], "none, one and all"
+    alone = examples.predicted(contestant(Prior(), "prior"), many)
+    assert alone["n_related"].unique().tolist() == [0], "who does not use them is drawn without"
+
+
 @pytest.mark.parametrize("answer", [float("nan"), float("inf")])
 def test_an_answer_that_is_no_number_fails_the_cell_whatever_the_episode(prompts, tmp_path: Path, answer):
     class Broken(Prior):

@@ -154,6 +154,29 @@ def test_the_bayes_oracle_is_brute_force_quadrature() -> None:
             np.testing.assert_allclose(answer.log_likelihood(episodes.targets.y)[e], log_density, atol=2e-3)
 
 
+@pytest.mark.parametrize("kind", [RBF, PERIODIC], ids=KERNELS)
+def test_the_oracles_of_a_task_with_one_kind_of_kernel(kind: int) -> None:
+    """Brute force over that kind alone, which is all that a predictor may believe in."""
+    changed = NARROW.parameters.model_copy(update={"kernels": (KERNELS[kind],)})
+    family = GPMixture(changed)
+    episodes = episodes_of(family, count=2, shift="points-12", related=1)
+    assert episodes.truth["kernel"].tolist() == [kind, kind]
+    oracle, told = bayes(family, components=10_000), OracleKernel(None, TaskFacts(family=family))
+    answer = oracle.predict_targets(episodes.context, episodes.targets.x, episodes.related)
+    exact = told.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
+    sets = [points_of(episodes.context), points_of(episodes.related.map(lambda t: t[:, 0]))]
+    only = slice(kind * len(LOGS), (kind + 1) * len(LOGS))
+    for e in range(2):
+        x = episodes.targets.x[e].numpy()
+        evidence = sum(log_evidence(*points[e])[only] for points in sets)
+        weights = TRAPEZOID[only] * np.exp(evidence - evidence.max())
+        mean = predictions(*sets[0][e], x)[0][only]
+        np.testing.assert_allclose(answer.mean[e, :, 0], weights @ mean / weights.sum(), atol=2e-4)
+        kernel = sklearn_kernel(kind, float(episodes.truth["lengthscale"][e]))
+        gp = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(*sets[0][e])
+        np.testing.assert_allclose(exact.mean[e, :, 0], gp.predict(x), atol=1e-6)
+
+
 def test_related_datasets_tell_the_kernel() -> None:
     family = GPMixture(GPParameters(max_related=2, targets=40))
     episodes = episodes_of(family, 8, 32, related=2)

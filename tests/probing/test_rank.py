@@ -13,10 +13,11 @@ from iclbench.config import resolve_run, resolve_task
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
 from iclbench.estimators.least_squares import LeastSquares
+from iclbench.evaluation import cells, contestants
 from iclbench.predictions import Categorical, Point
 from iclbench.predictor import Predictor
 from iclbench.probing import rank as module
-from iclbench.probing.probe import NotProbedError
+from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.rank import (
     RankSet,
     effective_rank,
@@ -152,6 +153,17 @@ def test_a_run_is_measured_beside_least_squares_and_the_oracle(trained: Run, tmp
     assert len(values) == 16 and values["value"].iloc[0] == 1 and values["value"].is_monotonic_decreasing
     assert all(cell.cached for cell in probe_rank(tmp_path, trained, contexts=16, queries=24))
     assert not any(cell.cached for cell in probe_rank(tmp_path, trained, contexts=16, queries=23))
+
+
+def test_answers_that_are_all_zero_have_rank_zero_and_no_singular_value(tmp_path: Path) -> None:
+    """Singular values are told over the largest, which is 0 here."""
+    prompts = RankSet(resolve_task("linear", "smoke")[0], "smoke", context=4, contexts=8, queries=6)
+    (zero,) = contestants.baselines(prompts, ["zero"])
+    shared = cells.row(zero, prompts, "rank")
+    assert kept(tmp_path, zero, prompts, shared, lambda: module._ranks(zero, prompts)).reason is None
+    rows = tables.read_all("values", tmp_path)
+    assert set(rows["metric"]) == {"rank", "effective_rank"}
+    assert rows["value"].tolist() == [0] * 4 and (rows["status"] == "ok").all()
 
 
 def test_the_matrix_of_a_run_is_its_own_answers(trained: Run, tmp_path: Path) -> None:
