@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from iclbench import digests
 from iclbench.errors import IclbenchError
 from iclbench.files import atomic
 
@@ -258,17 +259,24 @@ def _validate_values(typed: pd.DataFrame) -> None:
 
 
 def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:
-    """Validate and write one parquet file: to a temporary file first, then renamed; no reader sees half of it."""
+    """Validate and write one parquet file with its digest: to a temporary file first, then renamed; no reader sees half
+    of it."""
     checked = frame(table, data) if isinstance(data, list) else validate(table, data)
     arrow = pa.Table.from_pandas(checked, preserve_index=False)
     own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, **metadata}.items()}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
+        writer.write_table(arrow)
+        writer.add_key_value_metadata({digests.KEY: digests.BLANK})
+    whole = digests.sealed(sink.getvalue().to_pybytes())
     with atomic(path) as temporary:
-        pq.write_table(arrow, temporary, compression="zstd")
+        temporary.write_bytes(whole)
 
 
 def read(table: TableName, path: Path) -> pd.DataFrame:
-    """Read and validate one parquet file; raises `TableError` when it is truncated, foreign or another table."""
+    """Read and validate one parquet file; raises `TableError` when it is cut short, damaged, foreign or another
+    table."""
     return _checked(table, path, _load(table, path))
 
 
@@ -276,12 +284,23 @@ def _load(table: TableName, path: Path) -> pa.Table:
     """The rows of one file, not yet validated."""
     try:
         # Opened once, and by the plain reader: thousands of small files take half as long.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with _opened(path) as file:
             if _own(file.schema_arrow.metadata).get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table")
             return file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TableError(_unreadable(path, error)) from error
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    """A parquet file whose bytes are those of its digest, if it has one; files of version 0.1.0 have none.
+
+    Raises:
+        DamagedError: they are not.
+    """
+    whole = path.read_bytes()
+    digests.check(whole)
+    return pq.ParquetFile(pa.BufferReader(whole), pre_buffer=False)
 
 
 def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
@@ -305,10 +324,10 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a parquet file is there and not cut short, by its footer alone: for thousands of files."""
+    """Whether a parquet file is there, not cut short, and the one that was written: for thousands of files."""
     try:
-        pq.read_metadata(path)
-    except (pa.ArrowException, OSError):
+        _opened(path).close()
+    except (pa.ArrowException, OSError, ValueError):
         return False
     return True
 

@@ -1,6 +1,7 @@
 """The tables: validated on the way in and out, and never taken down by a bad file."""
 
 import logging
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from iclbench import tables
+from iclbench import digests, tables
 from iclbench.tables import TableError
 
 ROW: dict[str, Any] = {
@@ -176,3 +177,41 @@ def test_metadata_of_what_is_no_table_is_empty(tmp_path: Path) -> None:
     (tmp_path / "x.values.parquet").write_bytes(b"PAR1")
     assert tables.metadata(tmp_path / "x.values.parquet") == {}
     assert tables.metadata(tmp_path / "none.parquet") == {}
+
+
+def test_one_flipped_bit_anywhere_in_a_table_is_noticed(tmp_path: Path) -> None:
+    whole = _write(tmp_path, [ROW]).read_bytes()
+    digests.check(whole)
+    name = whole.rfind(digests.KEY.encode())
+    data, entry = range(0, name, 7), range(name + len(digests.KEY), len(whole))  # without its name nothing else is lost
+    dice = random.Random(0)
+    for place in (*data, *entry):
+        with pytest.raises(digests.DamagedError):
+            digests.check(whole[:place] + bytes([whole[place] ^ 1 << dice.randrange(8)]) + whole[place + 1 :])
+
+
+def test_a_flipped_bit_of_a_number_is_one_line_with_the_fix_and_takes_no_other_file_along(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Uncompressed, the number of a row can be found in the file: without a digest another one would be read."""
+    bad, good = (_write(tmp_path, [ROW | {"run": name, "value": 0.123}], name) for name in ("a", "b"))
+    number = np.float64(0.123).tobytes()
+    whole = bad.read_bytes()
+    assert number in whole
+    bad.write_bytes(whole.replace(number, np.float64(0.124).tobytes()))
+    assert not tables.is_whole(bad)
+    with pytest.raises(TableError, match=f"{bad} cannot be read .*delete it.*not as it was written"):
+        tables.read("values", bad)
+    with caplog.at_level(logging.WARNING):
+        assert tables.read_all("values", tmp_path)["run"].tolist() == ["b"]
+    assert str(bad) in caplog.text and str(good) not in caplog.text
+
+
+def test_a_table_without_a_digest_is_read_as_it_is(tmp_path: Path) -> None:
+    """As version 0.1.0 wrote it."""
+    path = _write(tmp_path, [ROW])
+    arrow = pq.read_table(path)
+    metadata = {key: text for key, text in arrow.schema.metadata.items() if key.startswith(b"iclbench.")}
+    pq.write_table(arrow.replace_schema_metadata(metadata), path, compression="zstd")
+    assert tables.is_whole(path)
+    assert tables.read("values", path)["value"].tolist() == [1.0]

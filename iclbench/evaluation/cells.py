@@ -86,8 +86,10 @@ def is_done(results: Path, contestant: Entrant, prompts: Frozen) -> bool:
     """Whether the cell's value table is there, whole, and of exactly this contestant, and the others beside it."""
     path = cell_path(results, contestant, prompts)
     own, about = cell_hash(contestant, prompts), tables.metadata(path)
-    beside = (cell_path(results, contestant, prompts, name) for name in about.get("beside", "").split())
+    beside = [cell_path(results, contestant, prompts, name) for name in about.get("beside", "").split()]
     if about.get("cell") != own or any(tables.metadata(other).get("cell") != own for other in beside):
+        return False
+    if not all(map(tables.is_whole, beside)):
         return False
     try:
         tables.read("values", path)

@@ -63,6 +63,11 @@ def test_finished_cells_are_kept_and_damaged_ones_done_again(trained: tuple[Path
     broken.write_bytes(broken.read_bytes()[:200])
     assert [c.contestant.name for c in evaluate(tmp_path, run) if not c.cached] == ["knn-3"]
     assert values(tmp_path) == before
+    flipped = next((tmp_path / "tables").rglob("knn-3.errors.parquet"))
+    whole = flipped.read_bytes()
+    flipped.write_bytes(whole[:99] + bytes([whole[99] ^ 1]) + whole[100:])
+    assert [c.contestant.name for c in evaluate(tmp_path, run) if not c.cached] == ["knn-3"]
+    assert flipped.read_bytes() == whole
 
 
 def test_failed_cell_is_a_row_with_a_reason_and_is_tried_again(
