@@ -12,12 +12,21 @@ import math
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.formats import plural
@@ -31,10 +40,38 @@ CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/langu
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
+@dataclass(frozen=True)
+class Added:
+    """Marks a key that version 0.1.0 did not have: `width: Annotated[int, Added("0.2.0")] = 64`.
+
+    While it has its default it stands in no dumped configuration, and so in no hash: what was computed before the key
+    came stays what it was. Its default can never change.
+    """
+
+    version: str
+
+
 class Strict(BaseModel):
     """Base of everything a user can write: unknown keys, wrong types, NaN and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    @cache
+    def added(cls) -> dict[str, Any]:
+        """The keys that version 0.1.0 did not have, with their defaults."""
+        marked = {
+            key: field for key, field in cls.model_fields.items() if any(isinstance(m, Added) for m in field.metadata)
+        }
+        return {key: field.get_default(call_default_factory=True) for key, field in marked.items()}
+
+    @model_serializer(mode="wrap")
+    def _without_added_defaults(self, serialise: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        plain = serialise(self)
+        for key, default in self.added().items():
+            if getattr(self, key) == default:
+                plain.pop(key, None)
+        return plain
 
 
 # Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
@@ -229,6 +266,13 @@ def load_task(name: str) -> tuple[str, TaskCard]:
 def load_baseline(name: str) -> tuple[str, BaselineCard]:
     """The baseline's canonical name and its card, from a name or a path to a `.toml` file."""
     return load_card("baselines", name, BaselineCard)
+
+
+def hashed_settings(model: type[Strict], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a card gives them, but for keys that version 0.1.0 did not have and that are left at their
+    defaults."""
+    added = model.added()
+    return {key: value for key, value in given.items() if key not in added or value != added[key]}
 
 
 def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from iclbench import versions
 from iclbench.cards import (
+    Added,
     Head,
     NonNegativeFloat,
     PositiveInt,
@@ -40,7 +42,7 @@ ROOTS = ("task", "backbone", "train")
 _PRESET_KEYS = ("points", "episodes")
 _CARD_KEYS = ("head", "floor", "components")
 # What of a task matters for training; the rest says how it is evaluated.
-_TRAINED_TASK_KEYS = ("name", "family", "parameters", "question", "points", *_CARD_KEYS)
+_TRAINED_TASK_KEYS = ("name", "family", "code", "parameters", "question", "points", *_CARD_KEYS)
 # What of training only says how often it is looked at.
 _OBSERVING_TRAIN_KEYS = ("evaluate_every", "evaluators", "checkpoint_every", "log_every")
 
@@ -66,12 +68,17 @@ def _class(registry: Registry, name: str, base: type) -> Any:
     return cls
 
 
+# Which code answers (`iclbench.versions`); None: that of version 0.1.0, or, in a run made by it, an unknown plug-in's.
+OwnCode = Annotated[int | str | None, Added("0.2.0")]
+
+
 class TaskConfig(Strict):
     """A task card at one preset."""
 
     name: str
     card: str
     family: str
+    code: OwnCode = None
     parameters: dict[str, Any] = {}
     question: str = "next"
     head: Head = "point"
@@ -123,6 +130,7 @@ class BackboneConfig(Strict):
     """A backbone with all its settings."""
 
     name: str
+    code: OwnCode = None
     settings: dict[str, Any] = {}
 
     def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
@@ -192,6 +200,12 @@ def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "task": task}
 
 
+def without_codes(trained: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without saying which code the family's and the backbone's names stood for."""
+    parts = {key: {k: v for k, v in trained[key].items() if k != "code"} for key in ("task", "backbone")}
+    return {**trained, **parts}
+
+
 def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """A run's configuration in plain values, evaluated as `new` says.
 
@@ -256,6 +270,7 @@ def resolve_task(
         "name": task,
         "card": content_hash(card),
         "family": canonical(card.family) if ":" not in card.family else card.family,
+        "code": versions.since_first(versions.of_family(card.family)),
         "parameters": complete.model_dump(mode="json", exclude_none=True),
         "question": card.question,
         "baselines": card.baselines,
@@ -299,7 +314,11 @@ def resolve_run(
             "preset": canonical(preset),
             "seed": seed,
             "task": frozen,
-            "backbone": {"name": name, "settings": settings.model_dump(mode="json", exclude_none=True)},
+            "backbone": {
+                "name": name,
+                "code": versions.since_first(versions.of_backbone(name)),
+                "settings": settings.model_dump(mode="json", exclude_none=True),
+            },
             "train": training,
         },
         "run",

@@ -11,15 +11,16 @@ from __future__ import annotations
 import fcntl
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from iclbench import versions
 from iclbench.cards import content_hash, names, read_toml, validate
-from iclbench.config import RunConfig, difference, evaluated_as, trained_part
+from iclbench.config import RunConfig, difference, evaluated_as, trained_part, without_codes
 from iclbench.errors import IclbenchError, UnknownNameError, UsageError
 from iclbench.files import atomic
 
@@ -67,9 +68,48 @@ class Run:
     def hash(self) -> str:
         """What weights and checkpoints carry to show that they are this run's.
 
-        Taken over the file as it was written, so that a setting added to iclbench later does not disown old runs.
+        Taken over the file as it was written, so that a setting added to iclbench later does not disown old runs; and
+        not over which code the names stood for, so that a run may be adopted.
         """
-        return content_hash(trained_part(read_toml(self.path / "config.toml")))
+        return content_hash(without_codes(trained_part(read_toml(self.path / "config.toml"))))
+
+    @property
+    def codes(self) -> dict[str, Any]:
+        """Which code made the weights, as an entry of identities: none where it is that of version 0.1.0."""
+        named = {"family": self.config.task.code, "backbone": self.config.backbone.code}
+        found = {kind: code for kind, code in named.items() if code is not None}
+        return {"codes": found} if found else {}
+
+    def check_codes(self) -> None:
+        """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
+        it was trained with."""
+        task, backbone = self.config.task, self.config.backbone
+        for name, then, now in (
+            (task.family, task.code, versions.of_family(task.family)),
+            (backbone.name, backbone.code, versions.of_backbone(backbone.name)),
+        ):
+            if then != versions.since_first(now):
+                raise CodeChangedError(self.name, name, then, now)
+
+    def adopt(self) -> None:
+        """Take it that a run made by version 0.1.0, which did not keep what plug-ins' sources were, was trained with
+        those of today.
+
+        Raises:
+            CodeChangedError: it is known to have been trained with others.
+            IclbenchError: another process trains the run.
+        """
+        with self.lock():
+            config = self.config
+            plain = read_toml(self.path / "config.toml")
+            for part, then, now in (
+                ("task", config.task.code, versions.of_family(config.task.family)),
+                ("backbone", config.backbone.code, versions.of_backbone(config.backbone.name)),
+            ):
+                if then is None and isinstance(now, str):
+                    plain[part]["code"] = now
+            _write_config(self, plain)
+        Run(self.path).check_codes()
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -103,6 +143,7 @@ class Run:
 
         if not self.finished:
             raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
+        self.check_codes()
         backbone = self.config.build(self.config.task.build(data_dir), anywhere=True)
         try:
             with safe_open(self.weights, framework="pt") as file:
@@ -136,6 +177,21 @@ class TrainedOtherwiseError(UsageError):
         )
 
 
+class CodeChangedError(UsageError):
+    """A name in a run's configuration stands for other code than the weights were made with."""
+
+    def __init__(self, run: str, name: str, then: versions.Code | None, now: versions.Code) -> None:
+        otherwise = f"train anew under another --name, or delete the run with iclbench rm {run}"
+        if isinstance(now, int):
+            what = f"run '{run}' was trained with version {then or 1} of '{name}', this iclbench has version {now}"
+        elif then is None:
+            what = f"run '{run}' does not say which sources of '{name}' it was trained with"
+            otherwise = f"if they are today's, write iclbench adopt {run}; if not, {otherwise}"
+        else:
+            what = f"the sources of '{name}' are not those that run '{run}' was trained with ({then}, now {now})"
+        super().__init__(f"{what}: {otherwise}")
+
+
 @cache
 def _tell_once(line: str) -> None:
     log.info(line)
@@ -144,24 +200,31 @@ def _tell_once(line: str) -> None:
 def create(results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None) -> Run:
     """The run folder for this configuration, made or found again; raises `UsageError` when it holds another one, or
     when no backbone can be built by it, which then leaves no folder behind."""
-    import tomli_w
-
     name = check_name(name) if name else run_name(config)
     if name in names("baselines") or name.startswith("published-"):
         raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose another --name")
     run, plain = Run(results / "runs" / name), config.dump()
     if (run.path / "config.toml").is_file() and (run.finished or run.reached):
-        if run.config.trained != config.trained:
-            raise TrainedOtherwiseError(run, difference(run.config.trained, config.trained))
+        then, now = run.config.trained, config.trained
+        if without_codes(then) != without_codes(now):
+            raise TrainedOtherwiseError(run, difference(then, now))
+        run.check_codes()
         if run.config == config:
             return run
         plain = evaluated_as(read_toml(run.path / "config.toml"), plain)
         run = Run(run.path)  # the card's evaluation part has changed: the run follows it
     else:
         config.backbone.build(config.shape(config.task.build(data_dir)))
-    with writing(results), atomic(run.path / "config.toml") as temporary:
-        temporary.write_text(tomli_w.dumps(plain), encoding="utf-8")
+    with writing(results):
+        _write_config(run, plain)
     return run
+
+
+def _write_config(run: Run, plain: Mapping[str, Any]) -> None:
+    import tomli_w
+
+    with atomic(run.path / "config.toml") as temporary:
+        temporary.write_text(tomli_w.dumps(plain), encoding="utf-8")
 
 
 def find(results: Path, name: str) -> Run:

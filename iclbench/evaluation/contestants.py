@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from iclbench import versions
 from iclbench.backbones.base import Backbone
-from iclbench.cards import content_hash, load_baseline, validate
+from iclbench.cards import content_hash, hashed_settings, load_baseline, validate
 from iclbench.config import RunConfig, TaskConfig, trained_part
 from iclbench.errors import UsageError
 from iclbench.estimators.base import TaskFacts
-from iclbench.evaluation import versions
 from iclbench.evaluation.curves import prefix_grid
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.language.deep_thinking import DeepThinking
@@ -62,7 +62,8 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Con
     """The trained backbone of a run."""
     model = run.load(device, data_dir)
     weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()
-    return _of_run(run.name, run.config, model, {"config": run.hash, "weights": weights}, device)
+    identity = {"config": run.hash, "weights": weights, **run.codes}
+    return _of_run(run.name, run.config, model, identity, device)
 
 
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
@@ -129,10 +130,10 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     identity = content_hash(
         {
             "estimator": card.estimator,
-            "settings": card.settings,
+            "settings": hashed_settings(cls.Settings, card.settings),
             "facts": [facts.noise_to_signal, facts.hidden_width],
             "prefixes": prefixes,
-            "version": versions.ESTIMATORS,
+            "version": versions.of_estimator(card.estimator),
             # Our own algorithms are exact whatever the version; those of the libraries are what the library says.
             "libraries": libraries if cls.costly else {},
         }

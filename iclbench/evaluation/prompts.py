@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from iclbench import versions
 from iclbench.cards import content_hash
 from iclbench.config import TaskConfig
 from iclbench.episodes import Episodes
-from iclbench.evaluation import versions
 from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
 from iclbench.records import cat
@@ -105,7 +105,7 @@ class PromptSet:
             "data": self.family.fingerprint,
             "shift": self.shift,
             "seed": self.seed,
-            "version": versions.PROMPTS,
+            "version": versions.of_family(self.task.family),
             **({"evaluator": self.evaluator} if self.evaluator else {}),
         }
 

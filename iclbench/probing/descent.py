@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iclbench import versions
 from iclbench.cards import content_hash
 from iclbench.estimators.gradient_descent import (
     DescentSettings,
@@ -22,7 +23,6 @@ from iclbench.estimators.gradient_descent import (
     descent_curve,
     search_gamma,
 )
-from iclbench.evaluation import versions
 from iclbench.evaluation.contestants import Contestant
 from iclbench.probing.probe_set import ProbeSet
 
@@ -46,9 +46,10 @@ class Descent:
         """A baseline; gamma belongs to the probe set and is found there."""
         search = [*_DECADES, _LAST_DECADE, _PER_DECADE]
         identity = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
+        identity["version"] = versions.of_estimator("gradient-descent")
         return Contestant(
             self.name, self.name, "baseline", GradientDescent(DescentSettings(steps=STEPS)),
-            content_hash(identity | {"version": versions.ESTIMATORS}), libraries={"torch": torch.__version__},
+            content_hash(identity), libraries={"torch": torch.__version__},
         )  # fmt: skip
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from iclbench import versions
 from iclbench.cards import content_hash
 from iclbench.episodes import Episodes
 from iclbench.errors import UsageError
-from iclbench.evaluation import versions
 from iclbench.evaluation.prompts import PromptSet
 
 # Raised whenever a change of the probe gives other numbers for the same episodes.
@@ -59,7 +59,7 @@ class ProbeSet(PromptSet):
         """Readable name and content hash."""
         own = {
             "sizes": [self.context, self.fit, self.test, self.tasks],
-            "version": [versions.PROMPTS, VERSION],
+            "version": [versions.of_family(self.task.family), VERSION],
         }
         name = f"{self.task.name}-{self.preset}-{self.shift}-probe{self.context}"
         return f"{name}-{content_hash(self._drawn_from() | own, 8)}"

@@ -96,7 +96,7 @@ def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Pa
     untrained = run.config.build(run.config.task.build(data_dir)).eval()
     before = Contestant(
         f"{model.name}-untrained", f"{run.name}-untrained", "baseline", untrained,
-        content_hash({"config": run.hash, "untrained": True}), libraries=model.libraries,
+        content_hash({"config": run.hash, "untrained": True, **run.codes}), libraries=model.libraries,
     )  # fmt: skip
     (inputs,) = contestants.baselines(prompts, ["least-squares"])
     field: list[tuple[Contestant, _Represent]] = [

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from iclbench.cards import content_hash, load_baseline
+from iclbench import versions
+from iclbench.cards import content_hash, hashed_settings, load_baseline
 from iclbench.config import RunConfig, TaskConfig, trained_part
-from iclbench.evaluation import versions
 from iclbench.grids import GridRun, grid_runs
+from iclbench.registry import ESTIMATORS
 
 Kind = Literal["train", "evaluate", "probe", "cost"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate", "probe", "cost")
@@ -86,20 +87,33 @@ class GridCell:
 
     def _beside(self, task: dict[str, Any]) -> dict[str, Any]:
         """What the rows depend on besides what was trained, the task's episodes and the question."""
-        of: dict[str, Any] = {"prompts": versions.PROMPTS}
+        of: dict[str, Any] = {"prompts": versions.of_family(self.frozen.family)}
         if self.baseline is not None:
             of |= {"baseline": _settings(self.baseline), "oracle": self.run in task["oracles"]}
+            of["estimators"] = _estimator(self.baseline)
         elif self.run == SUMMARY:
+            # What answered is in the hashes of the cells that are summed up.
             of |= {"needs": sorted(self.needs), "oracles": task["oracles"], "published": task["published"]}
+            of["estimators"] = 1
         elif self.kind == "probe":
+            levels = ("zero", "least-squares", *task["oracles"])
             of["oracles"] = sorted(task["oracles"])
-            of["levels"] = {name: _settings(name) for name in ("zero", "least-squares", *task["oracles"])}
-        return of if self.config is not None and self.kind != "probe" else of | {"estimators": versions.ESTIMATORS}
+            of["levels"] = {name: _settings(name) for name in levels}
+            descent = versions.of_estimator("gradient-descent")
+            of["estimators"] = versions.together([descent, *map(_estimator, levels)])
+        return of
 
 
 def _settings(baseline: str) -> dict[str, Any]:
     """What a baseline's card says of its answers."""
-    return load_baseline(baseline)[1].model_dump(mode="json", exclude={"summary", "source"})
+    card = load_baseline(baseline)[1]
+    settings = hashed_settings(ESTIMATORS.get(card.estimator).Settings, card.settings)
+    return card.model_dump(mode="json", exclude={"summary", "source"}) | {"settings": settings}
+
+
+def _estimator(baseline: str) -> versions.Code:
+    """Which code a baseline's card names."""
+    return versions.of_estimator(load_baseline(baseline)[1].estimator)
 
 
 def grid_cells(names: Iterable[str]) -> list[GridCell]:

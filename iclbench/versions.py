@@ -1,0 +1,103 @@
+"""Which code answers: numbers that stand in hashes, so that no kept result is served for code that computes another.
+
+One number for every family, estimator and backbone of iclbench, raised in the commit that changes what it answers for
+the same settings; `tests/golden` notices who forgets. Code from elsewhere has no such number: the hash of its sources
+stands in its place (`iclbench.sources`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from iclbench.registry import BACKBONES as _BACKBONES
+from iclbench.registry import ESTIMATORS as _ESTIMATORS
+from iclbench.registry import FAMILIES as _FAMILIES
+from iclbench.registry import Registry
+from iclbench.sources import source_hash
+
+# A family answers with episodes: those of a frozen prompt set, and those that a run is trained on.
+PROMPTS: dict[str, int] = {
+    "linear": 1,
+    "sparse-linear": 1,
+    "skewed-linear": 1,
+    "noisy-linear": 1,
+    "relu-network": 1,
+    "decision-tree": 1,
+    "combination": 1,
+    "quadratic": 1,
+    "tabular": 1,
+    "gp-mixture": 1,
+    "image-completion": 1,
+    "bursty": 1,
+}
+
+ESTIMATORS: dict[str, int] = {
+    "zero": 1,
+    "mean": 1,
+    "least-squares": 1,
+    "ridge": 1,
+    "kernel-ridge": 1,
+    "lasso": 1,
+    "knn": 1,
+    "pixel-1nn": 1,
+    "nearest-class-mean": 1,
+    "majority": 1,
+    "averaging": 1,
+    "mlp": 1,
+    "decision-tree": 1,
+    "xgboost": 1,
+    "gradient-descent": 1,
+    "gp-kernel-oracle": 1,
+    "gp-bayes-oracle": 1,
+}
+
+BACKBONES: dict[str, int] = {
+    "gpt2": 1,
+    "transformer": 1,
+    "coqe": 1,
+    "mamba": 1,
+    "s4": 1,
+    "s4d": 1,
+    "lbanp": 1,
+    "cmanp": 1,
+    "cnp": 1,
+    "icicl-cnp": 1,
+    "tnp": 1,
+    "pt-tnp": 1,
+    "icicl-tnp": 1,
+}
+
+# What a number may be: of our own code, or the hash of other people's.
+Code = int | str
+
+
+def of_family(name: str) -> Code:
+    """The number of a built-in family, the hash of any other's sources; nothing is imported."""
+    return _code(PROMPTS, _FAMILIES, name)
+
+
+def of_estimator(name: str) -> Code:
+    """The number of a built-in estimator, the hash of any other's sources; nothing is imported."""
+    return _code(ESTIMATORS, _ESTIMATORS, name)
+
+
+def of_backbone(name: str) -> Code:
+    """The number of a built-in backbone, the hash of any other's sources; nothing is imported."""
+    return _code(BACKBONES, _BACKBONES, name)
+
+
+def since_first(code: Code) -> Code | None:
+    """None for the code of version 0.1.0, which hashes leave out."""
+    return None if code == 1 else code
+
+
+def together(codes: Iterable[Code]) -> Code | list[Code]:
+    """Several as one entry of a hash: 1 as long as all are the first, as version 0.1.0 had it."""
+    found = list(codes)
+    return 1 if all(code == 1 for code in found) else found
+
+
+def _code(numbers: dict[str, int], registry: Registry, name: str) -> Code:
+    entry = registry.entry(name)
+    own = next((built_in for built_in in numbers if registry.entry(built_in).target == entry.target), None)
+    return source_hash(entry.target) if own is None else numbers[own]

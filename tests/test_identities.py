@@ -1,0 +1,121 @@
+"""What results are kept under: hashes of version 0.1.0 stay, and other code never answers under an old one."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from iclbench import cards, config, versions
+from iclbench.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
+from iclbench.config import resolve_run
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Entry, Registry
+from iclbench.sweep.cells import GridCell, grid_cells
+
+V0_1_0 = Path(__file__).parent / "fixtures" / "v0_1_0"
+
+# Cells of the grid `reference` whose hash is no longer that of version 0.1.0, by the beginning of "GROUP RUN KIND", and
+# why. Whoever adds a line takes the cells out of `results/reference` in the same commit.
+CHANGED: dict[str, str] = {}
+
+
+def described(cell: GridCell) -> str:
+    probe = f" {cell.asked['probe']}" if cell.kind == "probe" else ""
+    return f"{cell.group} {cell.run} {cell.kind}{probe}"
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, str]:
+    return {described(cell): cell.hash for cell in grid_cells(["reference"])}
+
+
+def test_cells_of_the_reference_keep_the_hashes_of_0_1_0_but_for_those_listed(reference: dict[str, str]) -> None:
+    old = json.loads((V0_1_0 / "reference-cells.json").read_text())
+    moved = {name for name in old.keys() | reference.keys() if old.get(name) != reference.get(name)}
+    explained = {name for name in moved if any(name.startswith(listed) for listed in CHANGED)}
+    assert moved - explained == set()
+    assert all(any(name.startswith(listed) for name in moved) for listed in CHANGED), "a reason without a change"
+
+
+def models() -> list[type[Strict]]:
+    registered = [
+        *(FAMILIES.get(name).Parameters for name in FAMILIES.names()),
+        *(BACKBONES.get(name).Settings for name in BACKBONES.names()),
+        *(ESTIMATORS.get(name).Settings for name in ESTIMATORS.names()),
+    ]
+    own = [config.RunConfig, config.TaskConfig, config.BackboneConfig, cards.TaskCard, cards.Preset, cards.Published]
+    return [*registered, *own, TrainSettings, cards.Curriculum, cards.Ramp, BaselineCard]
+
+
+def test_every_key_that_0_1_0_did_not_have_is_marked_as_added() -> None:
+    old = json.loads((V0_1_0 / "keys.json").read_text())
+    for model in models():
+        name = f"{model.__module__.removeprefix('iclbench.')}:{model.__name__}"
+        if name in old:  # a class that came later has no hashes to keep
+            assert model.model_fields.keys() - old[name] == model.added().keys(), name
+            assert set(old[name]) <= model.model_fields.keys(), name
+
+
+class Grown(TrainSettings):
+    """Training settings with a key of a later version."""
+
+    momentum: Annotated[float, Added("0.2.0")] = 0.0
+
+
+def test_an_added_key_enters_no_hash_while_it_has_its_default() -> None:
+    old, new = TrainSettings(steps=10), Grown(steps=10)
+    assert content_hash(new) == content_hash(old) and "momentum" not in new.model_dump()
+    assert content_hash(Grown(steps=10, momentum=0.0)) == content_hash(old)
+    assert content_hash(Grown(steps=10, momentum=0.9)) != content_hash(old)
+    assert Grown.model_validate(Grown(steps=10, momentum=0.9).model_dump()).momentum == 0.9
+    assert hashed_settings(Grown, {"steps": 10, "momentum": 0.0}) == {"steps": 10}
+    assert hashed_settings(Grown, {"steps": 10, "momentum": 0.9}) == {"steps": 10, "momentum": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "registry"),
+    [(versions.PROMPTS, FAMILIES), (versions.ESTIMATORS, ESTIMATORS), (versions.BACKBONES, BACKBONES)],
+)
+def test_everything_of_ours_has_a_number_of_its_own(numbers: dict[str, int], registry: Registry) -> None:
+    own = {name for name, entry in registry.entries.items() if entry.package == "iclbench"}
+    assert numbers.keys() == own
+
+
+# What is raised, and a word that the cells of `reference` have in common that depend on it.
+RAISED = {
+    ("PROMPTS", "relu-network"): "relu-network-",
+    ("ESTIMATORS", "lasso"): " lasso",
+    ("BACKBONES", "mamba"): "-mamba-",
+}
+
+
+def test_raised_numbers_set_their_own_cells_to_do_and_no_others(
+    reference: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, name in RAISED:
+        monkeypatch.setitem(getattr(versions, kind), name, 2)
+    moved = {described(c) for c in grid_cells(["reference"]) if reference[described(c)] != c.hash}
+    own = {each for each in reference if any(word in each for word in RAISED.values())}
+    assert moved == own | {f"{each.split()[0]} summary evaluate" for each in own}
+    assert len(own) < len(reference) / 3
+
+
+def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spiral_net.py").write_text(
+        "from iclbench.backbones.gpt2 import GPT2\nclass Net(GPT2):\n    '''Ours.'''\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(BACKBONES.entries, "spiral", Entry("spiral_net:Net", package="spiral"))
+    by_name, by_path = versions.of_backbone("spiral"), versions.of_backbone("spiral_net:Net")
+    assert by_name == by_path and isinstance(by_name, str)
+    assert resolve_run("linear", "spiral", "smoke").dump()["backbone"]["code"] == by_name
+    assert "code" not in resolve_run("linear", "gpt2", "smoke").dump()["backbone"]
+    assert versions.of_backbone("iclbench.backbones.gpt2:GPT2") == versions.of_backbone("gpt2") == 1
+
+
+def test_a_number_of_the_backbone_is_part_of_what_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = resolve_run("linear", "mamba", "smoke")
+    monkeypatch.setitem(versions.BACKBONES, "mamba", 2)
+    after = resolve_run("linear", "mamba", "smoke")
+    assert before.trained != after.trained and before.variant != after.variant
+    assert after.dump()["backbone"]["code"] == 2
