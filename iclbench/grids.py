@@ -20,6 +20,7 @@ from iclbench.config import RunConfig, parse_overrides, resolve_run
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.registry import BACKBONES, canonical
 from iclbench.runs import run_name
+from iclbench.trust import UntrustedError
 
 
 def _length(value: Any) -> int | str:
@@ -246,6 +247,8 @@ def grid_runs(name: str, preset: str | None = None) -> list[GridRun]:
         raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
         runs = [run for part in card.parts for run in _runs(part, canonical(preset) if preset else None)]
+    except UntrustedError:
+        raise
     except UsageError as error:
         raise UsageError(f"grid '{grid}': {error}") from error
     seen: set[str] = set()

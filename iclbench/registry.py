@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
+from iclbench import trust
 from iclbench.errors import UnknownNameError, UsageError
 
 log = logging.getLogger("iclbench")
@@ -91,7 +92,13 @@ class Registry:
         return found
 
     def get(self, name: str) -> Any:
-        """The class behind `name`."""
+        """The class behind `name`.
+
+        Raises:
+            UntrustedError: a target outside the registry whose module nobody has trusted (`iclbench.trust`).
+        """
+        if ":" in name:
+            trust.require(name)
         return self.entry(name).load()
 
     def available(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from iclbench import trust
 from iclbench.cli.options import DataDir, Threads, set_up_torch
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def _load(target: str) -> list[Any]:
     from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
 
     if ":" in target:
+        trust.typed(target)
         return [BACKBONES.get(target)]
     registries = (BACKBONES, ESTIMATORS, FAMILIES)
     found = [registry.get(target) for registry in registries if canonical(target) in registry.entries]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, chosen_runs, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
     from iclbench.evaluation.contestants import Contestant
@@ -30,6 +30,7 @@ def cost(
     ] = None,
     results: Results = RESULTS,
     data_dir: DataDir = None,
+    trust: Trust = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, chosen_runs, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
     from iclbench.config import TaskConfig
@@ -58,6 +58,7 @@ def evaluate(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
+    trust: Trust = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,

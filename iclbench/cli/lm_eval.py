@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, set_up_torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +63,7 @@ def evaluate(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed: which queries.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
+    trust: Trust = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,

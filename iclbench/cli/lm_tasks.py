@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import DataDir, Json
+from iclbench.cli.options import DataDir, Json, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +29,7 @@ def tasks(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed of that prompt.")] = 0,
     data_dir: DataDir = None,
+    trust: Trust = None,
     json: Json = False,
 ) -> None:
     """List the tasks of language models, with the number of examples or the file that is missing."""

@@ -9,7 +9,7 @@ import traceback
 
 import typer
 
-from iclbench import __version__
+from iclbench import __version__, trust
 from iclbench.cli.check import check
 from iclbench.cli.cost import cost
 from iclbench.cli.demo import demo
@@ -87,6 +87,7 @@ def main(arguments: list[str]) -> int:
     arguments = _optional_values([a for a in arguments if a != "--debug"])
     logging.basicConfig(level=logging.WARNING, handlers=[_Lines()])
     logging.getLogger("iclbench").setLevel(logging.INFO)
+    trust.ask = _ask if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
     try:
         code = typer.main.get_command(app)(args=arguments, prog_name="iclbench", standalone_mode=False)
         if code == INTERRUPTED:  # what newer parsers make of Ctrl-C, older ones `Abort`
@@ -98,6 +99,11 @@ def main(arguments: list[str]) -> int:
         return _report(error)
     except KeyboardInterrupt:
         return _interrupted()
+
+
+def _ask(target: str) -> bool:
+    """Whether the user trusts code that a card or a run names."""
+    return typer.confirm(f"{target} is code from outside iclbench, named by a card or a run. Run it?", err=True)
 
 
 def _interrupted(what: str = "interrupted") -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench import trust
 from iclbench.errors import UsageError
 from iclbench.signals import held_back
 
@@ -29,16 +31,37 @@ Threads = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
+
+def _trust(modules: list[str] | None) -> list[str] | None:
+    trust.trust(*modules or [])
+    return modules
+
+
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        callback=_trust,
+        help="Run this module's code where a card or a run names it; may be repeated. Also ICLBENCH_TRUST.",
+    ),
+]
+
 RESULTS = Path("results")
 
 
 def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
-    """The named runs, or all finished ones; raises `UsageError` if there is none."""
+    """The named runs, or all finished ones, after the user was asked about the code that they name where he can be;
+    raises `UsageError` if there is none."""
     from iclbench.runs import all_runs, find
 
     runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
     if not runs:
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
+    for run in runs if trust.ask else ():  # before any bar is drawn; whoever was refused is skipped when its turn comes
+        with suppress(UsageError):
+            for target in trust.targets(run.config):
+                trust.require(target)
     return runs
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, chosen_runs, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
     from iclbench.evaluation.evaluate import Cell
@@ -37,6 +37,7 @@ def probe(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the probe set.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
+    trust: Trust = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,
@@ -48,6 +49,7 @@ def probe(
     from iclbench.cli.terminal import say
     from iclbench.errors import UsageError
     from iclbench.registry import canonical
+    from iclbench.trust import UntrustedError
 
     if rank and representation:
         raise UsageError("--rank and --representation are probes of their own; ask for one at a time")
@@ -85,6 +87,9 @@ def probe(
             refused[each.name] = error  # nobody asked for this one by name: the others go on
     wrong = dict.fromkeys(str(why) for why in refused.values() if not isinstance(why, NotProbedError))
     if not probed:
+        for why in refused.values():
+            if isinstance(why, UntrustedError):
+                raise why
         raise UsageError("; ".join(wrong) or f"no finished run in {results} has {what}")
     for name, why in refused.items():
         say(f"skipped run '{name}': {why}")

@@ -6,11 +6,15 @@ import json as json_module
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from iclbench import trust
 from iclbench.cli.options import RESULTS, Json, Results
+
+if TYPE_CHECKING:
+    from iclbench.cards import TaskCard
 
 
 def show(
@@ -27,7 +31,11 @@ def show(
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:
-    """Show a task card, a backbone's settings, a baseline card, a grid card or a run's configuration."""
+    """Show a task card, a backbone's settings, a baseline card, a grid card or a run's configuration.
+
+    Code that a card or a run names is not run.
+    """
+    trust.ask = None  # nothing is loaded here that was not trusted before
     if name == "glyphs" or png is not None:
         typer.echo(_glyphs(name, png))
         return
@@ -91,12 +99,17 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     if name.endswith(".toml") or short in names("tasks"):
         task, card = load_task(name)
         values = {"task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
+        known = ":" not in card.family or trust.is_ours(card.family)
         values["presets"] = {
             each: card.preset(each, task).model_dump(mode="json", exclude_none=True)
-            | {"parameters": resolve_task(name, each)[0].parameters}
+            | {"parameters": resolve_task(name, each)[0].parameters if known else _written(card, each)}
             for each in ([preset] if preset else card.presets)
         }
         del values["parameters"]  # those of the presets are complete
+        if not known:
+            from iclbench.cli.terminal import say
+
+            say(f"the family '{card.family}' is not imported, so parameters are shown as the card has them")
         return values
     if short in names("baselines"):
         baseline, card_ = load_baseline(name)
@@ -114,15 +127,22 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     )
 
 
+def _written(card: TaskCard, preset: str) -> dict[str, Any]:
+    """The family's parameters at a preset, without what the family would add and check."""
+    return {**card.parameters, **card.presets[preset].parameters}  # type: ignore[index]
+
+
 def _grid(name: str, preset: str | None) -> dict[str, Any]:
     """The card and the names of its runs, all of them resolved: a grid that is shown can be run."""
     from iclbench.cards import content_hash
     from iclbench.grids import grid_runs, load_grid
 
     grid, card = load_grid(name)
-    runs = [run.name for run in grid_runs(name, preset)]
-    plain = card.model_dump(mode="json", exclude_unset=True)
-    return {"grid": grid, "hash": content_hash(card), **plain, "runs": runs}
+    plain = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}
+    try:
+        return plain | {"runs": [run.name for run in grid_runs(name, preset)]}
+    except trust.UntrustedError as error:
+        return plain | {"runs": [], "not_resolved": str(error)}
 
 
 def _backbone(name: str) -> dict[str, Any]:

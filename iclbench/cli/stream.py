@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, set_up_torch
 from iclbench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def stream(
     ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
+    trust: Trust = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,

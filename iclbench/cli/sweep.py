@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Trust
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
@@ -49,6 +49,7 @@ def sweep(
     verify_seed: Annotated[int, typer.Option("--verify-seed", min=0, help="Which ones --verify takes.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
+    trust: Trust = None,
     device: Device = "auto",
     json: Json = False,
 ) -> None:

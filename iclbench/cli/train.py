@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from iclbench.cli.options import RESULTS, DataDir, Device, Results, Threads, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Results, Threads, Trust, set_up_torch
 
 
 def train(
@@ -28,6 +28,7 @@ def train(
     ] = None,
     results: Results = RESULTS,
     data_dir: DataDir = None,
+    trust: Trust = None,
     device: Device = "auto",
     threads: Threads = 1,
 ) -> None:
@@ -35,7 +36,9 @@ def train(
     from iclbench.cli.terminal import out, say
     from iclbench.config import resolve_run
     from iclbench.runs import create
+    from iclbench.trust import typed
 
+    typed(backbone)
     chosen = set_up_torch(device, threads)
     frozen = resolve_run(task, backbone, preset, seed, override or [], config)
     run = create(results, frozen, name, data_dir)

@@ -16,7 +16,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash, hashed_settings, load_baseline, validate
 from iclbench.config import RunConfig, TaskConfig, trained_part
 from iclbench.errors import UsageError
-from iclbench.estimators.base import TaskFacts
+from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.evaluation.curves import prefix_grid
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.language.deep_thinking import DeepThinking
@@ -111,9 +111,18 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Co
     return [_baseline(name, task, prompts, facts) for name in wanted]
 
 
+def _estimator(estimator: str, baseline: str) -> Any:
+    """The class that a baseline's card names; raises `UsageError` when it is something else."""
+    cls = ESTIMATORS.get(estimator)
+    if not (isinstance(cls, type) and issubclass(cls, Predictor)):
+        raise UsageError(f"baseline '{baseline}': '{estimator}' is no estimator: it must be a subclass of "
+                         f"{FittedPredictor.__module__}.{FittedPredictor.__name__}")  # fmt: skip
+    return cls
+
+
 def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> Contestant:
     name, card = load_baseline(name)
-    cls = ESTIMATORS.get(card.estimator)
+    cls = _estimator(card.estimator, name)
     if (task.head == "categorical") != ("categorical" in cls.heads):
         kinds = ("class labels", "numbers") if "categorical" in cls.heads else ("numbers", "class labels")
         others = ", ".join(each for each in task.baselines if each != name) or "none"
