@@ -30,7 +30,7 @@ def check(
     for name, problem in results:
         broken += problem is not None
         line = f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}"
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line)
     if broken:
         raise typer.Exit(1)
 

@@ -106,15 +106,31 @@ def _print(written: Sequence[Path], json: bool) -> None:
     if json:
         typer.echo(rows.to_json(orient="records", indent=2))
         return
+    headers = _headers([column.header for column in COLUMNS])
     for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
         for _, batch in cost_table(group).groupby("n_episodes", dropna=False):
             shown = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
             table(
                 f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
-                [column.header for column in shown.columns],
+                headers,
                 [[cell.text for cell in row] for row in shown.rows()],
-                range(1, len(shown.columns)),
+                range(1, len(headers)),
+                keys=(0, [column.key for column in COLUMNS].index("n_points")),
             )
             episodes = batch["n_episodes"].dropna()
             told = f"; all else is per episode, {episodes.iloc[0]} of them side by side" if len(episodes) else ""
             out.print(f"Training steps are of a whole batch{told}.\n")
+
+
+def _headers(of_report: Sequence[str]) -> list[str]:
+    """Headers that stand alone, where a table is printed in blocks.
+
+    >>> _headers(["training step", "its time", "its memory", "n"])
+    ['training step', 'step time', 'step memory', 'n']
+    """
+    found, subject = [], ""
+    for header in of_report:
+        what = header.removeprefix("its ")
+        subject = subject if what != header else header.split()[-1]
+        found.append(f"{subject} {what}" if what != header else header)
+    return found

@@ -67,7 +67,7 @@ def demo(results: Results = Path("results/demo")) -> None:
     say("4/4 writing tables, figures and the report")
     page = build(results, results / "report")
     print_summary(results, [name for name in evaluated if "-none-" in name])
-    out.print(f"report: {page.resolve()}", soft_wrap=True)
+    out.print(f"report: {page.resolve()}")
     if failed:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ import typer
 from iclbench.cli.options import RESULTS, Json, Results
 
 # Too wide for a terminal; `iclbench show` has them too.
-_FOR_SCRIPTS = {"evaluators"}
+_FOR_SCRIPTS = {"tasks": {"family", "evaluators"}, "grids": {"tasks", "backbones"}}
 
 
 def list_things(
@@ -42,10 +42,12 @@ def list_things(
         if not rows:
             out.print(f"no {name}" + (f" in {results}" if name == "runs" else ""))
             continue
-        columns = [column for column in rows[0] if column not in _FOR_SCRIPTS]
+        columns = [column for column in rows[0] if column not in _FOR_SCRIPTS.get(name, ())]
         table(name if what == "all" else "", columns, [[row[c] for c in columns] for row in rows])
         if name == "tasks":
             out.print("tasks for language models: iclbench lm tasks")
+        if name == "grids":
+            out.print("tasks and backbones of a grid: iclbench show GRID")
         if what == "all":
             out.print()
 

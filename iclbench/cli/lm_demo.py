@@ -34,7 +34,7 @@ def demo_model(
         made = train(out, seed, wanted, lambda step, loss: update(step, f"loss {loss:.3f}"))
     columns = ["task", "no demonstrations", f"{_SHOTS} demonstrations"]
     table("accuracy", columns, _accuracies(made.path, list(TASKS)), (1, 2))
-    stdout.print(f"{made.path}: {made.parameters / 1000:.0f} thousand parameters, {made.steps} steps", soft_wrap=True)
+    stdout.print(f"{made.path}: {made.parameters / 1000:.0f} thousand parameters, {made.steps} steps")
     stdout.print(
         f"next: iclbench lm eval --model {made.path} --tasks algorithmic --method deep-thinking", soft_wrap=True
     )

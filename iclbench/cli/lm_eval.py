@@ -96,7 +96,6 @@ def evaluate(
         loading.find(each, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
     there, failed = with_data(chosen, data_dir)
     place = set_up_torch(device, threads)
-    from rich.markup import escape
 
     from iclbench.cli.lm_tables import print_language
     from iclbench.cli.terminal import say
@@ -116,7 +115,7 @@ def evaluate(
             if len(model) == 1:
                 raise
             failed += 1  # the others go on
-            say(escape(f"skipped model '{each}': {error}"))
+            say(f"skipped model '{each}': {error}")
     print_language(results, cells, json)
     if failed:
         say(f"{failed} failed; the same command tries them again")
@@ -129,7 +128,6 @@ def with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[La
     Raises:
         DataError: none is left.
     """
-    from rich.markup import escape
 
     from iclbench.cli.terminal import say
     from iclbench.errors import DataError
@@ -147,7 +145,7 @@ def with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[La
     if without and not there:
         raise without[0][1]
     for pairs in missing.values():
-        say(escape(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}"))
+        say(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}")
     return there, len(without)
 
 
@@ -164,7 +162,6 @@ def evaluate_model(
     Raises:
         UsageError: none of the tasks can be asked; where some can, the others are named.
     """
-    from rich.markup import escape
 
     from iclbench.cli.terminal import say, step_bar
     from iclbench.errors import UsageError
@@ -184,12 +181,12 @@ def evaluate_model(
             else:
                 update(number + 1, task.name)
             for line in remarks(task.name, cells[first:]):
-                say(escape(line))
+                say(line)
             failed += sum(bool(cell.reason) for cell in cells[first:])
     if refused and len(cells) == before:
         raise refused[0][1]
     for name, problem in refused:
-        say(escape(f"skipped {name}: {problem}"))
+        say(f"skipped {name}: {problem}")
     return failed + len(refused)
 
 

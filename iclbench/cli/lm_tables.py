@@ -71,11 +71,11 @@ def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | No
             out.print()
     if len(tasks) > DETAILED:
         over = f"means over {sets} sets of demonstrations; " if sets > 1 else ""
-        out.print(f"{over}with intervals: iclbench report, --json, or {DETAILED} tasks at a time", soft_wrap=True)
+        out.print(f"{over}with intervals: iclbench report, --json, or {DETAILED} tasks at a time")
     elif tasks:
         spread = f"± standard deviation over {sets} sets of demonstrations" if sets > 1 else "[ ] 95 % interval"
         gain = "; gain: over plain ICL on the same prompts, with its 95 % interval"
-        out.print(spread + gain * bool(ok["metric"].eq("accuracy_gain").any()), markup=False, soft_wrap=True)
+        out.print(spread + gain * bool(ok["metric"].eq("accuracy_gain").any()))
 
 
 def task_title(values: pd.DataFrame) -> str:

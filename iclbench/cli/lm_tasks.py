@@ -64,10 +64,9 @@ def _print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_
     written = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
     typer.echo(written.text)
     # Texts may hold square brackets.
-    from rich.markup import escape
 
     choice = f" of {', '.join(map(repr, written.answers))}" if episode.candidates else ""
-    say(escape(f"right answer: {written.answers[candidates.index(episode.query.y)]!r}{choice}"))
+    say(f"right answer: {written.answers[candidates.index(episode.query.y)]!r}{choice}")
 
 
 def _row(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
@@ -145,4 +144,4 @@ def _reasons(about: str, given: Iterable[tuple[str, str]]) -> None:
         by_reason[reason].append(name)
     for reason, names in by_reason.items():
         if reason:
-            out.print(f"{about}: {', '.join(names)}: {reason}", markup=False, soft_wrap=True)
+            out.print(f"{about}: {', '.join(names)}: {reason}")

@@ -54,11 +54,10 @@ class _Lines(logging.Handler):
     """Log records as lines of progress, above a bar where one is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from rich.markup import escape
 
         from iclbench.cli.terminal import say
 
-        say(escape(f"{'note' if record.levelno < logging.WARNING else record.levelname}: {record.getMessage()}"))
+        say(f"{'note' if record.levelno < logging.WARNING else record.levelname}: {record.getMessage()}")
 
 
 def _version(wanted: bool | None) -> None:

@@ -30,6 +30,6 @@ def report(
     folder = out or results / "report"
     say(f"reading the tables in {results}, writing to {folder}")
     page = build(results, folder, formats=chosen, title=title)
-    stdout.print(str(page.resolve()), soft_wrap=True, markup=False)
+    stdout.print(str(page.resolve()))
     if show:
         typer.launch(page.resolve().as_uri())

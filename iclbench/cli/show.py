@@ -56,7 +56,7 @@ def show(
 
     from iclbench.cli.terminal import out
 
-    out.print(tomli_w.dumps(found).rstrip(), markup=False, soft_wrap=True)
+    out.print(tomli_w.dumps(found).rstrip())
 
 
 def _glyphs(name: str, path: Path | None) -> str:

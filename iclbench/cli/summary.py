@@ -64,7 +64,7 @@ def print_failed(values: pd.DataFrame) -> None:
     from iclbench.cli.terminal import out
 
     for _, row in values[values["status"] == "failed"].iterrows():
-        out.print(f"failed: {row['run']}: {row['reason']}", markup=False, soft_wrap=True)
+        out.print(f"failed: {row['run']}: {row['reason']}")
 
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:

@@ -77,8 +77,8 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
     rows = [[cells[0].task, cells[0].preset, *states(plan, cells)] for cells in groups(plan).values()]
     rows.append(["all", "", *states(plan, plan.cells)])
     table("", ["task", "preset", *_STATES], rows, numeric=range(2, 6))
-    if failed:
-        table("failed", ["cell", "reason"], [[label(cell), outcome.reason or ""] for cell, outcome in failed])
+    for cell, outcome in failed:
+        out.print(f"failed: {label(cell)}: {outcome.reason or 'without a reason'}")
     return len(failed)
 
 

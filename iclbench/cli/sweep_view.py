@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from iclbench.cli.terminal import err, say
@@ -62,16 +61,16 @@ class View:
             rest = self.time_left()
             took = f" in {duration(outcome.seconds)}" if outcome.status == "done" else ""
             left = f", {duration(rest)} left" if rest else ""
-            say(escape(f"{self.settled}/{self._total} {label(cell)} {outcome.status}{took}{why}{left}"))
+            say(f"{self.settled}/{self._total} {label(cell)} {outcome.status}{took}{why}{left}")
         elif outcome.status == "failed":
-            say(escape(f"failed: {label(cell)}{why}"))
+            say(f"failed: {label(cell)}{why}")
         for line in outcome.warnings:
-            say(escape(f"WARNING: {label(cell)}: {line}"))
+            say(f"WARNING: {label(cell)}: {line}")
 
     def again(self, cell: GridCell, reason: str) -> None:
         """See `engine.Report`."""
         self._running.pop(cell.hash, None)
-        say(escape(f"once more: {label(cell)}: {reason}"))
+        say(f"once more: {label(cell)}: {reason}")
 
     def time_left(self) -> float | None:
         """Seconds until all is done; None: some kind of cell has never been timed."""
@@ -87,10 +86,11 @@ class View:
     def __rich__(self) -> Group:
         counts = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("cells", "done", "failed", "skipped", "to do"):
-            counts.add_column(column, justify="left" if column == "cells" else "right")
+            counts.add_column(column, justify="left" if column == "cells" else "right", no_wrap=True)
         for kind, count in self._counts.items():
             counts.add_row(kind, *(str(count[status]) for status in ("done", "failed", "skipped", "to do")))
-        doing = Table(box=None, pad_edge=False, show_header=False)
+        doing = Table("", "", box=None, pad_edge=False, show_header=False)
+        doing.columns[1].no_wrap = True  # a long name folds, never the time
         now = time.monotonic()
         for key, since in list(self._running.items()):
             if key in self._left:

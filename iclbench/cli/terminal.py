@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-# A pipe has no width of its own: nothing should wrap there.
-out = Console(highlight=False, width=None if sys.stdout and sys.stdout.isatty() else 200)
-err = Console(stderr=True, highlight=False)
+from iclbench.cli.layout import Column, blocks
+
+# Literal: names, paths and reasons may hold square brackets. Lines of prose are the terminal's to wrap.
+out = Console(highlight=False, markup=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Seconds between two plain progress lines.
 _EVERY = 10.0
@@ -24,8 +29,8 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[Callable[[int, s
     """A bar over a known number of steps; yields a function to be called with the steps done and a short text."""
     if err.is_terminal:
         columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
         )  # fmt: skip
         with Progress(*columns, console=err) as progress:
             bar = progress.add_task(label, total=total, completed=done, text="")
@@ -46,28 +51,75 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[Callable[[int, s
         last = now
         rate = (step - first) / max(1e-9, now - started)
         left = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
-        err.print(f"{label} {step}/{total} {text}{left}", soft_wrap=True)
+        err.print(f"{label} {step}/{total} {text}{left}")
 
     yield line
 
 
 def say(text: str) -> None:
     """A line of progress."""
-    err.print(text, soft_wrap=True)
+    err.print(text)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()) -> None:
-    """A result table on stdout; its title may be wider than it is."""
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[int] = (),
+    keys: Sequence[int] = (0,),
+) -> None:
+    """A result table on stdout, in which no cell is ever cut; its title may be wider than it is.
+
+    Args:
+        title: a line above it; empty: none.
+        columns: headers, of several lines where they hold line breaks.
+        rows: cells as they are printed, literally but for `[bold]...[/bold]`.
+        numeric: indices of columns that stand on the right and are not folded.
+        keys: indices of the columns that name a row; a table that is too wide repeats them.
+    """
     if title:
-        out.print(title, style="table.title", soft_wrap=True)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        shown.add_column(
-            column,
-            justify="right" if index in numeric else "left",
-            overflow="fold",
-            no_wrap=index == 0 or index in numeric,
-        )
-    for row in rows:
-        shown.add_row(*row)
-    out.print(shown)
+        out.print(title, style="table.title")
+    lines = [[_styled(cell) for cell in row] for row in rows]
+    needs = [
+        _needs([Text(header), *(line[index] for line in lines)], index not in numeric)
+        for index, header in enumerate(columns)
+    ]
+    prose, whole = widths()
+    parts = blocks(needs, prose, keys)
+    if len(parts) > 1 or any(part.width > prose for part in parts):
+        parts = blocks(needs, whole, keys)
+    for number, part in enumerate(parts):
+        if number:
+            out.print()
+        shown = Table(box=None, pad_edge=False, header_style="bold", width=part.width)
+        for index, width in zip(part.columns, part.widths, strict=True):
+            right = index in numeric
+            shown.add_column(Text(columns[index]), justify="right" if right else "left", overflow="fold", width=width)
+        for line in lines:
+            shown.add_row(*(line[index] for index in part.columns))
+        out.print(shown, soft_wrap=False, crop=False)
+
+
+def widths() -> tuple[int, int]:
+    """Letters per line that prose is folded to, and those that a row is broken at.
+
+    A pipe has no width of its own: prose stays readable there, and rows whole for scripts that read line by line.
+    """
+    if (given := os.environ.get("COLUMNS", "")).isdecimal() and int(given):
+        return int(given), int(given)
+    return (out.width, out.width) if out.is_terminal else (80, 200)
+
+
+def _styled(cell: str) -> Text:
+    """The cell, literally but for the one style that tables use."""
+    if (bold := re.fullmatch(r"\[bold\](.*?)\[/bold\](.*)", cell, re.DOTALL)) is None:
+        return Text(cell)
+    return Text.assemble((bold[1], "bold"), bold[2])
+
+
+def _needs(cells: Sequence[Text], folds: bool) -> Column:
+    """What a column of these cells needs; one that may be folded is, between words."""
+    texts = [cell.plain for cell in cells]
+    lines = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+    words = max((cell_len(word) for text in texts for word in text.split()), default=0)
+    return Column(lines, words if folds else lines)

@@ -1,0 +1,288 @@
+"""No table of any command loses a letter, however narrow the terminal is."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.table import Table
+
+from iclbench import tables
+from iclbench.cli import (
+    accuracy_table,
+    cost,
+    doctor,
+    lm_demo,
+    lm_tables,
+    probe_tables,
+    summary,
+    sweep_results,
+    terminal,
+)
+from iclbench.cli.layout import Column, blocks
+from iclbench.cli.main import main
+from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.store import Store
+from tests.conftest import small_card
+
+LONG = "my-own-linear-in-twenty-dimensions-gpt2-with-rotary-positions-small-s0"
+
+
+class Recorded(Table):
+    """A table that notes the cells it is given."""
+
+    cells: list[tuple[str, bool]] = []
+
+    def add_column(self, header: Any = "", *args: Any, **kwargs: Any) -> None:
+        self.cells.append((header.plain, False))
+        super().add_column(header, *args, **kwargs)
+
+    def add_row(self, *cells: Any, **kwargs: Any) -> None:
+        pairs = zip(cells, self.columns, strict=True)
+        self.cells.extend((cell.plain, column.justify == "right") for cell, column in pairs)
+        super().add_row(*cells, **kwargs)
+
+
+def printed_whole(out: str, cells: Sequence[tuple[str, bool]]) -> None:
+    """Every word of every cell stands in the output, so often; numbers with their units side by side."""
+    assert not Counter(word for cell, _ in cells for word in cell.split()) - Counter(out.split())
+    assert all(line.strip() in out for cell, numeric in cells if numeric for line in cell.splitlines())
+
+
+def values(**columns: Any) -> pd.DataFrame:
+    """Rows of the table `values` of one prompt set."""
+    rows = len(max((v for v in columns.values() if isinstance(v, list)), key=len))
+    shared = {
+        "run": LONG, "task": "my-own-linear-in-twenty-dimensions", "family": "linear", "contestant": LONG,
+        "kind": "backbone", "preset": "small", "shift": "none", "evaluator": "next", "axis": None, "axis_value": None,
+        "n_context": None, "n_related": None, "metric": "auc", "low": 0.1, "high": 12345.25, "n_episodes": 64,
+        "status": "ok", "reason": None, "prompt_set": "set", "card": "c", "version": "0",
+    }  # fmt: skip
+    whole = {key: v if isinstance(v, list) else [v] * rows for key, v in (shared | columns).items()}
+    return tables.frame("values", pd.DataFrame(whole).to_dict("records"))
+
+
+def leaderboard() -> pd.DataFrame:
+    curve = [values(run=[who] * 41, metric="squared_error", n_context=list(range(41)), value=1.5) for who in WHO]
+    ends = [values(run=[who, who], metric=["auc", "score"], value=[1234.5, -0.123]) for who in WHO]
+    return pd.concat([*curve, *ends])
+
+
+WHO = (LONG, "least-squares", "gd-plus-plus-transformed")
+
+
+def targets() -> pd.DataFrame:
+    return pd.concat(
+        values(run=[who] * 6, evaluator="targets", metric=metric, n_related=list(range(6)), value=[-1234.567] * 6)
+        for who in WHO
+        for metric in ("log_likelihood", "squared_error", "gap")
+    )
+
+
+def accuracies() -> pd.DataFrame:
+    tests = ["icl", "iwl", "icl-new-drawings", "targets", "copied-query", "far-away-context", "one-more-of-them"]
+    return pd.concat(
+        values(run=[who] * 7, evaluator=tests, metric="accuracy_within_choices", value=[0.12345] * 7) for who in WHO
+    )
+
+
+def depths() -> pd.DataFrame:
+    metrics = ["squared_error", "scale", "scale_std", "shift", "shift_std"]
+    rows = [
+        values(
+            run=[LONG] * 12, evaluator="probe", axis="layer", axis_value=list(range(1, 13)), n_context=[500] * 12,
+            metric=metric, value=[243.25 + i for i in range(12)],
+        )
+        for metric in metrics
+    ]  # fmt: skip
+    return pd.concat(rows)
+
+
+def ranks() -> pd.DataFrame:
+    counts = [2**i for i in range(2, 12)]
+    return pd.concat(
+        values(run=[LONG] * 10, evaluator="rank", axis="contexts", axis_value=counts, metric=m, value=[1234.5] * 10)
+        for m in ("rank", "effective_rank")
+    )
+
+
+def features() -> pd.DataFrame:
+    by_feature = values(run=[LONG] * 9, evaluator="representation", axis="feature", axis_value=[*range(9)], value=-12.3)
+    return pd.concat([by_feature, values(run=[LONG], evaluator="representation", value=[0.5])])
+
+
+def language() -> pd.DataFrame:
+    names = [f"my-own-language-task-{number}" for number in range(3)]
+    at = {"family": "algorithmic", "evaluator": "greedy", "prompt_set": None, "n_context": 12345}
+    kinds = ("accuracy", "accuracy_sd", "accuracy_gain", "accuracy_first_token", "balanced_accuracy")
+    own = [values(task=names, metric=metric, value=0.12345, **at) for metric in kinds]
+    shuffled = values(task=names, metric="accuracy", shift="shuffled-labels", value=0.5, **at)
+    thinking = values(task=names, metric="accuracy", contestant=f"{LONG}+deep-thinking-passes-15", value=0.5, **at)
+    passes = [
+        values(task=names, metric="kl_to_icl", axis="passes", axis_value=[t] * 3, value=1.25e-10, **at)
+        for t in range(1, 9)
+    ]
+    return pd.concat([*own, shuffled, thinking, *passes])
+
+
+def costs() -> pd.DataFrame:
+    measured = [("model", "parameters"), *[("train_step", m) for m in ("flops", "seconds", "bytes")]]
+    measured += [(phase, m) for phase in ("condition", "query", "update") for m in ("flops", "seconds", "state_bytes")]
+    rows = [
+        {"run": LONG, "task": "t", "contestant": "c", "preset": "small", "phase": phase, "n_points": n,
+         "metric": metric, "value": 243e6 + n, "device": "cpu", "threads": 1, "n_episodes": 64, "version": "0"}
+        for phase, metric in measured
+        for n in (40, 500)
+    ]  # fmt: skip
+    return tables.frame("costs", rows)
+
+
+def verified(*_: Any) -> list[SimpleNamespace]:
+    cell = SimpleNamespace(run=LONG, task="my-own-linear-in-twenty-dimensions", preset="small", hash="h")
+    elsewhere = ["AVX512 instead of AVX2", "torch 2.6.0 instead of 2.7.1"]
+    return [SimpleNamespace(cell=cell, rows=123456, difference="", equal=True, elsewhere=elsewhere, seconds=12345.0)]
+
+
+def read(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("read", "read_all"):
+        monkeypatch.setattr(tables, name, lambda *_: frame)
+
+
+def board(
+    frame: Callable[[], pd.DataFrame], lines: Callable[..., Any], sizes: Callable[..., str] = lambda v: ""
+) -> Any:
+    def show(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        read(frame(), monkeypatch)
+        summary.print_tables(folder, ["set"], False, lines, sizes)
+
+    return show
+
+
+def show_costs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    read(costs(), monkeypatch)
+    cost._print([folder], json=False)
+
+
+def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(sweep_results, "verify", verified)
+    sweep_results.print_verified([], Store(folder), 1, 0, Place(folder, None, "cpu"))
+
+
+def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(doctor, "_examine", lambda *_: {"results folder": LONG, "backbone classes": "14 load; " * 20})
+    doctor.doctor()
+
+
+def show_demo_model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    made = SimpleNamespace(path=folder, parameters=1, steps=1)
+    monkeypatch.setattr("iclbench.language.demo_model.train", lambda *_: made)
+    monkeypatch.setattr(lm_demo, "_accuracies", lambda *_: [[LONG, "0.12", "1.00"]])
+    lm_demo.demo_model(folder, steps=1)
+
+
+def grid(folder: Path) -> Path:
+    task = folder / "my-own-linear-in-twenty-dimensions.toml"
+    task.write_text(tomli_w.dumps(small_card()))
+    path = folder / "tiny.toml"
+    path.write_text(
+        tomli_w.dumps(
+            {"summary": "tiny", "tasks": [str(task)], "backbones": ["gpt2", "cnp"], "presets": ["smoke"],
+             "seeds": [0], "evaluate": {}, "probe": {}}
+        )
+    )  # fmt: skip
+    return path
+
+
+def show_outcomes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    from iclbench.cli.sweep_summary import print_outcomes
+    from iclbench.sweep import plan as plans
+    from iclbench.sweep.cells import grid_cells
+
+    plan = plans.plan(grid_cells([str(grid(folder))]), Store(folder))
+    print_outcomes(plan, {c.hash: Outcome("failed", f"{c.run} [of 12345] " * 9) for c in plan.cells})
+
+
+def command(*arguments: str) -> Callable[..., None]:
+    def show(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        monkeypatch.setattr("iclbench.cli.sweep_summary.measure_step", lambda *_, **__: (0.25, 123456))
+        given = [str(grid(folder)) if argument == "GRID" else argument for argument in arguments]
+        assert main([*given, *(["--results", str(folder)] if arguments[0] != "lm" else [])]) == 0
+
+    return show
+
+
+TABLES = {
+    "eval next": board(leaderboard, summary.leaderboard),
+    "eval targets": board(targets, summary.leaderboard),
+    "eval labels": lambda m, f: accuracy_table.print_accuracies([accuracies()]),
+    "probe": board(depths, probe_tables.depth_table, probe_tables.examples_in_context),
+    "probe --rank": board(ranks, probe_tables.rank_table, probe_tables.rank_title),
+    "probe --representation": board(
+        features, probe_tables.representation_table, probe_tables.representation_title
+    ),
+    "cost": show_costs,
+    "sweep --verify": show_verified,
+    "sweep --dry-run": command("sweep", "GRID", "--dry-run"),
+    "sweep": show_outcomes,
+    "doctor": show_doctor,
+    "lm eval": lambda m, f: lm_tables.print_summaries(language(), 2),
+    "lm tasks": command("lm", "tasks"),
+    "lm demo-model": show_demo_model,
+    **{f"list {what}": command("list", what) for what in ("tasks", "backbones", "baselines", "families", "grids")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("what", TABLES)
+def test_every_cell_of_every_command_is_printed_whole(
+    what: str, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Recorded, "cells", [])
+    monkeypatch.setattr(terminal, "Table", Recorded)
+    monkeypatch.setenv("COLUMNS", str(width))
+    TABLES[what](monkeypatch, tmp_path)
+    assert len(Recorded.cells) > 3
+    printed_whole(capsys.readouterr().out, Recorded.cells)
+
+
+WORDS = st.text("abc[]/019.±-", min_size=1, max_size=30)
+CELLS = st.lists(WORDS, max_size=12).map(" ".join)
+ROWS = st.integers(1, 9).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=2, max_size=4))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=ROWS, numeric=st.sets(st.integers(0, 8)), width=st.sampled_from([20, 80, 200]))
+def test_any_table_is_printed_whole(
+    rows: list[list[str]], numeric: set[int], width: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", str(width))
+    header, *lines = rows
+    terminal.table("", header, lines, sorted(numeric))
+    cells = [(cell, index in numeric) for line in lines for index, cell in enumerate(line)]
+    printed_whole(capsys.readouterr().out, [*cells, *((name, False) for name in header)])
+
+
+@pytest.mark.parametrize("what", ["tasks", "backbones", "baselines", "families", "grids", "runs", "all"])
+def test_a_list_fits_80_columns_in_a_pipe(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["list", what, "--results", str(tmp_path / "r")]) == 0
+    assert max(len(line.replace(str(tmp_path), "").rstrip()) for line in capsys.readouterr().out.splitlines()) <= 80
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 30)), min_size=1, max_size=9), st.integers(64, 200))
+def test_blocks_fit_where_two_of_their_words_do(needs: list[tuple[int, int]], width: int) -> None:
+    columns = [Column(max(natural, word), word) for natural, word in needs]
+    found = blocks(columns, width)
+    assert all(block.width <= width for block in found)
+    assert sorted({index for block in found for index in block.columns}) == list(range(len(columns)))
+    assert all(w >= columns[i].word for block in found for i, w in zip(block.columns, block.widths, strict=True))
