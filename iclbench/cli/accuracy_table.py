@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pandas as pd
 
-from iclbench.cli.summary import interval, named, print_failed
+from iclbench.cli.summary import interval, named, print_failed, print_shipped
 
 HEADLINE = "accuracy_within_choices"
 
@@ -16,7 +17,7 @@ def asks_for_labels(values: pd.DataFrame) -> bool:
     return bool((values["metric"].isin([HEADLINE, "accuracy"]) & values["evaluator"].ne("next")).any())
 
 
-def print_accuracies(prompt_sets: Sequence[pd.DataFrame]) -> None:
+def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None:
     """Print one table per task and preset over all its prompt sets, and what failed; several tables where runs of one
     task differ in its parameters, and so in their prompts."""
     from iclbench.cli.terminal import out, table
@@ -28,6 +29,7 @@ def print_accuracies(prompt_sets: Sequence[pd.DataFrame]) -> None:
             columns, lines = accuracy_board(values)
             title = f"{task}, {preset}: accuracy among the labels that are admitted"
             table(title, columns, lines, range(1, len(columns)))
+            print_shipped(results, values)
             print_failed(values)
             out.print()
 

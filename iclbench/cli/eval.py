@@ -11,6 +11,8 @@ from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Thread
 
 if TYPE_CHECKING:
     from iclbench.config import TaskConfig
+    from iclbench.evaluation.contestants import Contestant
+    from iclbench.evaluation.prompts import PromptSet
     from iclbench.families.base import Family
     from iclbench.language.methods import Method
     from iclbench.runs import Run
@@ -56,6 +58,9 @@ def evaluate(
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="Column of --csv to be predicted.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Compute baselines also where the reference results have them.")
+    ] = False,
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
@@ -98,6 +103,7 @@ def evaluate(
                 evaluated,
                 evaluator,
                 way,
+                fresh,
             )
         except UsageError as error:
             if run and len(runs) == 1:
@@ -113,12 +119,13 @@ def evaluate(
 def evaluate_run(  # type: ignore[no-untyped-def]
     results: Path, run: Run, shift: list[str], extrapolate: int | str | None, device: str, seed: int = 0,
     data_dir: Path | None = None, own_table=None, baseline: list[str] | None = None, evaluated: list[str] | None = None,
-    evaluator: list[str] | None = None, method: Method | None = None,
+    evaluator: list[str] | None = None, method: Method | None = None, fresh: bool = False,
 ) -> int:  # fmt: skip
     """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets."""
     from iclbench.cli.terminal import say, step_bar
     from iclbench.evaluation.evaluate import evaluate as run_evaluation
     from iclbench.evaluation.evaluate import evaluators_of, shifts_of
+    from iclbench.sweep.reference import Reference
 
     beyond = None if extrapolate is None else _examples(str(extrapolate), run.config.task.points)
     shifts = shifts_of(run, shift, beyond)
@@ -128,6 +135,10 @@ def evaluate_run(  # type: ignore[no-untyped-def]
     size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
     failed = done = 0
     with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (models + size)) as update:
+
+        def begins(contestant: Contestant, prompts: PromptSet) -> None:
+            update(done, f"{prompts.put}: {contestant.name}")
+
         for cell in run_evaluation(
             results,
             run,
@@ -140,14 +151,17 @@ def evaluate_run(  # type: ignore[no-untyped-def]
             family=family,
             baseline_names=baseline,
             method=method,
+            lookup=None if fresh else Reference(results),
+            fresh=fresh,
+            begins=begins,
         ):
             done += 1
-            update(done, f"{cell.prompts.put}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
             if evaluated is not None and cell.prompts.id not in evaluated:
                 evaluated.append(cell.prompts.id)
             if cell.reason:
                 failed += 1
                 say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
+        update(done, "")
     return failed
 
 

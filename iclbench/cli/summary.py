@@ -20,7 +20,7 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
     frames = {} if json else {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
     of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
     print_tables(results, [name for name in prompt_sets if name not in of_labels], json, leaderboard)
-    print_accuracies(list(of_labels.values()))
+    print_accuracies(results, list(of_labels.values()))
 
 
 def print_tables(
@@ -55,8 +55,24 @@ def print_tables(
             out.print("gap and squared error: with as many related datasets as a contestant uses")
         if any(line[0].endswith("*") for line in lines):
             out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
+        print_shipped(results, values)
         print_failed(values)
         out.print()
+
+
+def print_shipped(results: Path, values: pd.DataFrame) -> None:
+    """Which contestants were not computed here, but taken from packed results."""
+    from iclbench.cli.terminal import out
+
+    taken: dict[str, list[str]] = {}
+    cells = values.loc[values["kind"].ne("backbone"), ["prompt_set", "run"]].drop_duplicates()
+    for prompt_set, run in cells.itertuples(index=False):
+        path = results / "tables" / str(prompt_set) / f"{run}.values.parquet"
+        if source := tables.metadata(path).get("from"):
+            taken.setdefault(source, []).append(str(run))
+    for source, runs in taken.items():
+        names = ", ".join(dict.fromkeys(runs))
+        out.print(f"from the {source} results, not computed here (--fresh does): {names}", soft_wrap=True)
 
 
 def print_failed(values: pd.DataFrame) -> None:

@@ -37,6 +37,7 @@ class TwoLayerNetwork(Estimator):
 
     Settings = NetworkSettings
     costly = True
+    libraries = ("torch",)
     dtype = torch.float32
 
     def answer(

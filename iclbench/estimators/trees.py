@@ -66,6 +66,7 @@ class GreedyTree(LibraryEstimator):
     """`sklearn.tree.DecisionTreeRegressor`: squared error, best splits."""
 
     Settings = TreeSettings
+    libraries = ("scikit-learn",)
     seconds = 5e-4
 
     def model(self) -> Any:
@@ -87,6 +88,7 @@ class XGBoost(LibraryEstimator):
     """`xgboost.XGBRegressor`, nothing subsampled."""
 
     Settings = BoostingSettings
+    libraries = ("xgboost",)
     seconds = 1e-2
 
     def model(self) -> Any:

@@ -98,6 +98,11 @@ def is_done(results: Path, contestant: Entrant, prompts: Frozen) -> bool:
     return True
 
 
+def shipped_from(results: Path, contestant: Entrant, prompts: Frozen) -> str:
+    """The packed results that a kept cell was taken from; empty: it was computed here."""
+    return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
+
+
 def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> str | None:
     """Score one contestant by the question `next`; returns the reason if it failed."""
 
@@ -131,13 +136,18 @@ def compute_cell(
             for name in tables.SCHEMAS.keys() - {"values"}:  # of an earlier, other contestant of this name
                 cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
         return reason
-    metadata = {"cell": cell_hash(contestant, prompts)} | {f"library.{k}": v for k, v in contestant.libraries.items()}
+    keep(results, contestant, prompts, found, {f"library.{k}": v for k, v in contestant.libraries.items()})
+    return None
+
+
+def keep(results: Path, contestant: Entrant, prompts: Frozen, found: Tables, about: dict[str, str]) -> None:
+    """Write the tables of a finished cell, `values` last; `about` says in their metadata how they were found."""
+    metadata = {"cell": cell_hash(contestant, prompts)} | about
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
     with writing(results):
         for name in sorted(found, key=lambda name: name == "values"):
-            about = metadata | beside if name == "values" else metadata
-            tables.write(name, found[name], cell_path(results, contestant, prompts, name), about)
-    return None
+            own = metadata | beside if name == "values" else metadata
+            tables.write(name, found[name], cell_path(results, contestant, prompts, name), own)
 
 
 def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, object]:

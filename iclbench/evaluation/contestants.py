@@ -17,12 +17,12 @@ from iclbench.cards import content_hash, hashed_settings, load_baseline, validat
 from iclbench.config import RunConfig, TaskConfig, trained_part
 from iclbench.errors import UsageError
 from iclbench.estimators.base import FittedPredictor, TaskFacts
-from iclbench.evaluation.curves import prefix_grid
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.language.deep_thinking import DeepThinking
 from iclbench.language.methods import Method
 from iclbench.language.thinking_backbones import ThinkingBackbone
 from iclbench.predictor import Predictor
+from iclbench.prefixes import prefix_grid
 from iclbench.registry import ESTIMATORS
 from iclbench.runs import Run
 

@@ -71,8 +71,3 @@ def learning_curve(
             scale = normaliser if metric == "squared_error" else 1.0
             parts.setdefault(metric, []).append((values / scale).cpu().numpy())
     return Curve(asked, {metric: np.concatenate(blocks) for metric, blocks in parts.items()}, normaliser)
-
-
-def prefix_grid(points: int, size: int = 8) -> list[int]:
-    """A geometric grid of context sizes from 1 to `points`, and 0: a function of the prompt set alone."""
-    return sorted({0, *np.unique(np.geomspace(1, points, size).round().astype(int)).tolist()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,31 @@ from iclbench.runs import Run, writing
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of an evaluation, as it is reported while the evaluation runs."""
+    """One cell of an evaluation, as it is reported while the evaluation runs.
+
+    `cached`: it was there already. `shipped`: the packed results that it was taken from; empty: computed here.
+    """
 
     contestant: Contestant
     prompts: PromptSet
     cached: bool
     reason: str | None = None
+    shipped: str = ""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A cell as packed results hold it: its tables, and where they come from (`source`, `libraries`)."""
+
+    source: str
+    tables: cells.Tables
+    libraries: dict[str, str]
+
+
+# Looks a cell up in packed results; None: they do not hold this very one.
+Lookup = Callable[[Contestant, PromptSet], Shipped | None]
+# Is told of every cell before it is worked on.
+Begins = Callable[[Contestant, PromptSet], None]
 
 
 def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[str]:
@@ -69,6 +88,9 @@ def evaluate(
     baseline_names: Sequence[str] | None = None,
     method: Method | None = None,
     summaries: bool = True,
+    lookup: Lookup | None = None,
+    fresh: bool = False,
+    begins: Begins | None = None,
 ) -> Iterator[Cell]:
     """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
 
@@ -85,6 +107,9 @@ def evaluate(
         baseline_names: instead of the card's baselines and oracles.
         method: put the run to everything once more, taking in its context in this way.
         summaries: also write what follows from all contestants of a prompt set; a sweep does so when all are done.
+        lookup: where cells of baselines are looked for before they are computed.
+        fresh: compute also what an earlier evaluation took from there.
+        begins: told of every cell before it is worked on.
 
     Raises:
         UsageError: the run is not finished, or cannot take in as many examples as some shift asks, or not in this way;
@@ -101,7 +126,8 @@ def evaluate(
     models = [model] if method is None else [model, contestants.thinking(model, method, longest)]
     while asked:
         prompts = asked.pop(0)  # and its episodes go when it is done
-        yield from put(results, prompts, [*models, *contestants.baselines(prompts, baseline_names)])
+        field = [*models, *contestants.baselines(prompts, baseline_names)]
+        yield from put(results, prompts, field, lookup, fresh, begins)
         if summaries:
             summarise(results, prompts)
 
@@ -127,13 +153,27 @@ def prompt_sets(
     return asked + [PromptSet(task, preset, "none", seed, data_dir, family, evaluator=name) for name in evaluators]
 
 
-def put(results: Path, prompts: PromptSet, field: Sequence[Contestant]) -> Iterator[Cell]:
+def put(
+    results: Path, prompts: PromptSet, field: Sequence[Contestant], lookup: Lookup | None = None, fresh: bool = False,
+    begins: Begins | None = None,
+) -> Iterator[Cell]:  # fmt: skip
     """Put a prompt set to contestants, one after the other; what is there already is kept."""
     score = targets.evaluate_targets if prompts.task.question == "targets" else cells.evaluate_cell
     for contestant in field:
-        cached = cells.is_done(results, contestant, prompts)
-        reason = None if cached else score(results, contestant, prompts)
-        yield Cell(contestant, prompts, cached, reason)
+        if begins is not None:
+            begins(contestant, prompts)
+        if cells.is_done(results, contestant, prompts):
+            source = cells.shipped_from(results, contestant, prompts)
+            if not (fresh and source):
+                yield Cell(contestant, prompts, cached=True, shipped=source)
+                continue
+        found = lookup(contestant, prompts) if lookup is not None else None
+        if found is not None:
+            about = {"from": found.source} | {f"library.{k}": v for k, v in found.libraries.items()}
+            cells.keep(results, contestant, prompts, found.tables, about)
+            yield Cell(contestant, prompts, cached=False, shipped=found.source)
+            continue
+        yield Cell(contestant, prompts, cached=False, reason=score(results, contestant, prompts))
 
 
 def summarise(results: Path, prompts: PromptSet) -> None:

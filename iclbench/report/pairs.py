@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from iclbench.prefixes import prefix_grid
+
 # Columns of curves of which only mean heights are known: over all context sizes, and over those few that costly
 # baselines are asked at. In tables of errors the metric of the latter ends in this word.
 AREA, COARSE = -1, -2
@@ -35,19 +37,26 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
     Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
     `auc`) over the context sizes that both have. None when they share fewer than two episodes or two context sizes.
     Of a frame that has nothing but mean heights (columns `AREA`, `COARSE`) these are compared with the other's, over
-    the same context sizes where both are of that kind.
+    the same context sizes.
     """
     for column in (AREA, COARSE):
         if column in a.columns and column in b.columns:
             return score_difference(a[column].dropna(), b[column].dropna(), level)
     if has_heights(a) or has_heights(b):
-        return score_difference(heights(a), heights(b), level)
+        return score_difference(heights(_asked_like(b, a)), heights(_asked_like(a, b)), level)
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
     if len(episodes) < 2 or len(sizes) < 2:
         return None
     gaps = a.loc[episodes, sizes].to_numpy() - b.loc[episodes, sizes].to_numpy()
     n = sizes.to_numpy(dtype=float)
     return mean_of(np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0]), level)
+
+
+def _asked_like(other: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """Curves at the few sizes that a costly baseline was asked at, where no more than its mean height is known."""
+    if has_heights(curves) or AREA in other.columns or curves.columns.empty:
+        return curves
+    return curves[[n for n in curves.columns if n in prefix_grid(int(curves.columns.max()))]]
 
 
 def has_heights(curves: pd.DataFrame) -> bool:

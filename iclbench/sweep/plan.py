@@ -47,7 +47,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
         # What all contestants did together changes with any of them.
         if cell.run == SUMMARY and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
-            if _by_episode(cell.frozen):
+            if by_episode(cell.frozen):
                 todo.update(need for need in cell.needs if store.is_packed(need))
     for cell in cells:
         of_weights = cell.config is not None and cell.needs and not cell.reason
@@ -69,7 +69,7 @@ def only(plan: Plan, kinds: Sequence[str]) -> Plan:
     return replace(plan, todo=tuple(cell for cell in plan.todo if cell.hash not in out), waiting=tuple(waiting))
 
 
-def _by_episode(task: TaskConfig) -> bool:
+def by_episode(task: TaskConfig) -> bool:
     """Whether the summary of a task compares episode by episode, for which packed rows are not enough."""
     return task.question == "targets" and bool(task.oracles)
 

@@ -68,13 +68,15 @@ def test_one_table_over_all_prompt_sets_of_a_task(tmp_path: Path, capsys: pytest
     assert len(json.loads(capsys.readouterr().out)) == 8
 
 
-def test_runs_on_other_prompts_of_the_same_task_have_a_table_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_on_other_prompts_of_the_same_task_have_a_table_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As of two runs that differ in a parameter of the task; baselines and chance stand in both tables."""
     first = [row("a", "icl", 0.4), row("a", "targets", 0.1), row("c", "icl", 0.3)]
     second = [row("b", "icl", 0.9, prompt_set="other"), row("b", "targets", 0.8, prompt_set="others")]
     sets = ("icl", "other")
     beside = [row(name, "icl", 0.5, "baseline", prompt_set=p) for name in ("majority", "chance") for p in sets]
-    print_accuracies([pd.DataFrame([*first, *second, *beside])])
+    print_accuracies(tmp_path, [pd.DataFrame([*first, *second, *beside])])
     shown = capsys.readouterr().out
     assert shown.count("bursty, smoke") == 2
     order = [line.split()[0] for line in shown.splitlines() if "0." in line]
@@ -85,8 +87,8 @@ def test_where_everything_failed_there_is_only_the_reason() -> None:
     assert accuracy_board(pd.DataFrame([row("broken", "icl", 0.0, status="failed")])) == (["contestant"], [])
 
 
-def test_nothing_is_printed_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    print_accuracies([])
+def test_nothing_is_printed_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_accuracies(tmp_path, [])
     assert not capsys.readouterr().out
 
 

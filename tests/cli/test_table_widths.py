@@ -220,7 +220,7 @@ def command(*arguments: str) -> Callable[..., None]:
 TABLES = {
     "eval next": board(leaderboard, summary.leaderboard),
     "eval targets": board(targets, summary.leaderboard),
-    "eval labels": lambda m, f: accuracy_table.print_accuracies([accuracies()]),
+    "eval labels": lambda m, f: accuracy_table.print_accuracies(Path("nowhere"), [accuracies()]),
     "probe": board(depths, probe_tables.depth_table, probe_tables.examples_in_context),
     "probe --rank": board(ranks, probe_tables.rank_table, probe_tables.rank_title),
     "probe --representation": board(

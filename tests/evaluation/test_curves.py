@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from iclbench.config import TaskConfig, resolve_task
-from iclbench.evaluation.curves import Curve, learning_curve, prefix_grid
+from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.prefixes import prefix_grid
 from iclbench.registry import ESTIMATORS
 
 
