@@ -22,9 +22,8 @@ from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
-from iclbench.errors import IclbenchError, Interrupted
+from iclbench.errors import IclbenchError, Interrupted, NonFiniteError
 from iclbench.evaluation.measure import Measure
-from iclbench.evaluation.scoring import NonFiniteError
 from iclbench.families.base import Family
 from iclbench.files import save_tensors
 from iclbench.runs import Run, writing
