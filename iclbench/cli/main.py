@@ -10,6 +10,7 @@ import traceback
 import typer
 
 from iclbench import __version__, trust
+from iclbench.cli.adopt import adopt
 from iclbench.cli.check import check
 from iclbench.cli.cost import cost
 from iclbench.cli.demo import demo
@@ -45,6 +46,7 @@ app.command("cost")(cost)
 app.command("stream")(stream)
 app.command("sweep")(sweep)
 app.command("report")(report)
+app.command("adopt")(adopt)
 app.command("check")(check)
 app.command("doctor")(doctor)
 app.add_typer(lm, name="lm")

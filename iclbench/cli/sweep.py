@@ -42,6 +42,15 @@ def sweep(
         Path | None,
         typer.Option("--pack", help="Sweep nothing; pack what is there into a few files in this folder of --results."),
     ] = None,
+    replace: Annotated[
+        str | None,
+        typer.Option(
+            "--replace",
+            help="With --pack, why finished cells in it that the grid no longer has leave: what takes their place is "
+            "listed there as awaiting recomputation.",
+            metavar="REASON",
+        ),
+    ] = None,
     verify: Annotated[
         int | None,
         typer.Option("--verify", min=1, help="Sweep nothing; compute so many random evaluations again and compare."),
@@ -58,6 +67,8 @@ def sweep(
 
     if (pack is not None or verify is not None) and (dry_run or only or workers):
         raise UsageError("--pack and --verify sweep nothing: they take no --dry-run, --only or --workers")
+    if replace is not None and pack is None:
+        raise UsageError("--replace says what --pack is to leave out: write --pack FOLDER --replace REASON")
     if pack is not None and verify is not None:
         raise UsageError("--pack and --verify are two commands: pack first, then verify")
     _refuse_language_grids(grid)
@@ -74,7 +85,7 @@ def sweep(
 
         store, cells = Store(results), _at(preset, grid_cells(grid))
         if pack is not None:
-            sweep_results.print_packed(cells, store, pack, json)
+            sweep_results.print_packed(cells, store, pack, json, replace)
             return
         if verify is not None:
             place = Place(results, data_dir, kind)
