@@ -77,7 +77,7 @@ class Store:
 
     def is_awaited(self, cell: GridCell) -> bool:
         """Whether packed results say that the cell is to be computed again."""
-        return cell.hash in self.rows.index and self.rows.loc[cell.hash, "status"] == "awaiting"
+        return cell.hash in self.rows.index[self.rows["status"].eq("awaiting")]
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
         """The files that hold what a cell found; none where it is not done."""
