@@ -178,7 +178,7 @@ def _examples(extrapolate: str, trained: int) -> int:
     from iclbench.errors import UsageError
 
     number = extrapolate.removesuffix("x")
-    if not number.isdecimal():
+    if not (number.isascii() and number.isdecimal()):
         raise UsageError(f"--extrapolate takes a number of examples (160, or 4x the trained), not {extrapolate!r}")
     return int(number) * (trained if number != extrapolate else 1)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Trust
+from iclbench.signals import sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
@@ -73,7 +71,7 @@ def sweep(
         raise UsageError("--pack and --verify are two commands: pack first, then verify")
     _refuse_language_grids(grid)
     kinds = _kinds(only)
-    with _sigterm_like_ctrl_c():
+    with sigterm_like_ctrl_c():
         kind, gpus = _devices(device)
 
         from iclbench.cli import sweep_results
@@ -191,17 +189,3 @@ def _pool(slots: Sequence[str | None], threads: int) -> LocalPool:
     from iclbench.sweep.work import set_up
 
     return LocalPool([(threads, gpu) for gpu in slots], set_up)
-
-
-@contextmanager
-def _sigterm_like_ctrl_c() -> Iterator[None]:
-    """Whoever asks the sweep to end gets what the user gets: checkpoints and no worker left behind."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
