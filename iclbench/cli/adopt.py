@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Results
 
 
 def adopt(
-    run: Annotated[list[str], typer.Argument(help="Runs of your plug-ins, made by version 0.1.0.")],
+    run: Annotated[
+        list[str], typer.Argument(autocompletion=completion.runs, help="Runs of your plug-ins, made by version 0.1.0.")
+    ],
     results: Results = RESULTS,
 ) -> None:
     """Take it that these runs were trained with today's sources of their plug-ins."""

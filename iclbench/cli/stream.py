@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, set_up_torch
 from iclbench.errors import DataError, UsageError
 from iclbench.signals import held_back, sigterm_like_ctrl_c
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stream(
-    run: Annotated[str, typer.Argument(help="A finished run.")],
+    run: Annotated[str, typer.Argument(autocompletion=completion.runs, help="A finished run.")],
     csv: Annotated[
         str,
         typer.Option("--csv", help="File with columns x1,...,y1,...: a point, or a query where y is ?; - is stdin."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Trust
 from iclbench.signals import sigterm_like_ctrl_c
 
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    grid: Annotated[list[str], typer.Argument(help="Grids: names (iclbench list grids) or paths to .toml files.")],
+    grid: Annotated[
+        list[str],
+        typer.Argument(
+            autocompletion=completion.grids, help="Grids: names (iclbench list grids) or paths to .toml files."
+        ),
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is done and what is to do, with time and disk; do nothing.")
     ] = False,
@@ -31,7 +37,14 @@ def sweep(
     ] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
     preset: Annotated[
-        str | None, typer.Option("--preset", "-p", help="Only this preset of the grids.", show_default="all")
+        str | None,
+        typer.Option(
+            "--preset",
+            "-p",
+            autocompletion=completion.presets,
+            help="Only this preset of the grids.",
+            show_default="all",
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
