@@ -35,6 +35,7 @@ from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.flops import UncountedError, count_flops
 from iclbench.evaluation.measure import peak_of, seconds_of
 from iclbench.families.base import Family
+from iclbench.memory import IN_COSTS, advised
 from iclbench.predictor import State
 from iclbench.runs import writing
 from iclbench.seeds import generator
@@ -55,6 +56,7 @@ class Cost:
     n_episodes: int | None = None
 
 
+@advised(IN_COSTS)
 def measure_costs(
     results: Path,
     contestant: Contestant,
@@ -96,7 +98,8 @@ def measure_costs(
     measured = []
     for n in sorted(set(sizes)):
         try:
-            costs += list(answering_costs(contestant, family, n, episodes, seconds))
+            with advised(IN_COSTS):
+                costs += list(answering_costs(contestant, family, n, episodes, seconds))
             measured.append(n)
         except IclbenchError as error:
             lines.append(f"'{contestant.run}' at {n} points left out: {error}")

@@ -18,6 +18,7 @@ from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.measure import Measure
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import TargetScores, target_scores
+from iclbench.memory import IN_EVALUATION, advised
 from iclbench.runs import writing
 
 
@@ -26,7 +27,7 @@ def evaluate_targets(results: Path, contestant: Contestant, prompts: PromptSet) 
 
     def work() -> cells.Tables:
         prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
-        with Measure(contestant.device) as cost:
+        with advised(IN_EVALUATION), Measure(contestant.device) as cost:
             found = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
         sizes = prompts.episodes.context.counts.numpy()[:: prompts.together, None]
         return {

@@ -26,6 +26,7 @@ from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Cell, refuse_too_long
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.memory import IN_PROBES, advised
 from iclbench.predictions import Gaussian, Mixture, Point
 from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
 from iclbench.probing.layers import decode_layers, probe_layers
@@ -92,7 +93,7 @@ def kept(
 ) -> Cell:
     """The cell that is already there, or else computed by `work`; `shared` as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
-    reason = None if cached else cells.compute_cell(results, contestant, prompts, shared, work)
+    reason = None if cached else cells.compute_cell(results, contestant, prompts, shared, advised(IN_PROBES)(work))
     return Cell(contestant, prompts, cached, reason)
 
 
@@ -128,8 +129,8 @@ def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
         rows += [
             plain
             | {"metric": f"{metric}_std", "axis_value": layer, "value": float(each.std()), "n_episodes": len(each)}
-            for layer, each in zip(layers, numbers.T, strict=True)
-            if len(each) > 1 and each.isfinite().all()
+            for layer, column in zip(layers, numbers.T, strict=True)
+            if len(each := column[column.isfinite()]) > 1
         ]
     return {"values": rows}
 
@@ -140,8 +141,8 @@ def _level(reference: Contestant, prompts: ProbeSet) -> Tables:
     assert isinstance(answer, Point | Gaussian | Mixture)
     errors = (answer.mean - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
-    shared = _row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}
-    return {"values": _means(shared, [{}], (errors / normaliser).unsqueeze(1), prompts.seed)}
+    (level,) = summaries((errors / normaliser).numpy()[:, None], prompts.seed)
+    return {"values": [_row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser} | level]}
 
 
 def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
@@ -171,20 +172,5 @@ def _row(contestant: Contestant, prompts: ProbeSet) -> dict[str, object]:
 
 def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:
     """Mean over tasks and interval at every value of the axis."""
-    return _means(shared, [{"axis_value": at} for at in axis], scores, seed)
-
-
-def _means(
-    shared: dict[str, object], at: Sequence[dict[str, object]], scores: Float[Tensor, "B at"], seed: int
-) -> Rows:
-    """Mean over tasks and interval of every column; a failed row where the score of some task is not finite."""
-    wide = scores.to(torch.float64).numpy()
-    missing = (~np.isfinite(wide)).sum(0)
-    return [
-        shared | columns | ({"status": "failed", "reason": _nonfinite(int(bad), len(wide))} if bad else one)
-        for columns, bad, one in zip(at, missing, summaries(wide, seed), strict=True)
-    ]
-
-
-def _nonfinite(bad: int, tasks: int) -> str:
-    return f"the answer is not finite in {bad} of {tasks} tasks"
+    found = summaries(scores.to(torch.float64).numpy(), seed)
+    return [shared | {"axis_value": at} | one for at, one in zip(axis, found, strict=True) if one["n_episodes"]]
