@@ -1,11 +1,12 @@
-"""Signals that have to wait, and those that are to be answered alike."""
+"""Signals that have to wait."""
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 
 @contextmanager
@@ -19,16 +20,8 @@ def held_back(*which: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextmanager
-def sigterm_like_ctrl_c() -> Iterator[None]:
-    """Whoever asks the process to end gets within the block what the user gets: `KeyboardInterrupt`, and so whatever is
-    saved or tidied up then."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def leave_at_once(which: signal.Signals, code: int) -> None:
+    """From now on this signal ends the process with an exit code: it is on its way out, and all is said."""
+    signal.signal(which, lambda number, frame: os._exit(code))
+    # Python gives all signals but ignored ones back to the system before libraries are taken down, which takes longest.
+    atexit.register(signal.signal, which, signal.SIG_IGN)

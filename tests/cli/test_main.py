@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from iclbench.cli.main import main
+from iclbench.cli.main import run as entry
+from tests.conftest import heed_ctrl_c
 
 RUN = "tiny-linear-gpt2-smoke-s0"
 HEAVY = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pyarrow", "altair")
@@ -224,6 +226,45 @@ def test_ctrl_c_writes_a_checkpoint_and_exits_130(card_path: Path, tmp_path: Pat
     reached = err.rsplit("from step ", 1)[1].strip()
     newest = sorted(tmp_path.glob("results/runs/*/checkpoints/step-*"))[-1]
     assert int(newest.stem.removeprefix("step-")) == int(reached)
+
+
+def test_ctrl_c_while_another_is_answered_is_130_and_from_then_on_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def impatient(arguments: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    codes: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("iclbench.cli.main.main", impatient)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            entry([])
+        os.kill(os.getpid(), signal.SIGINT)  # while Python takes itself down
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
+    assert codes == [130]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.1, 0.3])
+def test_three_ctrl_c_end_with_130_and_without_a_traceback(card_path: Path, tmp_path: Path, pause: float) -> None:
+    command = [sys.executable, "-m", "iclbench", "train", str(card_path), "gpt2", "-p", "smoke"]
+    command += ["-o", "train.steps=100000", "--results", str(tmp_path / "results")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
+    )
+    while not list(tmp_path.glob("results/runs/*/checkpoints/step-*")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(pause)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize("name", ["linear", "gpt2", "skewed_linear"])
