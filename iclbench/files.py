@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iclbench import digests
+from iclbench.memory import IN_EVALUATION, advised
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is synced and renamed to `path` if the block succeeds, removed if
-    not. Links are followed.
+    not. Links are followed; who may read the file is what the umask says.
 
     Raises:
         OSError: `path` is something that may not be replaced, like a device or a pipe.
@@ -24,15 +31,48 @@ def atomic(path: Path) -> Iterator[Path]:
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        temporary.chmod(mode)  # safetensors lets nobody but the owner read
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed; the caller knows that no writer is at work here."""
+    for path in folder.glob(".*.tmp"):
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        _sync_folder(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder outlive a power failure, where the file system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # one that may be written to and not be read
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def holds_tensors(path: Path) -> bool:
@@ -40,14 +80,16 @@ def holds_tensors(path: Path) -> bool:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy"):
+        with advised(IN_EVALUATION), safe_open(path, framework="numpy"):
             return True
     except (SafetensorError, OSError):
         return False
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], digest: bool = False) -> None:
     """Write a safetensors file atomically; tensors that share memory (tied weights) are written once each.
+
+    With `digest`, the file's SHA-256 is written before it, into `PATH.sha256`, as `sha256sum` does.
 
     Raises:
         OSError: the file system refuses; safetensors has an exception of its own for that.
@@ -60,4 +102,18 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
         try:
             save_file(copies, temporary, metadata)
         except SafetensorError as error:
-            raise OSError(str(error)) from error
+            raise _refusal(str(error)) from error
+        if digest:
+            with atomic(digest_path(path)) as beside:
+                beside.write_text(f"{digests.of_file(temporary)}  {path.name}\n")
+
+
+def digest_path(path: Path) -> Path:
+    """Where the digest of a file stands."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _refusal(text: str) -> OSError:
+    """What the file system said, in the words of safetensors: `I/O error: File too large (os error 27)`."""
+    code = re.search(r"\b(?:os error|code:) (\d+)", text)
+    return OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(text)

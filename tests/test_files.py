@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.files import atomic
+from iclbench.files import atomic, remove_leftovers
 
 
 def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
@@ -25,3 +25,28 @@ def test_links_are_followed(tmp_path: Path) -> None:
         temporary.write_text("new")
     assert link.is_symlink()
     assert real.read_text() == "new"
+
+
+def test_folders_are_synced_as_well_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it a power failure may forget the name of a file whose bytes are on the disk."""
+    synced: list[tuple[Path, bool]] = []
+    path = tmp_path / "new" / "folder" / "file"
+
+    def fsync(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").readlink(), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with atomic(path) as temporary:
+        temporary.write_text("new")
+    assert {(tmp_path, False), (tmp_path / "new", False), (temporary, False)} <= set(synced), "before it is renamed"
+    assert synced[-1] == (path.parent, True)
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    with atomic(tmp_path / "file") as temporary:
+        temporary.write_text("new")
+        left = temporary.name
+    for name in (left, left.replace("tmp", "txt"), ".file.tmp", "file.1.tmp"):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", left.replace("tmp", "txt"), ".file.tmp", "file.1.tmp"}
