@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from iclbench import versions
+from iclbench import digests, versions
 from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash, hashed_settings, load_baseline, validate
 from iclbench.config import RunConfig, TaskConfig, trained_part
@@ -61,7 +60,7 @@ class Contestant:
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
     """The trained backbone of a run."""
     model = run.load(device, data_dir)
-    weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()
+    weights = run.digest or digests.of_file(run.weights)  # that of the file, as loading has made sure
     identity = {"config": run.hash, "weights": weights, **run.codes}
     return _of_run(run.name, run.config, model, identity, device)
 

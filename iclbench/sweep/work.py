@@ -214,7 +214,7 @@ def _run(cell: GridCell, place: Place) -> Run:
     """
     assert cell.config is not None
     try:
-        return create(place.results, cell.config, cell.run, place.data_dir)
+        return create(place.results, cell.config, cell.run, place.data_dir, wait=True)
     except TrainedOtherwiseError as error:
         raise IclbenchError(
             f"{error.run.path} holds a run of this name that was trained under other settings: move it away or delete "

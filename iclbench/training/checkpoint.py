@@ -7,9 +7,13 @@ Loading never executes code.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,11 +21,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from iclbench.files import save_tensors
+from iclbench.memory import IN_TRAINING, advised
 from iclbench.runs import Run
 
 log = logging.getLogger("iclbench")
 
 KEEP = 2
+# What Adam and AdamW remember of a weight.
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 
 
 @dataclass
@@ -55,42 +62,88 @@ def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress:
     tensors["log.pending"] = progress.pending
     tensors["log.steps"] = torch.tensor(progress.steps, dtype=torch.long)
     tensors["log.losses"] = torch.tensor(progress.losses, dtype=torch.float64)
+    tensors = {key: value.detach().cpu() for key, value in tensors.items()}
     metadata = {"config": run.hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
     metadata |= {"scored": json.dumps(progress.scored), "bytes": json.dumps(progress.bytes)}
-    save_tensors(run.path / "checkpoints" / f"step-{progress.step:09d}.safetensors", tensors, metadata)
+    metadata["digest"] = _digest(tensors, metadata)
+    save_tensors(run.path / "checkpoints" / _name(progress.step), tensors, metadata)
     for old in run.checkpoints[:-KEEP]:
         old.unlink()
 
 
 def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
-    """Load the newest checkpoint that is whole and belongs to this run.
+    """Load the newest checkpoint that is whole, possible and belongs to this run.
 
     The others are named in a warning and set aside as `*.unusable`, so that they never take the place of a good one.
     """
     for path in reversed(run.checkpoints):
         try:
-            with safe_open(path, framework="pt") as file:
+            with advised(IN_TRAINING), safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("config") != run.hash:
                     raise ValueError("it belongs to another configuration")
                 tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-            progress = Progress(
-                int(metadata["step"]),
-                float(metadata["seconds"]),
-                tensors.pop("log.pending"),
-                tensors.pop("log.steps").tolist(),
-                tensors.pop("log.losses").tolist(),
-                json.loads(metadata.get("scored", "[]")),
-                json.loads(metadata.get("bytes", "null")),
-            )
-            _load(model, optimiser, tensors)
-        except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+            if metadata.pop("digest", None) not in (None, _digest(tensors, metadata)):  # 0.1.0 wrote none
+                raise ValueError("it is not as it was written: its digest is another")
+            progress = _progress(metadata, tensors)
+            _refuse_impossible(progress, run.config.train.steps)
+            if path.name != _name(progress.step):
+                raise ValueError(f"it is of step {progress.step}")
+            with advised(IN_TRAINING):
+                _load(model, optimiser, tensors)
+        except (SafetensorError, OSError, LookupError, ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             aside = path.replace(path.with_suffix(".unusable"))
-            reason = str(error).splitlines()[0]
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             log.warning("checkpoint %s cannot be used (%s); set aside as %s, going back", path, reason, aside.name)
             continue
         return progress
     return Progress()
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09d}.safetensors"
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """SHA-256 of names, types, shapes and bytes of tensors on the CPU, and of what is said of them."""
+    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _progress(metadata: Mapping[str, str], tensors: dict[str, Tensor]) -> Progress:
+    """Where a checkpoint stands; takes what is of the log out of its tensors."""
+    return Progress(
+        int(metadata["step"]),
+        float(metadata["seconds"]),
+        tensors.pop("log.pending"),
+        tensors.pop("log.steps").tolist(),
+        tensors.pop("log.losses").tolist(),
+        json.loads(metadata.get("scored", "[]")),
+        json.loads(metadata.get("bytes", "null")),
+    )
+
+
+def _refuse_impossible(progress: Progress, steps: int) -> None:
+    """Raise `ValueError` for what no training of so many steps has written."""
+    logged = [0, *progress.steps]
+    if not 0 < progress.step <= steps:
+        raise ValueError(f"it says step {progress.step} of {steps}")
+    if not (math.isfinite(progress.seconds) and progress.seconds >= 0):
+        raise ValueError(f"it says {progress.seconds} seconds")
+    if len(progress.steps) != len(progress.losses) or any(a >= b for a, b in pairwise(logged)):
+        raise ValueError("its logged steps are in no order")
+    if logged[-1] > progress.step:
+        raise ValueError(f"it says step {progress.step} and has logged step {logged[-1]}")
+    if progress.pending.shape != () or not all(map(math.isfinite, [float(progress.pending), *progress.losses])):
+        raise ValueError("its losses are not finite")
+    rows = progress.scored
+    if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
+        raise ValueError("its scores are no rows")
+    if not (progress.bytes is None or (type(progress.bytes) is int and progress.bytes >= 0)):
+        raise ValueError(f"it says {progress.bytes} bytes")
 
 
 def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -98,10 +151,17 @@ def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str,
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimiser."):
-            _, index, name = key.split(".", 2)
-            state.setdefault(int(index), {})[name] = value
+            _, number, name = key.split(".", 2)
+            state.setdefault(int(number), {})[name] = value
+    # All that does not fit is found before anything is overwritten.
     own = model.state_dict()
     if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
-        raise ValueError("its weights have other names or shapes")  # found before anything is overwritten
+        raise ValueError("its weights have other names or shapes")
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for index, moments in state.items():
+        if not 0 <= index < len(parameters) or moments.keys() != _MOMENTS:
+            raise ValueError("the state of its optimiser is of other weights")
+        if any(moments[name].shape not in ((), parameters[index].shape) for name in _MOMENTS):
+            raise ValueError("the state of its optimiser has other shapes")
     model.load_state_dict(weights)
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -18,17 +18,17 @@ from types import FrameType
 
 import torch
 
-from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
-from iclbench.errors import IclbenchError, Interrupted, NonFiniteError
+from iclbench.errors import Interrupted
 from iclbench.evaluation.measure import Measure
+from iclbench.evaluation.scoring import NonFiniteError
 from iclbench.families.base import Family
-from iclbench.files import save_tensors
-from iclbench.runs import Run, writing
+from iclbench.memory import IN_TRAINING, advised
+from iclbench.runs import DivergedError, Hold, Run, writing
 from iclbench.seeds import generator
-from iclbench.training import checkpoint
+from iclbench.training import checkpoint, record
 from iclbench.training.monitor import Monitor, accuracies
 from iclbench.training.schedule import learning_rate
 
@@ -36,8 +36,8 @@ Report = Callable[[int, float], None]
 Watch = Callable[[dict[str, float]], None]
 
 
-class DivergedError(IclbenchError):
-    """The loss is no longer a number."""
+# So many signals end a training at once, without a checkpoint: a step may take minutes.
+_HURRY = 3
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,30 @@ def train(
         wait: for another process that trains this run, and continue where it stopped.
 
     Raises:
-        DivergedError: the loss is NaN or infinite; the last good checkpoint stays.
+        DivergedError: the loss or a weight is NaN or infinite, now or when this configuration was trained before; the
+            last good checkpoint stays.
         Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
-        IclbenchError: another process trains this run, and nobody is to wait for it.
+        OutOfMemoryError: there is not enough of it.
+        IclbenchError: another process trains this run, and nobody is to wait for it; or there is no room on the disk.
     """
     device = device or Device()
-    with run.lock(wait):
-        if not run.finished:
-            _train(run, device, report or (lambda step, loss: None), data_dir, watch or (lambda found: None))
+    with run.lock(wait) as hold, advised(IN_TRAINING):
+        if run.finished:
+            return
+        if run.diverged:
+            raise run.diverged
+        hold.remember()
+        run.forget_divergence()
+        _train(run, hold, device, report or (lambda step, loss: None), data_dir, watch or (lambda found: None))
 
 
-def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watch: Watch) -> None:
+def _train(run: Run, hold: Hold, device: Device, report: Report, data_dir: Path | None, watch: Watch) -> None:
     config, settings = run.config, run.config.train
     family, longest = config.task.build(data_dir), config.task.drawn(config.task.points)
     backbone = config.build(family).to(device.name).train()
     run.tell(backbone, device.name)
     optimiser = make_optimiser(backbone, settings)
+    infinite = not_finite(backbone)  # from the start, like a mask that is added to scores
     progress = checkpoint.restore(run, backbone, optimiser)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
     progress.pending = progress.pending.to(device.name)
@@ -98,10 +106,7 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
         return mean
 
     def diverged(what: str) -> DivergedError:
-        return DivergedError(
-            f"run '{run.name}': {what} at step {progress.step}; the last good checkpoint is kept. "
-            "Try another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
-        )
+        return DivergedError(run, progress.step, what)
 
     def log() -> None:
         progress.losses.append(mean_loss())
@@ -129,12 +134,15 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
 
     def keep() -> None:
         mean_loss()
+        if worse := not_finite(backbone) - infinite:
+            raise diverged(f"weights are not finite ({min(worse)})")
         progress.seconds = before + time.perf_counter() - started
         note_peak()
-        with writing(run.path):
+        with stop.held(), writing(run.path):
+            hold.renew()
             checkpoint.save(run, backbone, optimiser, progress)
 
-    with memory, _signals() as stop:
+    def loop() -> None:
         for step in range(progress.step, settings.steps):
             batch = training_batch(family, longest, settings, config.seed, step, device.name)
             with autocast(settings, device.name):
@@ -155,8 +163,27 @@ def _train(run: Run, device: Device, report: Report, data_dir: Path | None, watc
                 keep()
             if stop and not last:
                 raise Interrupted(f"interrupted; the same command continues run '{run.name}' from step {progress.step}")
+
+    try:
+        with memory, _signals(run) as stop:
+            loop()
+    except DivergedError as error:
+        with writing(run.path):
+            hold.renew()
+            record.give_up(run, family, progress, error)
+        raise
     with writing(run.path):
-        _finish(run, device, backbone, family, progress)
+        hold.renew()
+        record.finish(run, device.name, device.threads, backbone, family, progress)
+
+
+def not_finite(backbone: Backbone) -> set[str]:
+    """The weights and buffers with an element that is NaN or infinite."""
+    return {
+        name
+        for name, tensor in backbone.state_dict().items()
+        if (tensor.is_floating_point() or tensor.is_complex()) and not torch.isfinite(tensor).all()
+    }
 
 
 def training_batch(
@@ -186,50 +213,47 @@ def descend(loss: torch.Tensor, backbone: Backbone, optimiser: torch.optim.Optim
     optimiser.step()
 
 
-def _finish(run: Run, device: Device, backbone: Backbone, family: Family, progress: checkpoint.Progress) -> None:
-    """Write the training curves and the costs, and last the weights, whose presence says that the run is finished."""
-    config = run.config
-    normaliser = family.normaliser if config.task.head == "point" else 1.0
-    common = {"run": run.name, "task": config.task.name, "contestant": config.backbone.name, "preset": config.preset}
-    shared = common | {
-        "family": config.task.family, "kind": "backbone", "seed": config.seed, "variant": config.variant,
-        "shift": "none", "status": "ok", "card": config.task.card, "version": __version__,
-    }  # fmt: skip
-    curve = [
-        shared
-        | {"evaluator": "train", "axis": "train_step", "axis_value": float(step), "metric": "loss",
-           "value": loss / normaliser, "normaliser": normaliser}
-        for step, loss in zip(progress.steps, progress.losses, strict=True)
-    ]  # fmt: skip
-    scored = [shared | {"normaliser": 1.0} | row for row in progress.scored]
-    tables.write("values", curve + scored, run.path / "values.parquet", {"config": run.hash})
-    measured = common | {"device": devices.label(device.name), "threads": device.threads, "version": __version__}
-    costs = [
-        measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
-        measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
-        measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.steps},
-    ]
-    if progress.bytes:
-        costs.append(measured | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
-    tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})
-    save_tensors(run.weights, backbone.state_dict(), {"config": run.hash})
+class _Stop:
+    """Whether SIGINT or SIGTERM has come: true from the first on.
+
+    Args:
+        run: the run that is trained.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._asked, self._held = run, 0, False
+
+    def __bool__(self) -> bool:
+        return self._asked > 0
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """A signal has come. Raises `Interrupted` at the third, which is the user's who waits for a long step."""
+        self._asked += 1
+        if self._asked >= _HURRY and not self._held:
+            at = self._run.reached
+            raise Interrupted(f"interrupted at once; the same command continues run '{self._run.name}' from step {at}")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A checkpoint is being written, which is short and nothing to be interrupted."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
+def _signals(run: Run) -> Iterator[_Stop]:
     """Collect SIGINT and SIGTERM instead of dying of them, so that the loop can stop between two steps."""
-    caught: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-
+    stop = _Stop(run)
     try:
-        previous = {s: signal.signal(s, remember) for s in (signal.SIGINT, signal.SIGTERM)}
+        previous = {s: signal.signal(s, stop.ask) for s in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread: whoever runs the thread decides when to stop
-        yield caught
+        yield stop
         return
     try:
-        yield caught
+        yield stop
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

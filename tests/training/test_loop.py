@@ -130,6 +130,7 @@ def test_a_checkpoint_of_another_architecture_leaves_the_weights_as_they_were(ca
     with safe_open(newest, framework="pt") as file:
         tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
         claims = (file.metadata() or {}) | {"config": run.hash, "step": "9"}
+    del claims["digest"]
     save_file(tensors, folder / "step-000000009.safetensors", claims)
     loop.train(run)
     assert same(straight, run)
@@ -320,6 +321,7 @@ def test_peak_memory_of_a_continued_run_is_that_of_all_processes_or_unknown(
         tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
         claims = file.metadata() or {}
     assert int(claims.pop("bytes")) > 0
+    del claims["digest"]
     save_file(tensors, run.checkpoints[-1], claims if before is None else claims | {"bytes": str(before)})
     loop.train(run)
     assert peak_of_training(run) == before

@@ -1,0 +1,77 @@
+"""What a training leaves behind: its curve, its costs, and its weights, or why it came to no end."""
+
+from __future__ import annotations
+
+import json
+
+from iclbench import __version__, devices, tables
+from iclbench.backbones.base import Backbone
+from iclbench.families.base import Family
+from iclbench.files import atomic, save_tensors
+from iclbench.runs import DivergedError, Run
+from iclbench.training.checkpoint import Progress
+
+Rows = list[dict[str, object]]
+
+
+def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Family, progress: Progress) -> None:
+    """Write the training curves and the costs, and last the weights, whose presence says that the run is finished."""
+    config = run.config
+    shared, normaliser = _shared(run), _normaliser(run, family)
+    scored = [shared | {"normaliser": 1.0} | row for row in progress.scored]
+    tables.write(
+        "values", _curve(run, normaliser, progress) + scored, run.path / "values.parquet", {"config": run.hash}
+    )
+    measured = _about(run) | {"device": devices.label(device), "threads": threads, "version": __version__}
+    costs = [
+        measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
+        measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
+        measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.steps},
+    ]
+    if progress.bytes:
+        costs.append(measured | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
+    tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})
+    save_tensors(run.weights, backbone.state_dict(), {"config": run.hash}, digest=True)
+
+
+def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) -> None:
+    """Write the training curve as far as it goes, with a failed row where it ends, and last why it ended there."""
+    normaliser = _normaliser(run, family)
+    end = _shared(run) | {
+        "evaluator": "train", "axis": "train_step", "axis_value": float(error.step), "metric": "loss",
+        "status": "failed", "reason": error.reason,
+    }  # fmt: skip
+    curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != end["axis_value"]]
+    scored = [_shared(run) | {"normaliser": 1.0} | row for row in progress.scored]
+    tables.write("values", [*curve, *scored, end], run.path / "values.parquet", {"config": run.hash})
+    with atomic(run.path / run.DIVERGED) as temporary:
+        found = {"config": run.configured, "step": error.step, "what": error.what}
+        temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def _about(run: Run) -> dict[str, object]:
+    config = run.config
+    return {"run": run.name, "task": config.task.name, "contestant": config.backbone.name, "preset": config.preset}
+
+
+def _shared(run: Run) -> dict[str, object]:
+    """What all rows of a training share."""
+    config = run.config
+    return _about(run) | {
+        "family": config.task.family, "kind": "backbone", "seed": config.seed, "variant": config.variant,
+        "shift": "none", "status": "ok", "card": config.task.card, "version": __version__,
+    }  # fmt: skip
+
+
+def _normaliser(run: Run, family: Family) -> float:
+    return family.normaliser if run.config.task.head == "point" else 1.0
+
+
+def _curve(run: Run, normaliser: float, progress: Progress) -> Rows:
+    shared = _shared(run)
+    return [
+        shared
+        | {"evaluator": "train", "axis": "train_step", "axis_value": float(step), "metric": "loss",
+           "value": loss / normaliser, "normaliser": normaliser}
+        for step, loss in zip(progress.steps, progress.losses, strict=True)
+    ]  # fmt: skip

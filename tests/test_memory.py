@@ -1,0 +1,97 @@
+"""Running out of memory is one line that says what to make smaller, whoever runs out of it."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+
+from iclbench import tables
+from iclbench.backbones.gpt2 import GPT2
+from iclbench.cli.main import main
+from iclbench.files import holds_tensors
+from iclbench.memory import OutOfMemoryError, is_out_of_memory
+from iclbench.runs import Run
+from iclbench.training import loop
+from tests.conftest import small_card
+from tests.training.test_loop import new_run
+
+
+def greedy(*arguments: object, **options: object) -> None:
+    """More than any machine has."""
+    torch.empty(10**15)
+
+
+def refuse(*arguments: object, **options: object) -> None:
+    """As the system does."""
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("trained")
+    card = folder / "tiny-linear.toml"
+    card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
+    run = new_run(card, folder)
+    loop.train(run)
+    return run
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: torch.empty(10**15),
+        lambda: torch.nn.Linear(10**10, 10**10),
+        lambda: np.empty(10**15),
+        lambda: b"0" * 10**15,
+        refuse,
+    ],
+)
+def test_libraries_own_errors_are_known(ask: Callable[[], object]) -> None:
+    with pytest.raises(Exception) as short:
+        ask()
+    assert is_out_of_memory(short.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "smaller"),
+    [
+        ("train", "loss", "-o train.batch, -o backbone.width or --preset"),
+        ("eval", "predict_next", "fewer points (--extrapolate"),
+        ("probe", "predict_by_layer", "fewer --tasks"),
+        ("cost", "condition", "fewer --points or --episodes"),
+        ("cost", "loss", "fewer --points or --episodes"),
+    ],
+)
+def test_commands_say_what_to_make_smaller(
+    command: str, where: str, smaller: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(GPT2, where, greedy)
+    results = trained.path.parents[1]
+    arguments = [trained.name] if command != "train" else [str(results / "tiny-linear.toml"), "gpt2", "-p", "smoke"]
+    code = main([command, *arguments, "--results", str(results if command != "train" else tmp_path)])
+    out, err = capfd.readouterr()
+    told = " ".join((out + err).split())
+    assert "out of memory (3638 TiB wanted at once): take" in told, "4e15 bytes / 1024**4"
+    assert smaller in told
+    assert "this is a bug" not in told and "Traceback" not in told
+    assert code == (1 if (command, where) != ("cost", "condition") else 0), "sizes that were left out are told"
+
+
+def test_want_of_memory_is_not_taken_for_damage(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told that a file is damaged deletes it."""
+    monkeypatch.setattr(GPT2, "load_state_dict", greedy)
+    with pytest.raises(OutOfMemoryError):
+        trained.load()
+    monkeypatch.setattr("safetensors.safe_open", refuse)
+    with pytest.raises(OutOfMemoryError):
+        holds_tensors(trained.weights)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", refuse)
+    for read in (tables.is_whole, lambda path: tables.read("values", path)):
+        with pytest.raises(OutOfMemoryError):
+            read(trained.path / "values.parquet")
