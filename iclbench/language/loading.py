@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import reprlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 # What else of a folder says what the model is.
 _DEFINING = ("*.json", "*.model", "*.txt", "*.tiktoken", "*.py")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
+_ADAPTER = "adapter_config.json"
 # Classes of tokenizers that are what tokenizer.json says and nothing else.
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _NOT_CACHED = "it is not wholly in the local cache, and offline it is not fetched; give a folder, or go online"
@@ -68,7 +70,8 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
     """The folder or the id that is meant.
 
     Raises:
-        UsageError: there is no such folder, and it is no id either, or offline one that is not in the local cache.
+        UsageError: there is no such folder, and it is no id either, or offline one that is not in the local cache; or
+            the folder holds an adapter.
         DataError: the folder lacks configuration, weights or tokenizer.
     """
     if offline:
@@ -148,10 +151,20 @@ def quiet() -> Iterator[None]:
 
 def _complete(folder: Path) -> None:
     """Raises `DataError` where one of the three is missing, before anything is imported."""
+    if (folder / _ADAPTER).exists():
+        raise _adapted(str(folder))
     for what, patterns in (("config.json", ("config.json",)), ("weights", _WEIGHTS), ("tokenizer", _TOKENIZERS)):
         if not any(True for pattern in patterns for _ in folder.glob(pattern)):
             looked = "" if patterns == (what,) else f" ({', '.join(patterns)})"
             raise DataError(f"'{folder}' has no {what}{looked}; save model and tokenizer there with save_pretrained")
+
+
+def _adapted(name: str) -> UsageError:
+    """Whether transformers would apply an adapter, or leave it out without a word, depends on what is installed."""
+    return UsageError(
+        f"'{name}' holds an adapter ({_ADAPTER}), which is not applied here; merge it into its model (merge_and_unload "
+        "of peft), save that, and give its folder"
+    )
 
 
 def _stay_offline() -> None:
@@ -186,9 +199,18 @@ def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
 
     with _one_line(source, "config.json cannot be read"):
         path = Path(cached_file(filename="config.json", path_or_repo_id=source.where, **source.options))
-        said = json.loads(path.read_text())
+        said = json.loads(path.read_text(encoding="utf-8"))
+        adapter = cached_file(
+            filename=_ADAPTER, path_or_repo_id=source.where, _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False, **source.options,
+        )  # fmt: skip
+    if adapter is not None:
+        raise _adapted(source.name)
     if not (isinstance(said, dict) and (said.get("model_type") or said.get("auto_map"))):
         raise DataError(f"'{source.name}': config.json names no model type, so it is not of a checkpoint")
+    for key, kind, written in (("model_type", str, "a word"), ("auto_map", dict, "a table of classes")):
+        if not isinstance(said.get(key) or kind(), kind):
+            raise DataError(f"'{source.name}': config.json: {key} must be {written}, got {reprlib.repr(said[key])}")
     return (source if source.folder else replace(source, revision=path.parent.name)), said
 
 

@@ -277,6 +277,20 @@ def test_demonstrations_are_dropped_from_the_front_until_the_prompt_fits(
     assert run(tmp_path, replace_longest(model, 10), [asked], name, controls=False, overlength="drop")[0].reason
 
 
+@pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
+@pytest.mark.parametrize("task", ["reviews", "letters"])
+def test_a_query_that_does_not_fit_alone_is_refused_before_anything_is_computed(
+    name: str, task: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    asked = request.getfixturevalue(task)
+    model = right([prompts(asked)], longest=4)
+    cells = run(tmp_path, model, [asked], name, shots=[4], controls=False, overlength="drop")
+    assert cells[0].reason is not None
+    assert cells[0].reason.endswith("and dropping demonstrations is not enough; give --overlength skip")
+    assert model.tokens_read == 0
+    assert not len(tables.read_all("answers", tmp_path))
+
+
 def replace_longest(model: Scripted, longest: int) -> Scripted:
     model.longest, model.identity = longest, str(longest)
     return model

@@ -157,6 +157,10 @@ def test_a_file_in_the_place_of_a_folder(folder: Path) -> None:
         ("config.json", b"{", "config.json"),
         ("config.json", b'{"hidden_size": 3}', "model type"),
         ("config.json", b'{"model_type": "no-such-net"}', "'no-such-net', which transformers .* does not know"),
+        ("config.json", b'{"model_type": ["llama"]}', "model_type must be a word, got \\['llama'\\]"),
+        ("config.json", b'{"model_type": {"a": 1}}', "model_type must be a word"),
+        ("config.json", b'{"model_type": 3}', "model_type must be a word, got 3"),
+        ("config.json", b'{"model_type": "own", "auto_map": ["own.Own"]}', "auto_map must be a table of classes"),
         ("model.safetensors", b"\x08", "its weights cannot be read"),
         ("tokenizer.json", b"[]", "its tokenizer cannot be read"),
     ],
@@ -165,6 +169,21 @@ def test_a_damaged_file(file: str, damage: bytes, what: str, folder: Path) -> No
     (folder / file).write_bytes(damage)
     message = refused(DataError, folder)
     assert re.search(what, message), message
+
+
+def test_an_adapter_is_refused_and_never_left_out_without_a_word(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, beside whole weights, and in the hub's cache: with peft transformers applies it, without it does not."""
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for path in (alone, folder):
+        (path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "someone/base"}')
+        message = refused(UsageError, path)
+        assert "holds an adapter (adapter_config.json), which is not applied here; merge it into its model" in message
+    cached(folder, tmp_path / "hub")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert "'someone/cached' holds an adapter" in refused(UsageError, "someone/cached", offline=True)
 
 
 def test_weights_cut_short(folder: Path) -> None:
