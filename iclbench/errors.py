@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# So many known names still make a line that is read.
+_NAMED = 32
+
 
 class IclbenchError(Exception):
     """One line for the user. `exit_code` 1: the work failed; 2: the request was wrong."""
@@ -29,7 +32,8 @@ class UnknownNameError(UsageError):
         if near:
             advice = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
         else:
-            advice = "known: " + ", ".join(known) if known else "none are known"
+            more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+            advice = f"known: {', '.join(known[:_NAMED])}{more}" if known else "none are known"
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 

@@ -38,6 +38,12 @@ def test_unknown_names_list_near_matches():
         FAMILIES.get("linaer")
 
 
+def test_known_names_beyond_a_line_are_counted():
+    message = str(UnknownNameError("run", "?", [f"run-{i:03}" for i in range(100)]))
+    assert "known: run-000, run-001, " in message and message.endswith("run-031 and 68 more")
+    assert str(UnknownNameError("run", "?", ["b", "a"])).endswith("known: a, b")
+
+
 def test_a_class_can_be_named_without_registration():
     assert FAMILIES.get("iclbench.families.linear:Linear") is FAMILIES.get("linear")
 
