@@ -1,6 +1,6 @@
 # make demo       install into .venv and run the main job on embedded defaults
 # make test       lint, types, tests: what CI runs
-# make test-slow  the kill tests and other long ones
+# make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
 # make bench      speed as ratios against plain re-implementations
 
 PYTHON ?= python3

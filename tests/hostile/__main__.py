@@ -1,0 +1,146 @@
+"""`python -m tests.hostile`: draw trials, run them, print how many of each kind went well."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.hostile import content, damage, environment, kills, plugins, together
+from tests.hostile.process import preload
+from tests.hostile.stage import Stage, build
+from tests.hostile.trial import Kind, Trial
+
+# Each category, its kinds of trials and its share of them.
+CATEGORIES: dict[str, tuple[dict[str, Kind], float]] = {
+    "kills": (kills.KINDS, 0.18),
+    "kills of a sweep": (kills.SWEEPS, 0.01),
+    "damaged files": (damage.KINDS, 0.27),
+    "hostile content": (content.KINDS, 0.24),
+    "hostile plug-ins": (plugins.KINDS, 0.13),
+    "odd environments": (environment.KINDS, 0.14),
+    "side by side": (together.KINDS, 0.03),
+}
+TRIALS = 500
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one trial; no complaint is good."""
+
+    category: str
+    index: int
+    kind: str
+    complaints: tuple[str, ...]
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.category}/{self.index}"
+
+
+def drawn(trials: int, only: Sequence[str] = ()) -> list[tuple[str, int]]:
+    """Categories and indices of so many trials; with `only`, of these categories or single trials, `CATEGORY/INDEX`."""
+    single = [(name.rsplit("/", 1)[0], int(name.rsplit("/", 1)[1])) for name in only if "/" in name]
+    chosen = {c: share for c, (_, share) in CATEGORIES.items() if not only or c in only}
+    total = sum(chosen.values()) or 1
+    return single + [(c, i) for c, share in chosen.items() for i in range(max(1, round(trials * share / total)))]
+
+
+def attempt(stage: Stage, category: str, index: int, seed: int, keep: bool = False) -> Verdict:
+    """One trial, in a folder of its own."""
+    kinds = CATEGORIES[category][0]
+    kind = list(kinds)[index % len(kinds)]
+    folder = Path(tempfile.mkdtemp(prefix=f"{category.replace(' ', '-')}-{index}-", dir=stage.home.parent))
+    folder.chmod(0o755)  # also for trials of another user
+    started = time.monotonic()
+    try:
+        found = kinds[kind](Trial(stage, folder / "trial", random.Random(f"{seed}/{category}/{index}")))
+    except Exception as error:  # a trial that cannot be carried out is no success
+        found = [f"the trial itself failed: {''.join(traceback.format_exception(error)[-2:])}"]
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Verdict(category, index, kind, tuple(found), time.monotonic() - started)
+
+
+def run(
+    trials: int = TRIALS,
+    seed: int = 0,
+    only: Sequence[str] = (),
+    jobs: int = 2,
+    tell: Callable[[Verdict], None] = lambda verdict: None,
+    keep: bool = False,
+) -> list[Verdict]:
+    """Run trials side by side, in processes forked from one that has imported everything."""
+    preload()
+    home = Path(tempfile.mkdtemp(prefix="iclbench-hostile-"))
+    home.chmod(0o755)
+    chosen = drawn(trials, only)
+    try:
+        stage = build(home / "stage", sweep=any(c == "kills of a sweep" for c, _ in chosen))
+        random.Random(seed).shuffle(chosen)
+        verdicts = []
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+            for future in [pool.submit(attempt, stage, c, i, seed, keep) for c, i in chosen]:
+                verdicts.append(future.result())
+                tell(verdicts[-1])
+    finally:
+        if not keep:
+            shutil.rmtree(home, ignore_errors=True)
+    return verdicts
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """How many trials of each kind, and how many went well."""
+    trials, good = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for verdict in verdicts:
+        for kind in (verdict.kind, "all"):
+            trials[verdict.category, kind] += 1
+            good[verdict.category, kind] += not verdict.complaints
+    lines = [f"{'category':<18}{'trial':<38}{'trials':>7}{'good':>6}{'bad':>5}"]
+    for category, (kinds, _) in CATEGORIES.items():
+        for kind in [k for k in (*kinds, "all") if trials[category, k]]:
+            at = category, kind
+            lines.append(f"{category:<18}{kind:<38}{trials[at]:>7}{good[at]:>6}{trials[at] - good[at]:>5}")
+    count, well = len(verdicts), sum(not v.complaints for v in verdicts)
+    return "\n".join([*lines, f"{'all':<56}{count:>7}{well:>6}{count - well:>5}"])
+
+
+def failures(verdicts: Sequence[Verdict]) -> str:
+    """Every complaint, under the name by which its trial can be run again."""
+    bad = sorted((v for v in verdicts if v.complaints), key=lambda v: (v.category, v.index))
+    return "\n".join(f"{v.name} ({v.kind})\n" + "\n".join(f"    {c}" for c in v.complaints) for v in bad)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", default=[], metavar="CATEGORY[/INDEX]", help="; ".join(CATEGORIES))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", action="store_true", help="leave the folders of trials behind")
+    asked = parser.parse_args()
+
+    def tell(verdict: Verdict) -> None:
+        if verdict.complaints:
+            print(failures([verdict]), file=sys.stderr, flush=True)  # noqa: T201
+
+    started = time.monotonic()
+    verdicts = run(asked.trials, asked.seed, asked.only, asked.jobs, tell, asked.keep)
+    print(table(verdicts))  # noqa: T201
+    print(f"{time.monotonic() - started:.0f} s, seed {asked.seed}")  # noqa: T201
+    return int(any(v.complaints for v in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,351 @@
+"""Hostile contents of files, names and options: no code is executed, no script injected, nothing written elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from tests.hostile.process import Limits, Outcome
+from tests.hostile.stage import EVAL, PROBE, READERS, REPORT, TRAIN
+from tests.hostile.trial import Kind, Trial
+from tests.hostile.verdicts import contents, formulas, manners, page, untouched
+
+TEXTS = (
+    "<script>canary()</script>", '"><canary onclick="canary()">', "</script><script>canary()</script>", "<!-- canary",
+    "javascript:canary()", "{{ canary }}{% raw %}", "${canary}", "[bold]canary[/bold][/]", "[link=http://canary]x[/link]",
+    "=canary|' /C calc'!A0", "@canary", "+canary()", "-canary", "\x1b[2J\x1b[31mcanary", "a\nerror: canary",
+    "a\rcanary",
+    "\u202ecanary", "canary\0", "../../canary", "/canary", "..", ".", "~root", "C:\\canary", "canary\\..\\..",
+    "canary" * 3000,
+    "", " ", "%s%n%x", "$(touch canary)", "`touch canary`", "; touch canary;", "--canary", "-", "con", "\ud800", "ﬀ",
+    "é" * 300,
+    "😀", "\N{ARABIC-INDIC DIGIT ONE}", "1_5", "NaN", "-inf", "1e999", "9" * 400, "0x10", "None", "true", "]]>",
+    "&lt;canary&gt;",
+)  # fmt: skip
+NUMBERS = (
+    "nan", "inf", "-inf", "1e999", "-1", "0", "1e-320", "9" * 400, "1_5", "0x10", "true", "''", "[]", "{}",
+    "[[[[[[[[[[1]]]]]]]]]]",
+    "1.5", "2147483648", "9223372036854775808", "1979-05-27", "'''", "\N{FULLWIDTH DIGIT ONE}", "1e308", "=", "a=b",
+)  # fmt: skip
+HUGE = (
+    "backbone.layers=1000000000", "backbone.width=1000000000", "backbone.heads=1000000000", "train.batch=1000000000",
+    "task.dim=1000000000", "train.batch=100000000", "backbone.layers=3000000", "task.dim=300000",
+)  # fmt: skip
+# No trial may starve the machine that it runs on.
+ROOMY = Limits(memory=3_000_000_000)
+
+
+class Bomb:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (os.system, (f"touch {self.canary}",))
+
+
+def _inside(trial: Trial, *outcomes: Outcome) -> list[str]:
+    """Whatever was done, it was done below the trial's folder, and no canary was touched."""
+    made = {p.name for p in trial.folder.parent.iterdir()} - {trial.folder.name}
+    strays = [name for name in made if "canary" in name or name.startswith("evil")]
+    touched = [str(p) for p in (trial.folder / "canary", trial.folder.parent / "canary", Path("/canary")) if p.exists()]
+    return [f"written outside or executed: {name}" for name in strays + touched]
+
+
+def usable(text: str) -> bool:
+    """Whether it can stand on a command line or in a file's name at all."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def _option(trial: Trial) -> list[str]:
+    """A hostile word for an option."""
+    text = trial.dice.choice([t for t in TEXTS if usable(t)])
+    option = trial.dice.choice(
+        [(*TRAIN[:-1],), ("eval", "--shift"), ("eval", "--evaluator"), ("eval", "--baseline"), ("probe", "--shift"),
+         ("show",),
+         ("list",), ("eval",), ("probe",), ("stream",), ("cost",), ("train", "tiny.toml"), ("train",), ("sweep",),
+          ("check",),
+         ("eval", "--csv"), ("eval", "gpt", "--csv", "table.csv", "--target"), ("report", "--formats"), ("stream",
+          "cnp", "--state"),
+         ("lm", "tasks"), (*TRAIN, "--preset"), (*TRAIN, "--device"), (*TRAIN, "--config"), (*TRAIN, "-o"), ("eval",
+          "--method"),
+         ("eval", "-o"), ("lm", "eval", "--offline", "--model", "canary", "--tasks"), ("sweep", "grid.toml",
+          "--dry-run", "--only")]
+    )  # fmt: skip
+    trial.copy()
+    before = contents(trial.results, "runs/**/*")
+    outcome = trial.run((*option, text), limits=ROOMY)
+    found = manners(outcome) + _inside(trial) + untouched(before, contents(trial.results, "runs/**/*"))
+    return [f"{' '.join(option)} {text[:60]!r}: {c}" for c in found]
+
+
+def _number(trial: Trial) -> list[str]:
+    """A hostile number for a setting."""
+    key = trial.dice.choice(
+        ("train.lr", "train.steps", "train.batch", "train.clip", "train.warmup", "train.betas",
+         "train.checkpoint_every",
+         "train.log_every", "train.evaluate_every", "task.points", "task.episodes", "task.dim", "backbone.layers",
+         "backbone.width", "backbone.heads", "backbone.init_std", "train.curriculum", "train.schedule", "train", "",
+         "task")
+    )  # fmt: skip
+    value = trial.dice.choice(NUMBERS)
+    trial.copy("")
+    outcome = trial.run((*TRAIN, "-o", f"{key}={value}", "-o", "train.steps=2")[: 10 if key != "train.steps" else 9],
+                        limits=ROOMY)  # fmt: skip
+    return [f"-o {key}={value[:40]}: {c}" for c in manners(outcome, {0, 1, 2})]
+
+
+def _huge(trial: Trial) -> list[str]:
+    """Sizes that no machine has are refused, or memory ends in one line."""
+    trial.copy("")
+    chosen = trial.dice.choice(HUGE)
+    outcome = trial.run((*TRAIN, "-o", chosen), limits=ROOMY)
+    return [f"-o {chosen}: {c}" for c in manners(outcome, {1, 2})]
+
+
+def _card(trial: Trial) -> list[str]:
+    """Texts of a card come out as text: on the terminal, on the page, in exported tables."""
+    trial.copy("")
+    card: dict[str, Any] = tomllib.loads((trial.folder / "tiny.toml").read_text())
+    one, two, three = ([t for t in TEXTS if t.isprintable() and usable(t)][i] for i in _some(trial, 3))
+    card |= {"summary": one, "source": two, "notes": three}
+    card["published"] = [
+        {"contestant": three or "x", "preset": "smoke", "value": 0.5, "n_context": 5, "source": one, "read": two}
+    ]
+    names = [t for t in TEXTS if usable(t) and t.strip(". ") and "/" not in t and len(t.encode()) < 200]
+    name = trial.dice.choice([*names, "plain"]) + ".toml"
+    (trial.folder / name).write_text(tomli_w.dumps(card))
+    found = []
+    training = trial.run(("train", f"./{name}", "gpt2", "--preset", "smoke", "--name", "gpt"))
+    found += manners(training, {0, 1, 2})
+    if training.code == 0:
+        for arguments in (EVAL, ("list", "runs"), ("show", "gpt"), ("show", f"./{name}")):
+            found += manners(trial.run(arguments), {0, 1, 2})
+        found += _reported(trial)
+    return [f"card {name[:30]!r} with {one[:30]!r}, {two[:30]!r}, {three[:30]!r}: {c}" for c in found + _inside(trial)]
+
+
+def _some(trial: Trial, count: int) -> list[int]:
+    return trial.dice.sample(range(len([t for t in TEXTS if t.isprintable() and usable(t)])), count)
+
+
+def _reported(trial: Trial) -> list[str]:
+    outcome = trial.run(REPORT)
+    found = manners(outcome, {0, 1, 2})
+    if outcome.code == 0:
+        found += page(trial.results / "report/index.html")
+        found += formulas(trial.results / "report")
+        strays = [p for p in (trial.results / "report").rglob("*") if ".." in p.name or "\n" in p.name]
+        found += [f"report writes {p.name!r}" for p in strays[:2]]
+    return found
+
+
+def _foreign_rows(trial: Trial) -> list[str]:
+    """A value table from elsewhere, with hostile names and numbers in it."""
+    import pandas as pd
+
+    trial.copy()
+    source = trial.dice.choice(sorted(trial.results.glob("tables/*smoke*/*.values.parquet")))
+    rows = pd.read_parquet(source)
+    changed = trial.dice.sample(
+        ["run", "task", "family", "contestant", "kind", "preset", "shift", "reason", "metric", "version"], 2
+    )
+    for column in changed:
+        rows[column] = trial.dice.choice([t for t in TEXTS if usable(t)])
+    if trial.dice.random() < 0.3:
+        rows["value"] = trial.dice.choice((1e308, -1e308, 5e-324, float("inf"), float("nan")))
+    rows.to_parquet(source.with_name("evil-rows.values.parquet"))
+    found = manners(trial.run(EVAL), {0, 1, 2}) + _reported(trial)
+    return [f"rows with {', '.join(changed)}: {c}" for c in found + _inside(trial)]
+
+
+def _own_csv(trial: Trial) -> list[str]:
+    """Names and cells of a user's table."""
+    trial.copy("trained")
+    lines = (trial.folder / "table.csv").read_text().splitlines()
+    text = trial.dice.choice(TEXTS).encode(errors="surrogatepass")
+    how = trial.dice.choice(("name", "cell", "line", "target"))
+    quoted = b'"' + text.replace(b'"', b'""') + b'"'
+    if how == "name":
+        lines[0] = "a,b,c,y"
+        data = lines[0].encode().replace(b"b", quoted) + b"\n" + "\n".join(lines[1:]).encode()
+    elif how == "cell":
+        data = "\n".join(lines[:40]).encode() + b"\n1," + quoted + b",3,4\n" + "\n".join(lines[40:]).encode()
+    else:
+        data = "\n".join(lines[:40]).encode() + b"\n" + text + b"\n" + "\n".join(lines[40:]).encode()
+    (trial.folder / "table.csv").write_bytes(data)
+    outcome = trial.run(("eval", "gpt", "--csv", "table.csv", "--baseline", "zero"), limits=ROOMY)
+    found = manners(outcome, {0, 1, 2})
+    if outcome.code == 0:
+        found += _reported(trial)
+    return [f"csv {how} {text[:30]!r}: {c}" for c in found + _inside(trial)]
+
+
+def _lines(trial: Trial) -> list[str]:
+    """Lines of a stream that are no points."""
+    trial.copy("trained")
+    bad = trial.dice.choice(
+        [t.encode(errors="surrogatepass") for t in TEXTS]
+        + [b"1,2,3,%s" % n.encode() for n in NUMBERS] + [b"1," * 100_000, b"9" * 3_000_000, b"\xff\xfe1\x00,",
+        b"\x00" * 5000,
+           b"1,2,3", b",,,", b"?,?,?,?", b"1,2,3,1e300", b"1;2;3;4"]
+    )  # fmt: skip
+    before = b"0.5,1,2,3\n" * trial.dice.randrange(3)
+    outcome = trial.run(("stream", "cnp", "--save", "kept"), stdin=before + bad + b"\n1,2,3,?\n", limits=ROOMY)
+    found = manners(outcome, {0, 1, 2})
+    if outcome.code == 0 and "nan" in outcome.out.lower():
+        found.append(f"answers NaN: {outcome.out.splitlines()[-1]}")
+    if before and not (trial.folder / "kept").is_file():
+        found.append("what was learned before is lost")
+    return [f"line {bad[:40]!r}: {c}" for c in found]
+
+
+def _pickle(trial: Trial) -> list[str]:
+    """A pickle where weights, a checkpoint, a state or a table should be: refused, never loaded."""
+    import torch
+
+    trial.copy(trial.dice.choice(("results", "half")))
+    canary = trial.folder / "canary"
+    packed = pickle.dumps(Bomb(canary))
+    torch.save(Bomb(canary), trial.folder / "packed.pt")
+    packed = trial.dice.choice((packed, (trial.folder / "packed.pt").read_bytes()))
+    places = [
+        p
+        for p in trial.results.rglob("*")
+        if p.suffix in (".safetensors", ".parquet", ".toml") and "report" not in p.parts
+    ]
+    target = trial.dice.choice([*sorted(places), trial.folder / "state", trial.folder / "table.parquet"])
+    target.write_bytes(packed)
+    found = []
+    chosen = ("eval", "gpt", "--csv", "table.parquet") if target.name == "table.parquet" else trial.dice.choice(READERS)
+    resumed = (*TRAIN[:-1], "long", "-o", "train.steps=160")
+    for arguments in (chosen, resumed, ("stream", "cnp", "--csv", "points.csv", "--state", "state")):
+        found += manners(trial.run(arguments), {0, 1, 2})
+    if canary.exists():
+        found.append("the pickle was executed")
+    return [f"pickle as {target.relative_to(trial.folder)}: {c}" for c in found]
+
+
+def _code(trial: Trial) -> list[str]:
+    """A run or a card that names a module: nothing imports it that was not told to trust it."""
+    trial.copy()
+    canary = trial.folder / "canary"
+    (trial.folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').write('x')\nclass Evil: pass\n")
+    config = trial.results / "runs/gpt/config.toml"
+    table = tomllib.loads(config.read_text())
+    if trial.dice.random() < 0.5:
+        table["backbone"]["name"] = "evil:Evil"
+    else:
+        table["task"]["family"] = "evil:Evil"
+    config.write_text(tomli_w.dumps(table))
+    card = tomllib.loads((trial.folder / "tiny.toml").read_text()) | {"family": "evil:Evil"}
+    (trial.folder / "evil.toml").write_text(tomli_w.dumps(card))
+    (trial.folder / "evil-grid.toml").write_text(
+        tomli_w.dumps(
+            {"summary": "x", "tasks": ["evil.toml"], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0]}
+        )
+    )
+    found = []
+    others = (("show", "./evil.toml"), ("train", "./evil.toml", "gpt2", "--preset", "smoke"), ("stream", "gpt"),
+    PROBE, TRAIN,
+              ("sweep", "evil-grid.toml", "--dry-run"), ("list", "tasks"), ("sweep", "evil-grid.toml"))  # fmt: skip
+    for arguments in trial.dice.sample([*READERS, *others], 5):
+        found += [f"{arguments[0]}: {c}" for c in manners(trial.run(arguments, path=[trial.folder]), {0, 1, 2})]
+        if canary.exists():
+            found.append(f"{' '.join(arguments)} ran code that a file named")
+            canary.unlink()
+    return found
+
+
+def _links(trial: Trial) -> list[str]:
+    """Folders and links that lead elsewhere, loops, and files that never end."""
+    trial.copy()
+    runs, how = (
+        trial.results / "runs",
+        trial.dice.choice(("loop", "out", "dangling", "device", "config", "deep", "tables")),
+    )
+    if how == "loop":
+        (runs / "evil").symlink_to(runs)
+    elif how == "out":
+        (runs / "evil").symlink_to("/etc")
+    elif how == "dangling":
+        (runs / "evil").mkdir()
+        (runs / "evil/config.toml").symlink_to("/nowhere/at/all")
+    elif how == "device":
+        (runs / "evil").mkdir()
+        (runs / "evil/config.toml").symlink_to("/dev/zero" if trial.dice.random() < 0.5 else "/dev/null")
+    elif how == "config":
+        (runs / "evil").mkdir()
+        (runs / "evil/config.toml").write_text(trial.dice.choice(("", "a = 1", "[task]", "= =", "\0", "x" * 100_000)))
+        (runs / "evil/model.safetensors").write_bytes(b"{}")
+    elif how == "deep":
+        shutil.copytree(runs / "gpt", runs / ("e" * 200))
+        shutil.copytree(runs / "gpt", runs / "a b\u202e<canary>")
+    else:
+        (trial.results / "tables/evil").symlink_to(trial.results / "tables")
+    found = []
+    for arguments in (*trial.dice.sample(list(READERS), 2), EVAL):
+        found += [f"{arguments[0]}: {c}" for c in manners(trial.run(arguments, limits=ROOMY), {0, 1, 2})]
+    added = how == "deep"  # further contestants change what scores are by
+    return [f"{how}: {c}" for c in found + ([] if added else trial.same_tables(whole=False))]
+
+
+def _language(trial: Trial) -> list[str]:
+    """Texts and labels of a user's own data, asked of a tiny language model."""
+    trial.copy("")
+    model = Path(shutil.copytree(trial.stage.home / "model", trial.folder / "model"))
+    texts = trial.dice.sample(TEXTS, 8)
+    how = trial.dice.choice(("texts", "labels", "keys", "file", "config"))
+    rows = [{"text": f"t{i} {texts[i % 8] if how == 'texts' else ''}"[:60], "label": "ab"[i % 2]} for i in range(40)]
+    if how == "labels":
+        rows = [row | {"label": texts[i % 2][:20]} for i, row in enumerate(rows)]
+    if how == "keys":
+        rows = [{texts[0]: row["text"], "label": row["label"]} for row in rows]
+    lines = "\n".join(json.dumps(row) for row in rows).encode()
+    if how == "file":
+        at = trial.dice.randrange(len(lines))
+        lines = lines[:at] + trial.dice.choice(TEXTS).encode(errors="surrogatepass") + lines[at:]
+    (trial.folder / "mine.jsonl").write_bytes(lines)
+    if how == "config":
+        config = json.loads((model / "config.json").read_text())
+        odd = trial.dice.choice(({"model_type": texts[0]}, {"model_type": 7}, {"model_type": None}, {"n_layer": -1},
+        {"n_embd": "x"},
+                                 {"architectures": [texts[0]]}, {"auto_map": {"AutoConfig": "evil--evil.Evil"}},
+                                 {"n_positions": 0}))  # fmt: skip
+        (model / "config.json").write_text(json.dumps(config | odd))
+        how = f"config {odd}"
+    outcome = trial.run(("lm", "eval", "--model", "model", "--tasks", "mine.jsonl", "--shots", "1", "--demo-seeds", "0",
+                         "--episodes", "4", "--no-controls", "--offline"), limits=ROOMY)  # fmt: skip
+    found = manners(outcome, {0, 1, 2})
+    if outcome.code == 0:
+        found += _reported(trial)
+    return [f"lm, {how[:80]}: {c}" for c in found + _inside(trial)]
+
+
+KINDS: dict[str, Kind] = {
+    "a word on the command line": _option,
+    "a number in a setting": _number,
+    "texts of a card": _card,
+    "rows from elsewhere": _foreign_rows,
+    "lines of a stream": _lines,
+    "another word on the command line": _option,
+    "code that files name": _code,
+    "a pickle": _pickle,
+    "cells of a table": _own_csv,
+    "links and odd folders": _links,
+    "another line of a stream": _lines,
+    "a huge size": _huge,
+    "texts for a language model": _language,
+}

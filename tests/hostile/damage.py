@@ -1,0 +1,249 @@
+"""Files cut short, with flipped bits, empty, exchanged, of another kind: refused by one line or made again, never
+served."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.hostile.stage import EVAL, LONG, PROBE, READERS, REPORT, STREAM, TRAIN, mnist
+from tests.hostile.trial import Kind, Trial
+from tests.hostile.verdicts import contents, manners, untouched, value_tables
+
+HOWS = ("cut", "empty", "flip", "garbage", "foreign", "html", "folder", "gone", "longer", "zeros")
+
+
+def damage(trial: Trial, path: Path, how: str | None = None) -> str:
+    """Do something to a file; returns what."""
+    dice, content = trial.dice, path.read_bytes()
+    how = how or dice.choice(HOWS)
+    at = dice.randrange(max(1, len(content)))
+    if how == "cut":
+        path.write_bytes(content[:at])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "flip" and content:
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << dice.randrange(8)]) + content[at + 1 :])
+    elif how == "garbage":
+        path.write_bytes(content[:at] + dice.randbytes(24) + content[at + 24 :])
+    elif how == "foreign":
+        others = [p for p in trial.folder.rglob("*") if p.is_file() and p != path and p.stat().st_size < 1_000_000]
+        path.write_bytes(dice.choice(sorted(others)).read_bytes())
+    elif how == "html":
+        path.write_bytes(b"<!DOCTYPE html><html><body>404 not found</body></html>\n")
+    elif how == "folder":
+        path.unlink()
+        path.mkdir()
+    elif how == "gone":
+        path.unlink()
+    elif how == "longer":
+        path.write_bytes(content + dice.randbytes(dice.choice((1, 8, 500))))
+    elif how == "zeros":
+        path.write_bytes(bytes(len(content)))
+    return f"{how}{f' at byte {at} of {len(content)}' if how in ('cut', 'flip', 'garbage') else ''}"
+
+
+def _repair(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def _judged(trial: Trial, arguments: Sequence[str], target: Path) -> list[str]:
+    """Run a reader over a damaged file: what it printed and left must be what it would have been."""
+    bytes_of = target.read_bytes() if target.is_file() else b""
+    name = str(target.relative_to(trial.results)) if target.is_relative_to(trial.results) else ""
+    outcome = trial.run(arguments)
+    found = manners(outcome, {0, 1, 2})
+    made_again = outcome.code == 0 and arguments == (PROBE if "probe" in name else EVAL)
+    found += trial.same_tables() if made_again else trial.same_tables({name: bytes_of}, whole=False)
+    told = "damaged" in outcome.err or target.name in outcome.err
+    if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.said[arguments]:
+        found.append(f"{arguments[0]} prints other numbers, exit code 0")
+    if outcome.code == 0 and arguments == REPORT and not told and target.exists():
+        ours, theirs = (contents(p / "report/tables") for p in (trial.results, trial.stage.home / "results"))
+        differing = [n for n in theirs if ours.get(n) != theirs[n]]
+        if differing and target.name not in (trial.results / "report/index.html").read_text():
+            found.append(f"report shows other tables without a word: {differing[:3]}")
+    return [f"{arguments[0]}: {complaint}" for complaint in found]
+
+
+def _of_results(trial: Trial, pattern: str, readers: Sequence[Sequence[str]], hows: Sequence[str] = HOWS) -> list[str]:
+    """A file of the results folder; afterwards it is deleted, as errors advise, and all is as it was."""
+    trial.copy()
+    target = trial.dice.choice(sorted(trial.results.glob(pattern)))
+    others = {n: c for n, c in contents(trial.results, "runs/**/*").items() if not target.match(n)}
+    how = damage(trial, target, trial.dice.choice(hows))
+    found = []
+    chosen = trial.dice.sample(list(readers), min(2, len(readers)))
+    for arguments in sorted(chosen, key=lambda arguments: arguments != REPORT):  # before anything is made again
+        found += _judged(trial, arguments, target)
+    found += untouched(others, contents(trial.results, "runs/**/*"))
+    if target.match("tables/*/*.parquet"):
+        _repair(target)
+        found += trial.works_as_ever(PROBE if "probe" in str(target) else EVAL)
+    return [f"{target.relative_to(trial.folder)}, {how}: {complaint}" for complaint in found]
+
+
+def _weights(trial: Trial) -> list[str]:
+    """Damaged weights are refused by everything that reads them; deleted, the same command makes the same ones."""
+    trial.copy()
+    target = trial.results / "runs/gpt/model.safetensors"
+    good = target.read_bytes()
+    how = damage(trial, target)
+    shutil.rmtree(trial.results / "tables")
+    outcome = trial.run(EVAL)
+    found = manners(outcome, {0, 1, 2})
+    served = [n for n in value_tables(trial.results) if "/gpt." in n]
+    wrong = [n for n in served if value_tables(trial.results)[n] != trial.stage.values[n]]
+    if wrong and (outcome.code == 0 or (target.is_file() and target.read_bytes() != good)):
+        found += [f"{wrong[0]} was computed with damaged weights"] if outcome.code == 0 else []
+    if outcome.code == 0 and how != "gone" and target.is_file() and target.read_bytes() != good:
+        found.append("evaluated without notice")
+    if trial.dice.random() < 0.5:
+        found += manners(trial.run(trial.dice.choice((PROBE, ("cost", "gpt", "--points", "4", "--episodes", "2")))))
+    _repair(target)
+    found += manners(trial.run(TRAIN), {0})
+    if not target.is_file() or target.read_bytes() != good:
+        found.append("trained again, the weights are others")
+    return [f"weights, {how}: {complaint}" for complaint in found]
+
+
+def _checkpoint(trial: Trial) -> list[str]:
+    """Continued from a damaged checkpoint a run goes back, and ends with the weights that it always has."""
+    trial.copy("half")
+    folder = trial.results / "runs/long/checkpoints"
+    old, new = sorted(folder.glob("step-*.safetensors"))
+    how = trial.dice.choice(("damaged", "both damaged", "renamed", "exchanged", "foreign", "metadata"))
+    if how == "damaged":
+        how = damage(trial, trial.dice.choice((old, new)))
+    elif how == "both damaged":
+        how = f"{damage(trial, old)} and {damage(trial, new)}"
+    elif how == "renamed":
+        new.rename(folder / f"step-{trial.dice.choice((1, 159, 160, 161, 999_999_999)):09d}.safetensors")
+    elif how == "exchanged":
+        both = old.read_bytes(), new.read_bytes()
+        new.write_bytes(both[0]), old.write_bytes(both[1])
+    elif how == "foreign":
+        new.write_bytes((trial.stage.home / "trained/runs/gpt/model.safetensors").read_bytes())
+    else:
+        how = f"metadata: {_impossible(trial, new)}"
+    outcome = trial.run(LONG)
+    found, weights = manners(outcome, {0, 1, 2}), trial.results / "runs/long/model.safetensors"
+    if outcome.code == 0 and not weights.is_file():
+        found.append("exit code 0, and no weights")
+    if weights.is_file() and weights.read_bytes() != trial.stage.weights:
+        found.append("the finished weights are others than undisturbed")
+    return [f"checkpoint, {how}: {complaint}" for complaint in found]
+
+
+def _impossible(trial: Trial, path: Path) -> str:
+    """Rewrite a checkpoint whose metadata say what cannot be."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = dict(file.metadata()), {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+    key, value = trial.dice.choice(
+        [("step", "-5"), ("step", "999999999"), ("step", "NaN"), ("seconds", "nan"), ("seconds", "-1e999"),
+         ("scored", "{"), ("scored", "7"), ("scored", '[{"<b>": 1}]'), ("bytes", '"x"'), ("bytes", "[]"), ("step", "1")]
+    )  # fmt: skip
+    save_file(tensors, path, metadata | {key: value})
+    return f"{key}={value}"
+
+
+def _card(trial: Trial) -> list[str]:
+    """A damaged card trains as it now says, or is refused; other runs stay."""
+    trial.copy()
+    before = contents(trial.results, "runs/**/*")
+    how = damage(trial, trial.folder / "tiny.toml")
+    name = f"new-{trial.dice.randrange(10)}"
+    outcome = trial.run((*TRAIN[:-1], name))
+    found = manners(outcome, {0, 1, 2}) + manners(trial.run(("show", "./tiny.toml")), {0, 1, 2})
+    return [f"card, {how}: {c}" for c in found + untouched(before, contents(trial.results, "runs/**/*"))]
+
+
+def _grid(trial: Trial) -> list[str]:
+    trial.copy()
+    how = damage(trial, trial.folder / trial.dice.choice(("grid.toml", "swept.toml")))
+    found = []
+    for arguments in (("sweep", "grid.toml", "--dry-run"), ("show", "./grid.toml")):
+        found += manners(trial.run(arguments), {0, 1, 2})
+    return [f"grid, {how}: {c}" for c in found]
+
+
+def _own_table(trial: Trial) -> list[str]:
+    """A user's own table: the numbers that stand in it, or one line."""
+    trial.copy("trained")
+    table = trial.folder / trial.dice.choice(("table.csv", "table.csv.gz", "table.parquet"))
+    how = damage(trial, table)
+    outcome = trial.run(("eval", "gpt", "--csv", table.name, "--baseline", "zero"))
+    return [f"{table.name}, {how}: {c}" for c in manners(outcome, {0, 1, 2})]
+
+
+def _points(trial: Trial) -> list[str]:
+    trial.copy()
+    trial.run(STREAM)
+    target = trial.folder / trial.dice.choice(("points.csv", "state"))
+    good, how = target.read_bytes(), damage(trial, target)
+    outcome = trial.run(("stream", "cnp", "--csv", "points.csv", "--state", "state"))
+    found = manners(outcome, {0, 1, 2})
+    if target.name == "state" and outcome.code == 0 and target.read_bytes() != good:
+        found.append("a damaged state was gone on from")
+    return [f"{target.name}, {how}: {c}" for c in found]
+
+
+def _images(trial: Trial) -> list[str]:
+    """MNIST's files."""
+    trial.copy("")
+    mnist(trial.folder / "data")
+    target = trial.dice.choice(sorted((trial.folder / "data/mnist").iterdir()))
+    how = damage(trial, target)
+    arguments = ("train", "image-completion-mnist", "cnp", "--preset", "smoke", "--data-dir", "data",
+                 "-o", "train.steps=2", "-o", "train.batch=2", "-o", "backbone.width=8")  # fmt: skip
+    return [f"{target.name}, {how}: {c}" for c in manners(trial.run(arguments), {0, 1, 2})]
+
+
+def _archive(trial: Trial) -> list[str]:
+    """Omniglot's archives, of anything but Omniglot."""
+    trial.copy("")
+    folder, outside = trial.folder / "data/omniglot", trial.folder / "evil.png"
+    folder.mkdir(parents=True)
+    for part in ("images_background", "images_evaluation"):
+        with zipfile.ZipFile(folder / f"{part}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in (
+                f"{part}/A/character01/0001_01.png",
+                "../../../evil.png",
+                "/evil.png",
+                f"{part}/\x1b[31m/x.png",
+            ):
+                archive.writestr(name, bytes(trial.dice.choice((10, 10_000_000))))
+    how = damage(trial, folder / "images_background.zip") if trial.dice.random() < 0.5 else "hostile members"
+    outcome = trial.run(("train", "bursty-omniglot", "gpt2", "--preset", "smoke", "--data-dir", "data"))
+    found = manners(outcome, {1, 2})
+    return [f"archive, {how}: {c}" for c in found + ["a member was unpacked outside"] * outside.exists()]
+
+
+_RUN = (*READERS, TRAIN, ("stream", "gpt", "--csv", "points.csv"))
+KINDS: dict[str, Kind] = {
+    "a value table": partial(_of_results, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT, PROBE)),
+    "weights": _weights,
+    "a checkpoint": _checkpoint,
+    "a run's configuration": partial(_of_results, pattern="runs/gpt/config.toml", readers=_RUN),
+    "a task card": _card,
+    "a user's table": _own_table,
+    "one bit of a value table": partial(
+        _of_results, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT), hows=("flip",)
+    ),
+    "an errors, costs or examples table": partial(
+        _of_results, pattern="tables/*/*.[ec]*s.parquet", readers=(EVAL, REPORT)
+    ),
+    "points or a state": _points,
+    "a run's tables": partial(_of_results, pattern="runs/*/*.parquet", readers=(REPORT, EVAL, ("list", "runs"), TRAIN)),
+    "a grid": _grid,
+    "image files": _images,
+    "an archive": _archive,
+}

@@ -1,0 +1,191 @@
+"""Odd machines: no room, no rights, no terminal, another language."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.hostile.process import Limits
+from tests.hostile.stage import EVAL, LONG, PROBE, READERS, REPORT, STREAM, TRAIN
+from tests.hostile.trial import Kind, Trial
+from tests.hostile.verdicts import contents, manners, no_rubbish, untouched, value_tables
+
+_NOBODY = 65534
+WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
+
+
+def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
+    """The same command in a sound environment does what it always does."""
+    outcome = trial.run(arguments)
+    found = manners(outcome, {0})
+    if arguments == LONG and outcome.code == 0:
+        found += ["other weights"] * (
+            (trial.results / "runs/long/model.safetensors").read_bytes() != trial.stage.weights
+        )
+    there = value_tables(trial.results)
+    found += [
+        f"{name} holds other numbers"
+        for name, content in trial.stage.values.items()
+        if there.get(name, content) != content
+    ]
+    if arguments in (EVAL, PROBE) and outcome.code == 0 and outcome.out != trial.stage.said[arguments]:
+        found.append("prints other numbers")
+    return [f"afterwards: {c}" for c in found + no_rubbish(trial.results)]
+
+
+def _full_disk(trial: Trial) -> list[str]:
+    """Files cannot grow beyond a size: exit code 1 or a usage error, nothing half written, and it can be gone on."""
+    arguments = trial.dice.choice(WRITERS)
+    results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
+    trial.copy(results)
+    before = contents(trial.results) if trial.results.exists() else {}
+    size = trial.dice.choice((0, 100, 4096, 10_000, 50_000, trial.dice.randrange(200_000)))
+    outcome = trial.run(arguments, limits=Limits(file_size=size))
+    found = manners(outcome, {0, 1, 2})
+    keep = [n for n in before if n.endswith((".safetensors", "config.toml")) and "checkpoints" not in n]
+    found += untouched(before, contents(trial.results) if trial.results.exists() else {}, keep)
+    return [f"files of at most {size} bytes, {arguments[0]}: {c}" for c in found + _recovers(trial, arguments, results)]
+
+
+def _read_only(trial: Trial) -> list[str]:
+    """What is there can be read; what has to be written is refused in one line."""
+    arguments = trial.dice.choice((*READERS, TRAIN, LONG, STREAM))
+    trial.copy(trial.dice.choice(("results", "results", "half", "trained")) if arguments != EVAL else "results")
+    before = contents(trial.results)
+    for path in [trial.results, *trial.results.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    trial.folder.chmod(0o755)
+    limits = Limits(user=_NOBODY) if os.getuid() == 0 else Limits()
+    outcome = trial.run(arguments, limits=limits, environment={"HOME": "/nonexistent"})
+    for path in [trial.results, *(p for p in trial.results.rglob("*") if p.is_dir())]:
+        path.chmod(0o755)
+    found = manners(outcome, {0, 1, 2}) + untouched(before, contents(trial.results))
+    if arguments == EVAL and (outcome.code != 0 or outcome.out != trial.stage.said[EVAL]):
+        found.append(f"eval with everything done does not print its table: {outcome.last[:200]!r}")
+    return [f"read-only results, {arguments[0]}: {c}" for c in found]
+
+
+def _little_memory(trial: Trial) -> list[str]:
+    """Memory ends anywhere in the work: one line that says so, and it can be gone on."""
+    arguments = trial.dice.choice((*WRITERS, ("cost", "gpt", "--points", "4", "--episodes", "2")))
+    results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
+    trial.copy(results)
+    room = int(10 ** trial.dice.uniform(5.5, 8.3))
+    outcome = trial.run(arguments, limits=Limits(memory=room))
+    found = manners(outcome, {0, 1, 2})
+    if arguments[0] != "cost":
+        found += _recovers(trial, arguments, results)
+    return [f"{room / 1e6:.1f} MB of memory, {arguments[0]}: {c}" for c in found]
+
+
+def _closed(trial: Trial) -> list[str]:
+    """Standard streams that are closed, full, or lead to a pipe that nobody reads."""
+    arguments = trial.dice.choice(
+        (*READERS, TRAIN, STREAM, ("stream", "cnp"), ("list", "tasks"), ("--help",), ("doctor",))
+    )
+    trial.copy()
+    how = trial.dice.choice(("stdin", "stdout", "stderr", "all", "full", "nothing to read"))
+    closed = {"stdin": (0,), "stdout": (1,), "stderr": (2,), "all": (0, 1, 2)}.get(how, ())
+    outcome = trial.run(arguments, limits=Limits(closed=closed), stdout="/dev/full" if how == "full" else None)
+    found = manners(outcome)
+    if how in ("stderr", "all"):
+        found = [c for c in found if "without" not in c and "with 0 lines" not in c]
+    if how == "full" and outcome.code == 0 and arguments != TRAIN:
+        found.append("exit code 0, and nothing of the answer was written")
+    return [f"{how}, {' '.join(arguments[:2])}: {c}" for c in found + trial.same_tables(whole=False)]
+
+
+def _language(trial: Trial) -> list[str]:
+    """Another language, no language, a narrow terminal, a folder whose name is no UTF-8."""
+    trial.copy()
+    how = trial.dice.choice(("ascii", "latin", "folder", "narrow", "folder and ascii"))
+    environment: dict[str, str | None] = {}
+    if "ascii" in how or how == "latin":
+        environment = {
+            "LC_ALL": "C" if "ascii" in how else "en_US.ISO-8859-1",
+            "PYTHONUTF8": "0",
+            "PYTHONCOERCECLOCALE": "0",
+        }
+        environment["PYTHONIOENCODING"] = "ascii" if "ascii" in how else "latin-1"
+    if how == "narrow":
+        environment = {"COLUMNS": trial.dice.choice(("80", "40", "20", "1", "0", "x"))}
+    folder = trial.folder
+    if "folder" in how:
+        folder = Path(os.fsdecode(os.fsencode(trial.folder) + b"/caf\xe9"))
+        trial.stage.copy(folder)
+    arguments = trial.dice.choice(
+        (*READERS, (*TRAIN[:-1], "again"), STREAM, ("list", "tasks"), ("show", "linear"), ("eval", "n\u00e9t"))
+    )
+    from tests.hostile.process import call
+
+    outcome = call(arguments, folder, environment=environment, fresh=True)
+    found = manners(outcome, {0, 1, 2} if arguments[:2] != ("list", "tasks") else {0})
+    if arguments in (EVAL, PROBE) and "ascii" not in how:
+        told = ["".join(text.split()) for text in (outcome.out, trial.stage.said[arguments])]
+        if how != "narrow" and told[0] != told[1]:
+            found.append("prints other numbers")
+        for number in trial.stage.said[arguments].split() if environment.get("COLUMNS") in ("80", "40") else ():
+            if number not in outcome.out:
+                found.append(f"{number} is nowhere in {environment['COLUMNS']} columns")
+                break
+    return [f"{how} {environment.get('COLUMNS', '')}, {' '.join(arguments[:2])}: {c}" for c in found]
+
+
+def _variables(trial: Trial) -> list[str]:
+    """Nonsense in environment variables, and folders that are not there."""
+    trial.copy()
+    name, value = trial.dice.choice(
+        [("ICLBENCH_RESULTS", "tiny.toml"), ("ICLBENCH_RESULTS", "/dev/null"), ("ICLBENCH_RESULTS", ""),
+         ("ICLBENCH_THREADS", "x"),
+         ("ICLBENCH_THREADS", "0"), ("ICLBENCH_DEVICE", "quantum"), ("ICLBENCH_DATA", "/nowhere"), ("ICLBENCH_DATA",
+          "tiny.toml"),
+         ("HOME", "/nonexistent"), ("HOME", ""), ("TMPDIR", "/nowhere"), ("TERM", "dumb"), ("PATH", ""),
+          ("ICLBENCH_WORKERS", "x"),
+         ("ICLBENCH_MAX_BYTES", "x"), ("ICLBENCH_MAX_BYTES", "-1"), ("ICLBENCH_TRUST", "os:sys, ,"), ("NO_COLOR", "1"),
+         ("FORCE_COLOR", ""), ("XDG_CACHE_HOME", "/dev/null"), ("ICLBENCH_RESULTS", "a/b/c/d"), ("LANG", "xx_YY")]
+    )  # fmt: skip
+    arguments = trial.dice.choice((*READERS, TRAIN, STREAM, ("doctor",), ("list", "tasks")))
+    outcome = trial.run(arguments, environment={name: value})
+    return [
+        f"{name}={value}, {arguments[0]}: {c}" for c in manners(outcome, {0, 1, 2}) + trial.same_tables(whole=False)
+    ]
+
+
+def _moved(trial: Trial) -> list[str]:
+    """The results folder is deleted or moved while a training is at work: it ends well with its weights, or says so."""
+    import time
+
+    from tests.hostile.process import Command
+
+    trial.copy("")
+    command = Command(LONG, trial.folder).start()
+    time.sleep(trial.dice.uniform(0.1, 1.0) * trial.stage.seconds[LONG])
+    moved = trial.dice.random() < 0.5
+    if trial.results.exists():
+        try:
+            trial.results.rename(trial.folder / "elsewhere") if moved else shutil.rmtree(trial.results)
+        except OSError:
+            return [*manners(command.end())]  # it wrote while it was deleted
+    outcome = command.end()
+    found = manners(outcome, {0, 1, 2})
+    run = trial.results / "runs/long"
+    if (
+        outcome.code == 0
+        and not ((run / "model.safetensors").is_file() and (run / "config.toml").is_file())
+        and not (trial.folder / "elsewhere/runs/long/model.safetensors").is_file()
+    ):
+        found.append("exit code 0, and there are no weights with their configuration")
+    return [f"results {'moved' if moved else 'deleted'} in training: {c}" for c in found]
+
+
+KINDS: dict[str, Kind] = {
+    "a full disk": _full_disk,
+    "little memory": _little_memory,
+    "read-only results": _read_only,
+    "closed streams": _closed,
+    "language and terminal": _language,
+    "results deleted in training": _moved,
+    "environment variables": _variables,
+}

@@ -1,0 +1,198 @@
+"""Plug-ins that raise, answer nonsense, end the process, talk or dawdle: named in one line, and no number comes of
+it."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from tests.hostile.process import Limits
+from tests.hostile.trial import Kind, Trial
+from tests.hostile.verdicts import contents, manners, untouched
+
+# A sound plug-in of each kind, with places where something can be slipped in.
+BACKBONE = """
+import os, sys, time, warnings
+import torch
+from torch import nn
+from iclbench.backbones.base import Backbone
+from iclbench.cards import Strict
+{module}
+
+class Settings(Strict):
+    width: int = 4
+
+class Net(Backbone):
+    Settings = Settings
+    order = "set"
+
+    def __init__(self, settings, shape):
+        super().__init__(settings, shape)
+        {init}
+        self.inner = nn.Linear(shape.x_dim, settings.width)
+        self.outer = nn.Linear(settings.width + 1, shape.raw_dim)
+
+    def predict_targets(self, context, x_target, related=None):
+        {answer}
+        mean = (context.y * context.mask.unsqueeze(-1)).sum(1, keepdim=True) / (1 + context.counts.view(-1, 1, 1))
+        raw = self.outer(torch.cat([self.inner(x_target).tanh(), mean.expand(*x_target.shape[:2], 1)], -1))
+        {result}
+        return self.read(raw)
+"""
+FAMILY = """
+import os, sys, time, warnings
+import torch
+from iclbench.families.base import FunctionFamily
+from iclbench.families.sampling import normal
+{module}
+
+class Net(FunctionFamily):
+    def __init__(self, parameters, data_dir=None):
+        super().__init__(parameters, data_dir)
+        {init}
+
+    @property
+    def normaliser(self):
+        return {normaliser}
+
+    def draw(self, episodes, generator, active_dims=None):
+        {answer}
+        return {{"w": normal((episodes, self.x_dim), generator)}}
+
+    def apply(self, truth, x):
+        raw = torch.einsum("bnd,bd->bn", x, truth["w"])
+        {result}
+        return raw
+"""
+RAISES = (
+    "raise ValueError('canary')", "raise RuntimeError('a\\nb\\x1b[31m' + 'c' * 5000)", "raise KeyError()", "1 / 0",
+    "raise Exception",
+    "raise NotImplementedError", "assert False", "raise RecursionError('deep')", "raise MemoryError()",
+    "raise StopIteration",
+    "raise OSError(28, 'No space left on device')", "raise UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')",
+    "import nowhere_at_all",
+    "raise BrokenPipeError()", "raise ImportError('canary')", "raise TypeError('canary')",
+    "raise AttributeError('canary')",
+)  # fmt: skip
+ENDS = (
+    "raise SystemExit",
+    "raise SystemExit(0)",
+    "raise SystemExit('canary')",
+    "sys.exit(0)",
+    "raise SystemExit(3)",
+    "exit()",
+)
+HARMLESS = (
+    "print('canary', file=sys.stderr)", "warnings.warn('canary')", "time.sleep(0.001)", "os.environ['CANARY'] = '1'",
+    "import logging; logging.getLogger('net').debug('canary')", "torch.manual_seed(7)", "torch.rand(3)",
+)  # fmt: skip
+WRONG = (
+    "raw = raw[:, :1].expand(-1, 3, -1) if raw.shape[1] != 3 else raw[:, :2]", "raw = raw.unsqueeze(0)",
+    "return None", "return 1.0",
+    "return raw", "return self.read(raw[..., :0])", "raw = raw[:-1]", "return 'canary'", "return [raw]",
+    "return self.read(raw.long())",
+)  # fmt: skip
+NOT_FINITE = ("raw = raw * float('nan')", "raw = raw / 0", "raw = torch.full_like(raw, float('inf')) + raw * 0",
+              "raw = raw.index_fill(1, torch.tensor([0]), float('nan'))",
+              "raw = raw + (raw.new_tensor(float('nan')) if torch.rand(()) < 2 else 0)")  # fmt: skip
+TRUST = {"ICLBENCH_TRUST": "hostile_net"}
+LIMITS = Limits(memory=3_000_000_000)
+
+
+def _write(trial: Trial, template: str, **slips: str) -> None:
+    filled = {
+        "module": "",
+        "init": "pass",
+        "answer": "pass",
+        "result": "pass",
+        "normaliser": "float(self.x_dim)",
+    } | slips
+    (trial.folder / "hostile_net.py").write_text(template.format(**filled))
+
+
+def _train(trial: Trial, family: bool) -> tuple[str, ...]:
+    if family:
+        card = (trial.folder / "tiny.toml").read_text()
+        (trial.folder / "net.toml").write_text(re.sub(r"^family = .*$", 'family = "hostile_net:Net"', card, flags=re.M))
+    task, backbone = ("./net.toml", "gpt2") if family else ("tiny.toml", "hostile_net:Net")
+    return ("train", task, backbone, "--preset", "smoke", "--name", "net", "-o", "train.steps=3")
+
+
+def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple[str, ...]) -> list[str]:
+    """Train, evaluate and check a plug-in that cannot work: none of them succeeds, each says whose fault it is."""
+    trial.copy()
+    before = contents(trial.results, "runs/**/*")
+    place, slip = trial.dice.choice(places), trial.dice.choice(what)
+    template, options = FAMILY if family else BACKBONE, {"path": [trial.folder], "environment": TRUST, "limits": LIMITS}
+    late = place != "module" and trial.dice.random() < 0.4
+    found = []
+    if late:  # it worked while it was trained
+        _write(trial, template)
+        found += manners(trial.run(_train(trial, family), **options), {0})
+    _write(trial, template, **{place: slip})
+    commands = [_train(trial, family), ("check", "hostile_net:Net")]
+    if late:
+        commands = [
+            ("eval", "net", "--shift", "none"),
+            ("stream", "net"),
+            ("cost", "net", "--points", "4", "--episodes", "2"),
+        ]
+    first = True
+    for arguments in commands:
+        outcome = trial.run(arguments, stdin=b"1,2,3,4\n1,2,3,?\n", **options)
+        complaints = manners(outcome, {1, 2} if first else {0, 1, 2})
+        if (
+            first
+            and outcome.code in (1, 2)
+            and what is not NOT_FINITE
+            and "hostile_net" not in outcome.err + outcome.out
+            and "Net" not in outcome.err + outcome.out
+        ):
+            complaints.append(f"does not name the plug-in: {outcome.last[:200]!r}")
+        found += [f"{arguments[0]}: {c}" for c in complaints]
+        first = False
+    found += untouched(before, contents(trial.results, "runs/**/*"))
+    return [
+        f"{'family' if family else 'backbone'}, {place}: {slip[:60]}{', after training' if late else ''}: {c}"
+        for c in found
+    ]
+
+
+def _harmless(trial: Trial) -> list[str]:
+    """Talking and dawdling change no number."""
+    import pandas as pd
+
+    trial.copy("trained")
+    slip, place = trial.dice.choice(HARMLESS), trial.dice.choice(("module", "init", "answer", "result"))
+    found, scores = [], []
+    for slips in ({}, {place: slip}):
+        _write(trial, BACKBONE, **slips)
+        name = f"net{len(scores)}"
+        options = {"path": [trial.folder], "environment": TRUST}
+        arguments = (*_train(trial, False)[:6], name, "-o", "train.steps=3")
+        found += manners(trial.run(arguments, **options), {0})
+        found += manners(trial.run(("eval", name, "--baseline", "zero"), **options), {0})
+        tables = list(trial.results.glob(f"tables/*/{name}.values.parquet"))
+        scores.append([pd.read_parquet(t)["value"].tolist() for t in tables])
+    if scores[0] != scores[1] or not scores[0]:
+        found.append("numbers changed")
+    return [f"{place}: {slip}: {c}" for c in found]
+
+
+_ANYWHERE = ("module", "init", "answer", "result")
+KINDS: dict[str, Kind] = {
+    "a backbone raises": partial(_misbehaves, family=False, what=RAISES, places=_ANYWHERE),
+    "a backbone ends the process": partial(_misbehaves, family=False, what=ENDS, places=_ANYWHERE),
+    "a backbone answers another shape": partial(_misbehaves, family=False, what=WRONG, places=("result",)),
+    "a family raises": partial(_misbehaves, family=True, what=RAISES, places=_ANYWHERE),
+    "a backbone answers NaN": partial(_misbehaves, family=False, what=NOT_FINITE, places=("result",)),
+    "a family ends the process": partial(_misbehaves, family=True, what=ENDS, places=_ANYWHERE),
+    "a family's functions are not finite": partial(_misbehaves, family=True, what=NOT_FINITE, places=("result",)),
+    "a plug-in talks or dawdles": _harmless,
+    "a family's normaliser is nonsense": partial(
+        _misbehaves,
+        family=True,
+        what=("0.0", "float('nan')", "-1.0", "None", "float('inf')", "'x'"),
+        places=("normaliser",),
+    ),
+}

@@ -1,0 +1,261 @@
+"""One command in a process of its own: forked from this one, where torch is imported already, or started afresh.
+
+A fork costs milliseconds where a start costs seconds. It is a process like any other: it can be killed, limited, and
+robbed of its standard streams. What happens while Python starts needs a fresh one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SECONDS = 120.0  # a command that takes longer hangs
+# Imported once, before any fork. Not `cli.terminal`: it looks at its own stdout when it is imported.
+MODULES = (
+    "torch", "pandas", "pyarrow.parquet", "safetensors.torch", "altair", "rich.progress", "rich.table", "rich.markup",
+    "iclbench.cli.main", "iclbench.config", "iclbench.registry", "iclbench.runs", "iclbench.training.loop",
+    "iclbench.evaluation.evaluate", "iclbench.probing.probe", "iclbench.probing.rank", "iclbench.report",
+    "iclbench.families.linear", "iclbench.backbones.gpt2", "iclbench.backbones.cnp", "iclbench.estimators.knn",
+    "iclbench.estimators.least_squares", "iclbench.streaming.stream", "iclbench.streaming.answers", "torch._dynamo",
+    "transformers.models.gpt2.modeling_gpt2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may have; None: as it is here.
+
+    Attributes:
+        memory: bytes of addresses beyond those of this process when it is forked, all of them when it is started.
+        file_size: bytes of one file.
+        user: id of the user who runs it (needs root).
+        closed: standard streams that are closed, of 0, 1, 2.
+    """
+
+    memory: int | None = None
+    file_size: int | None = None
+    user: int | None = None
+    closed: tuple[int, ...] = ()
+
+    def apply(self, already: int) -> None:
+        import resource
+
+        if self.file_size is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_size, self.file_size))
+        if self.memory is not None:
+            most = already + self.memory
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        for stream in self.closed:
+            os.close(stream)
+        if self.user is not None:
+            os.setuid(self.user)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: its exit code, negative for a signal that it died of; what it said; whether it hung."""
+
+    arguments: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    seconds: float
+    hung: bool = False
+
+    @property
+    def last(self) -> str:
+        return next(reversed(self.err.strip().splitlines()), "")
+
+
+@dataclass
+class Command:
+    """A command at work.
+
+    Attributes:
+        arguments: of `iclbench`.
+        folder: where it works.
+        environment: what is changed in it; None removes.
+        stdin: what it reads.
+        limits: what it may have.
+        path: folders that plug-ins are found in.
+        fresh: start a new Python instead of a fork.
+        stdout: a file to write to instead of one that is read at the end.
+    """
+
+    arguments: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    stdin: bytes = b""
+    limits: Limits = field(default_factory=Limits)
+    path: Sequence[Path] = ()
+    fresh: bool = False
+    stdout: str | None = None
+
+    def start(self) -> Command:
+        self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
+        self._piped: list[bytes] = [b"", b""]
+        self._ends: list[int] = []
+        if self.limits.file_size is not None:  # which would cut what the command says
+            for stream in (1, 2):
+                end, other = os.pipe()
+                os.set_blocking(end, False)
+                self._ends.append(end)
+                self._files[stream] = os.fdopen(other, "wb", buffering=0)
+        self._files[0].write(self.stdin)
+        self._files[0].seek(0)
+        if self.stdout is not None:
+            self._files[1] = open(self.stdout, "wb+" if self.stdout == "/dev/null" else "wb")  # noqa: PTH123, SIM115
+        self.pid = self._spawn() if self.fresh else self._fork()
+        for stream in (1, 2) if self._ends else ():
+            self._files[stream].close()
+        self.started = time.monotonic()
+        return self
+
+    def kill(self, which: signal.Signals) -> None:
+        """Send a signal to the command alone, as `kill` does."""
+        if self._code is None and self._wait(os.WNOHANG) is None:
+            os.kill(self.pid, which)
+
+    def poll(self) -> int | None:
+        return self._code if self._code is not None else self._wait(os.WNOHANG)
+
+    def end(self, seconds: float = SECONDS) -> Outcome:
+        """Wait for it; what is left of its process group is killed."""
+        deadline, hung = self.started + seconds, False
+        while self.poll() is None:
+            self._drain()
+            if time.monotonic() > deadline:
+                hung = True
+                os.killpg(self.pid, signal.SIGKILL)
+                self._wait(0)
+                break
+            time.sleep(0.005)
+        assert self._code is not None
+        seconds = time.monotonic() - self.started
+        self._drain()
+        texts = [""]
+        for stream, file in enumerate(self._files[1:]):
+            if self._ends:
+                os.close(self._ends[stream])
+                texts.append(self._piped[stream].decode(errors="replace"))
+            elif file.readable():
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+            else:
+                texts.append("")
+        for file in self._files:
+            file.close()
+        return Outcome(tuple(self.arguments), self._code, texts[1], texts[2], seconds, hung)
+
+    _code: int | None = None
+
+    def _drain(self) -> None:
+        """Take in what was said through pipes so far."""
+        for stream, end in enumerate(self._ends):
+            with contextlib.suppress(BlockingIOError):
+                while found := os.read(end, 65536):
+                    self._piped[stream] += found
+
+    def _wait(self, options: int) -> int | None:
+        pid, status = os.waitpid(self.pid, options)
+        if pid:
+            self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def _spawn(self) -> int:
+        environment = os.environ | {k: v for k, v in self.environment.items() if v is not None}
+        for name in (name for name, value in self.environment.items() if value is None):
+            environment.pop(name, None)
+        root = str(Path(__file__).parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join([*map(str, self.path), root])
+
+        def prepare() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            self.limits.apply(0)
+
+        process = subprocess.Popen(
+            [sys.executable, "-m", "iclbench", *self.arguments], cwd=os.fsencode(self.folder), env=environment,
+            stdin=self._files[0], stdout=self._files[1], stderr=self._files[2], preexec_fn=prepare,
+            start_new_session=True,
+        )  # fmt: skip
+        process.returncode = 0  # waited for here, not there
+        return process.pid
+
+    def _fork(self) -> int:
+        ready, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                os.close(ready)
+                code = self._child(tell)
+            finally:
+                os._exit(code)
+        os.close(tell)
+        os.read(ready, 1)
+        os.close(ready)
+        return pid
+
+    def _child(self, tell: int) -> int:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(self.folder)
+        for name, value in self.environment.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+        sys.path[:0] = map(str, self.path)
+        for stream, file in enumerate(self._files):
+            os.dup2(file.fileno(), stream)
+        self.limits.apply(_addresses())
+        sys.stdin = None if 0 in self.limits.closed else io.TextIOWrapper(io.FileIO(0))
+        sys.stdout = None if 1 in self.limits.closed else io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
+        sys.stderr = None if 2 in self.limits.closed else io.TextIOWrapper(io.FileIO(2, "w"), write_through=True)
+        from iclbench.cli.main import run
+
+        os.write(tell, b".")
+        os.close(tell)
+        try:
+            run(list(self.arguments))
+        except SystemExit as end:
+            if isinstance(end.code, int | None):
+                return end.code or 0
+            print(end.code, file=sys.stderr)  # noqa: T201  (as Python itself does)
+            return 1
+        except BaseException:  # as Python itself ends
+            import traceback
+
+            traceback.print_exc()
+        return 1
+
+
+def call(arguments: Sequence[str], folder: Path, **options: object) -> Outcome:
+    """Run one command to its end."""
+    return Command(arguments, folder, **options).start().end()  # type: ignore[arg-type]
+
+
+def preload() -> None:
+    """Import what forks need, once."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for module in MODULES:
+        importlib.import_module(module)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _addresses() -> int:
+    """Bytes of addresses that this process has."""
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+Runner = Callable[..., Outcome]

@@ -1,0 +1,154 @@
+"""What trials are done to: a small task, two trained runs and one half trained, their tables, a page and a grid.
+
+Everything is made once by the tool itself; a trial works on its own copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from tests.conftest import small_card
+from tests.hostile.process import Command, Outcome, call
+from tests.hostile.verdicts import contents, value_tables
+from tests.language.tiny_models import tiny
+
+TRAIN = ("train", "tiny.toml", "gpt2", "--preset", "smoke", "--name", "gpt")
+CNP = ("train", "tiny.toml", "cnp", "--preset", "smoke", "--name", "cnp", "-o", "backbone.width=16")
+LONG = ("train", "tiny.toml", "gpt2", "--preset", "smoke", "--name", "long", "-o", "train.steps=160")
+EVAL = ("eval", "--shift", "orthants")
+PROBE = ("probe", "gpt", "--tasks", "16", "--test", "8")
+SWEEP = ("sweep", "grid.toml", "--workers", "2")
+REPORT = ("report", "--formats", "none")
+STREAM = ("stream", "cnp", "--csv", "points.csv", "--save", "state")
+# Every command that reads the results folder, and what it says where nothing is wrong.
+READERS = (EVAL, PROBE, ("cost", "cnp", "--points", "4", "--episodes", "2"), ("list", "runs"), ("show", "gpt"), REPORT)
+
+LINES = 400
+
+
+@dataclass
+class Stage:
+    """The folder that everything was made in, and how it came out.
+
+    Attributes:
+        home: with `results` (everything done), `trained` (runs without tables), `half` (a run killed in training),
+            `swept` (a grid done) and the inputs.
+        said: what a command said on stdout.
+        seconds: what a command took.
+    """
+
+    home: Path
+    said: dict[Sequence[str], str] = field(default_factory=dict)
+    seconds: dict[Sequence[str], float] = field(default_factory=dict)
+
+    def copy(self, folder: Path, results: str = "results") -> Path:
+        """The inputs, and one of the results folders as `results`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in self.home.iterdir():
+            if path.is_file():
+                shutil.copy(path, folder)
+        if results:
+            shutil.copytree(self.home / results, folder / "results", symlinks=True)
+        return folder
+
+    @property
+    def values(self) -> dict[str, bytes]:
+        return value_tables(self.home / "results")
+
+    @property
+    def weights(self) -> bytes:
+        """Of the run `long`, never disturbed."""
+        return (self.home / "results/runs/long/model.safetensors").read_bytes()
+
+    @property
+    def answers(self) -> str:
+        return self.said[STREAM]
+
+
+def build(home: Path, sweep: bool = True) -> Stage:
+    """Make everything, the swept grid where it is wanted; raises `RuntimeError` where a command fails undisturbed."""
+    home.mkdir(parents=True, exist_ok=True)
+    stage = Stage(home)
+    inputs(home)
+
+    def done(arguments: Sequence[str], **options: Any) -> Outcome:
+        outcome = call(arguments, home, **options)
+        if outcome.code:
+            raise RuntimeError(f"iclbench {' '.join(arguments)} failed undisturbed: {outcome.err[-2000:]}")
+        stage.said[arguments], stage.seconds[arguments] = outcome.out, outcome.seconds
+        return outcome
+
+    for command in (TRAIN, CNP, LONG):
+        done(command)
+    shutil.copytree(home / "results", home / "trained")
+    for command in (STREAM, *READERS):
+        done(command)
+    if sweep:
+        done(SWEEP, fresh=True, environment={"ICLBENCH_RESULTS": "swept"})
+    _half(home)
+    with contextlib.redirect_stderr(io.StringIO()):  # bars
+        tiny("gpt2", home / "model")
+    return stage
+
+
+def _half(home: Path) -> None:
+    """A run with two checkpoints, killed before it had finished."""
+    for _ in range(20):
+        training = Command(LONG, home, environment={"ICLBENCH_RESULTS": "half"}).start()
+        checkpoints = home / "half/runs/long/checkpoints"
+        while training.poll() is None and len(list(checkpoints.glob("step-*.safetensors"))) < 2:
+            time.sleep(0.001)
+        training.kill(signal.SIGKILL)
+        training.end()
+        if len(list(checkpoints.glob("step-*.safetensors"))) == 2:
+            return
+        shutil.rmtree(home / "half")
+    raise RuntimeError("a training could not be killed between its second checkpoint and its end")
+
+
+def inputs(home: Path) -> None:
+    """The cards, points and tables that commands are given."""
+    card = small_card()
+    (home / "tiny.toml").write_text(tomli_w.dumps(card))
+    preset: dict[str, Any] = card["presets"]["smoke"]  # type: ignore[index]
+    few = preset | {"train": preset["train"] | {"steps": 4}, "backbones": preset["backbones"] | {"cnp": {"width": 16}}}
+    (home / "swept.toml").write_text(tomli_w.dumps(card | {"presets": {"smoke": few}}))
+    grid = {"summary": "tiny", "tasks": ["swept.toml"], "backbones": ["gpt2", "cnp"], "presets": ["smoke"],
+    "seeds": [0],
+            "evaluate": {"shifts": ["orthants"]}, "probe": {}}  # fmt: skip
+    (home / "grid.toml").write_text(tomli_w.dumps(grid))
+    lines = [f"{i % 7 / 3},{i % 5 - 2},{i % 3},{'?' if i % 4 == 3 else i % 9 / 4}" for i in range(LINES)]
+    (home / "points.csv").write_text("\n".join(lines) + "\n")
+    rows = [f"{i % 11},{i * 7 % 13},{i * i % 17},{(i % 11) * 2 + (i * 7 % 13)}" for i in range(120)]
+    (home / "table.csv").write_text("a,b,c,y\n" + "\n".join(rows) + "\n")
+    (home / "table.csv.gz").write_bytes(gzip.compress((home / "table.csv").read_bytes(), mtime=0))
+    import pandas as pd
+
+    pd.read_csv(home / "table.csv").to_parquet(home / "table.parquet")
+
+
+def mnist(data: Path) -> None:
+    """Eighty blank digits as MNIST's four files."""
+    folder = data / "mnist"
+    folder.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        images = bytes(i * 3 % 256 for i in range(80 * 28 * 28))
+        labels = bytes(i % 10 for i in range(80))
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 80, 28, 28) + images)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 80) + labels)
+
+
+def everything(stage: Stage) -> dict[str, bytes]:
+    return contents(stage.home / "results")

@@ -1,0 +1,128 @@
+"""The hostile trials: a few here, hundreds in the slow run; and that verdicts find what they are for."""
+
+import importlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import content, damage, verdicts
+from tests.hostile.__main__ import CATEGORIES, TRIALS, drawn
+from tests.hostile.process import Outcome
+from tests.hostile.stage import Stage, inputs
+from tests.hostile.trial import Trial
+
+
+def ended(code: int = 0, out: str = "", err: str = "", hung: bool = False) -> Outcome:
+    return Outcome(("eval",), code, out, err, 1.0, hung)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ended(0, "x 1.0\n"), ended(1, err="note: x\nerror: disk full\n"), ended(2, err="error: unknown task\n"),
+        ended(130, err="interrupted\n"), ended(1, "2 failed\n"),
+    ],
+)  # fmt: skip
+def test_good_manners_are_no_complaint(outcome: Outcome) -> None:
+    assert verdicts.manners(outcome) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "complaint"),
+    [
+        (ended(-9), "exit code -9"),
+        (ended(139), "exit code 139"),
+        (ended(hung=True), "hangs"),
+        (ended(1, err="Traceback (most recent call last):\n  x\n"), "traceback"),
+        (ended(1, err="error: KeyError: 1 (this is a bug; --debug shows where)\n"), "this is a bug"),
+        (ended(2, err="error: a\nerror: b\n"), "2 lines"),
+        (ended(2, err="no\n"), "0 lines"),
+        (ended(1), "without a word"),
+        (ended(130, err="error: stopped\n"), "without 'interrupted'"),
+        (ended(2, err=f"error: {'x' * 1000}\n"), "a line of 1007 characters"),
+        (ended(0, "\x1b[31mred"), "control characters"),
+    ],
+)
+def test_bad_manners_are_found(outcome: Outcome, complaint: str) -> None:
+    assert any(complaint in found for found in verdicts.manners(outcome))
+
+
+def test_lost_and_other_numbers_are_found() -> None:
+    expected = {"a": b"1", "b": b"2"}
+    assert verdicts.same_numbers(expected, expected) == []
+    assert verdicts.same_numbers(expected, {"a": b"1", "b": b"3"}) == ["b holds other numbers"]
+    assert verdicts.same_numbers(expected, {"a": b"1"}) == ["b is missing"]
+    assert verdicts.same_numbers(expected, {"a": b"1", "b": b"x"}, damaged={"b": b"x"}) == []
+    assert verdicts.untouched(expected, {"a": b"0"}) == ["a is changed", "b is lost"]
+
+
+@pytest.mark.parametrize(
+    ("html", "injected"),
+    [
+        ("<p>&lt;script&gt;canary()&lt;/script&gt;</p>", False), ('<a href="#canary">x</a>', False),
+        ('<script>const data = "<\\/script><script>canary()"</script>', False), ("<script>canary()</script>", True),
+        ('<p title=""><canary onclick="canary()">', True), ('<a href="javascript:canary()">x</a>', True),
+    ],
+)  # fmt: skip
+def test_what_is_injected_into_a_page_is_found(tmp_path: Path, html: str, injected: bool) -> None:
+    (tmp_path / "index.html").write_text(f"<html>{html}</html>")
+    assert bool(verdicts.page(tmp_path / "index.html")) == injected
+
+
+def test_formulas_of_a_spreadsheet_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("name,value\nx,-1.5\n'=canary,+3\n")
+    assert verdicts.formulas(tmp_path) == []
+    (tmp_path / "a.csv").write_text("name,value\n=canary(),1\n")
+    assert verdicts.formulas(tmp_path) != []
+
+
+def test_trials_are_drawn_from_every_kind() -> None:
+    counts = dict.fromkeys(CATEGORIES, 0)
+    for category, _ in drawn(TRIALS):
+        counts[category] += 1
+    assert all(counts[category] >= len(kinds) for category, (kinds, _) in CATEGORIES.items()), counts
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    for module in (
+        "cli.main",
+        "cards",
+        "config",
+        "cli.show",
+        "cli.list",
+        "runs",
+        "registry",
+    ):  # once, not in every fork
+        importlib.import_module(f"iclbench.{module}")
+    home = tmp_path_factory.mktemp("hostile")
+    inputs(home)
+    (home / "results/runs").mkdir(parents=True)
+    return Stage(home)
+
+
+@pytest.mark.parametrize("command", ["show", "list"])
+def test_hostile_words_on_the_command_line_are_answered_in_one_line(stage: Stage, tmp_path: Path, command: str) -> None:
+    trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{command}"))
+    trial.copy()
+    for text in trial.dice.sample([text for text in content.TEXTS if content.usable(text)], 6):
+        assert verdicts.manners(trial.run((command, text))) == [], text
+
+
+@pytest.mark.parametrize("how", damage.HOWS)
+def test_damaged_cards_are_shown_or_refused_in_one_line(stage: Stage, tmp_path: Path, how: str) -> None:
+    trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{how}"))
+    trial.copy()
+    damage.damage(trial, trial.folder / "tiny.toml", how)
+    assert verdicts.manners(trial.run(("show", "./tiny.toml")), {0, 1, 2}) == []
+
+
+@pytest.mark.slow
+def test_hundreds_of_hostile_trials(capfd: pytest.CaptureFixture[str]) -> None:
+    """In a Python without the checks of shapes that tests run under: it is the tool as users have it."""
+    with capfd.disabled():
+        done = subprocess.run([sys.executable, "-m", "tests.hostile"], cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0

@@ -1,0 +1,52 @@
+"""Equal commands side by side: each ends well or says who is in its way, and the tables are those of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from tests.hostile.process import Command, Outcome
+from tests.hostile.stage import EVAL, LONG, PROBE, REPORT
+from tests.hostile.trial import Kind, Trial
+from tests.hostile.verdicts import manners, no_rubbish, page, same_numbers, value_tables
+
+
+def _both(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
+    """Start the command several times, a little apart."""
+    commands = []
+    for _ in range(count):
+        commands.append(Command(arguments, trial.folder).start())
+        time.sleep(trial.dice.choice((0.0, 0.0, 0.2)) * trial.dice.random())
+    return [command.end() for command in commands]
+
+
+def _together(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
+    trial.copy(results)
+    outcomes = _both(trial, arguments, trial.dice.choice((2, 2, 3)))
+    found = []
+    for outcome in outcomes:
+        found += manners(outcome, {0, 1})
+        if outcome.code == 1 and "another process" not in outcome.err:
+            found.append(f"failed beside its like: {outcome.last[:200]!r}")
+        if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.said[arguments]:
+            found.append(f"{arguments[0]} prints other numbers beside its like")
+    if all(outcome.code for outcome in outcomes):
+        found.append("none of them succeeded")
+    if arguments == LONG:
+        weights = trial.results / "runs/long/model.safetensors"
+        if not weights.is_file() or weights.read_bytes() != trial.stage.weights:
+            found.append("the weights are others than those of one training")
+    if arguments == REPORT:
+        found += page(trial.results / "report/index.html")
+    there = value_tables(trial.results)
+    expected = {n: c for n, c in trial.stage.values.items() if n in there or (arguments == EVAL and "probe" not in n)}
+    return found + same_numbers(expected, there) + no_rubbish(trial.results)
+
+
+KINDS: dict[str, Kind] = {
+    "eval": partial(_together, arguments=EVAL, results="trained"),
+    "train": partial(_together, arguments=LONG, results=""),
+    "probe": partial(_together, arguments=PROBE, results="trained"),
+    "report": partial(_together, arguments=REPORT, results="results"),
+}

@@ -1,0 +1,47 @@
+"""What a trial is handed, and what all categories share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.hostile.process import Outcome, call
+from tests.hostile.stage import Stage
+from tests.hostile.verdicts import manners, same_numbers, value_tables
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial: everything made before, a folder of its own that does not exist yet, and its dice."""
+
+    stage: Stage
+    folder: Path
+    dice: random.Random
+
+    def copy(self, results: str = "results") -> Path:
+        """A copy of the stage, made by the first call."""
+        return self.folder if self.folder.exists() else self.stage.copy(self.folder, results)
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def run(self, arguments: Sequence[str], **options: object) -> Outcome:
+        return call(arguments, self.folder, **options)
+
+    def same_tables(self, damaged: Mapping[str, bytes] | None = None, whole: bool = True) -> list[str]:
+        """The value tables are those of the stage; `damaged` are bytes that may have stayed."""
+        return same_numbers(self.stage.values, value_tables(self.results), damaged, whole)
+
+    def works_as_ever(self, arguments: Sequence[str]) -> list[str]:
+        """The command prints what it always does, and leaves the tables that it always does."""
+        outcome = self.run(arguments)
+        found = manners(outcome, {0}) + self.same_tables()
+        if outcome.code == 0 and outcome.out != self.stage.said[arguments]:
+            found.append(f"{arguments[0]} prints other numbers")
+        return [f"afterwards: {complaint}" for complaint in found]
+
+
+Kind = Callable[[Trial], list[str]]

@@ -1,0 +1,129 @@
+"""What is asked of every command, whatever was done to it. A verdict is a list of complaints, empty where all is
+well."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+
+from tests.hostile.process import Outcome
+
+CODES = frozenset({0, 1, 2, 130})
+# Of a line on stderr: paths may be long, but nothing of the user's is echoed at length.
+LONGEST = 900
+_FAILED = re.compile(r"^error: ", re.MULTILINE)
+
+
+def manners(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]:
+    """The exit code; one line that says what failed; neither a traceback nor "this is a bug"; nothing that a terminal
+    would obey."""
+    if outcome.hung:
+        return [f"hangs: still there after {outcome.seconds:.0f} s; last said {outcome.last!r}"]
+    said, errors = outcome.out + outcome.err, len(_FAILED.findall(outcome.err))
+    found = []
+    if outcome.code not in codes:
+        found.append(f"exit code {outcome.code}, expected {sorted(codes)}: {outcome.last[:300]!r}")
+    if "Traceback (most recent call last)" in said:
+        found.append(f"traceback: {outcome.last[:300]!r}")
+    if "this is a bug" in said:
+        found.append(f"'this is a bug': {outcome.last[:300]!r}")
+    if errors > 1 or (outcome.code == 2 and errors != 1):
+        found.append(f"exit code {outcome.code} with {errors} lines of 'error:', expected 1: {outcome.err[-300:]!r}")
+    if outcome.code == 1 and not said.strip():
+        found.append("exit code 1 without a word")
+    if outcome.code == 130 and not any(line.startswith("interrupted") for line in outcome.err.splitlines()):
+        found.append(f"exit code 130 without 'interrupted': {outcome.last[:300]!r}")
+    long = [line for line in outcome.err.splitlines() if len(line) > LONGEST]
+    if long:
+        found.append(f"a line of {len(long[0])} characters on stderr: {long[0][:100]!r}...")
+    obeyed = {c for c in said if not c.isprintable() and c not in "\n\t\r"}
+    if obeyed:
+        found.append(f"control characters reach the terminal: {sorted(obeyed)!r}")
+    return found
+
+
+def contents(folder: Path, pattern: str = "**/*") -> dict[str, bytes]:
+    """All regular files below a folder."""
+    found = (path for path in folder.glob(pattern) if path.is_file() and not path.is_symlink())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def value_tables(results: Path) -> dict[str, bytes]:
+    return contents(results, "tables/**/*.values.parquet")
+
+
+def same_numbers(
+    expected: Mapping[str, bytes],
+    found: Mapping[str, bytes],
+    damaged: Mapping[str, bytes] | None = None,
+    whole: bool = True,
+) -> list[str]:
+    """Value tables byte for byte; `damaged` are bytes that may have stayed as they are; `whole`: none is missing."""
+    complaints = []
+    for name, content in expected.items():
+        if name not in found:
+            complaints += [f"{name} is missing"] * whole
+        elif found[name] != content and found[name] != (damaged or {}).get(name):
+            complaints.append(f"{name} holds other numbers")
+    return complaints[:5]
+
+
+def untouched(before: Mapping[str, bytes], after: Mapping[str, bytes], names: Iterable[str] | None = None) -> list[str]:
+    """Files that must be there as they were."""
+    asked = before if names is None else names
+    return [f"{name} is {'changed' if name in after else 'lost'}" for name in asked if after.get(name) != before[name]][
+        :5
+    ]
+
+
+def no_rubbish(results: Path) -> list[str]:
+    """No temporary file stays behind."""
+    return [f"{path.name} stays behind" for path in results.rglob("*.tmp")][:3]
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = list[str]()
+        self._tag = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._tag = tag
+        for name, value in attrs:
+            active = name.startswith("on") or (value or "").strip().lower().startswith("javascript:")
+            if active and "canary" in (value or ""):
+                self.found.append(f"<{tag} {name}={value!r}>")
+            if (
+                name in ("src", "href")
+                and "canary" in (value or "")
+                and not (value or "").startswith(("#", "tables/", "figures/"))
+            ):
+                self.found.append(f"<{tag} {name}={value!r}>")
+        if tag == "canary":
+            self.found.append("<canary>")
+
+    def handle_data(self, data: str) -> None:
+        if self._tag == "script" and data.strip().startswith("canary"):
+            self.found.append(f"<script>{data[:40]}")
+
+
+def page(html: Path) -> list[str]:
+    """No tag, no handler and no script in a page that a hostile name brought."""
+    parser = _Page()
+    parser.feed(html.read_text(encoding="utf-8"))
+    return [f"injected: {found}" for found in parser.found[:3]]
+
+
+def formulas(folder: Path) -> list[str]:
+    """No cell of an exported table is a formula to a spreadsheet."""
+    import csv
+
+    for path in folder.rglob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.reader(file):
+                for cell in row:
+                    if (cell[:1] in "=@\t\r" and cell) or (cell[:1] in "+-" and "canary" in cell):
+                        return [f"{path.name} holds the formula {cell[:60]!r}"]
+    return []
