@@ -37,6 +37,10 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 
+class NonFiniteError(IclbenchError):
+    """An answer or a score is NaN or infinite. A mean over the others would flatter whoever fails at some."""
+
+
 class Interrupted(IclbenchError):  # noqa: N818
     """Stopped by a signal; what was computed is kept."""
 

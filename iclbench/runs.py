@@ -148,9 +148,9 @@ class Run:
             if then != versions.since_first(now):
                 raise CodeChangedError(self.name, name, then, now)
 
-    def adopt(self) -> None:
+    def adopt(self) -> list[str]:
         """Take it that a run made by version 0.1.0, which did not keep what plug-ins' sources were, was trained with
-        those of today.
+        those of today; returns the names of the plug-ins.
 
         Raises:
             CodeChangedError: it is known to have been trained with others.
@@ -159,14 +159,18 @@ class Run:
         with self.lock():
             config = self.config
             plain = read_toml(self.path / "config.toml")
-            for part, then, now in (
-                ("task", config.task.code, versions.of_family(config.task.family)),
-                ("backbone", config.backbone.code, versions.of_backbone(config.backbone.name)),
+            adopted = []
+            for part, name, then, now in (
+                ("task", config.task.family, config.task.code, versions.of_family(config.task.family)),
+                ("backbone", config.backbone.name, config.backbone.code, versions.of_backbone(config.backbone.name)),
             ):
                 if then is None and isinstance(now, str):
                     plain[part]["code"] = now
-            _write(self, _text(plain))
+                    adopted.append(name)
+            if adopted:
+                _write(self, _text(plain))
         Run(self.path).check_codes()
+        return adopted
 
     @property
     def checkpoints(self) -> list[Path]:

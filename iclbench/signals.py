@@ -1,4 +1,4 @@
-"""Signals that have to wait."""
+"""Signals that have to wait, and those that are to be answered alike."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
@@ -18,6 +19,21 @@ def held_back(*which: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def sigterm_like_ctrl_c() -> Iterator[None]:
+    """Whoever asks the process to end gets within the block what the user gets: `KeyboardInterrupt`, and so whatever is
+    saved or tidied up then."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def leave_at_once(which: signal.Signals, code: int) -> None:

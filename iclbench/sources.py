@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from iclbench.errors import UsageError
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@cache
 def source_hash(target: str) -> str:
     """A hash of the code that `package.module:Class` may depend on, as 12 hexadecimal digits.
 
@@ -27,8 +26,14 @@ def source_hash(target: str) -> str:
     Raises:
         UsageError: there is no such module, or one of its files cannot be read as Python.
     """
+    return _hash(tuple(sorted((name, path, path.stat().st_mtime_ns) for name, path in _files(target))))
+
+
+@lru_cache(maxsize=64)
+def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
+    """Of one version of the files, read once per process."""
     digest = hashlib.sha256()
-    for name, path in sorted(_files(target)):
+    for name, path, _ in files:
         digest.update(f"{name}\0{_code(path)}\0".encode())
     return digest.hexdigest()[:12]
 

@@ -26,6 +26,10 @@ from iclbench.memory import IN_TABLES, advised
 
 log = logging.getLogger("iclbench")
 
+# Raised whenever a reader of before would misread what is written. 1: version 0.1.0, whose files do not say so;
+# 2: cells may be diverged or awaiting, scores that are not finite are failed rows.
+SCHEMA = 2
+
 TableName = Literal["values", "costs", "errors", "examples", "answers", "cells"]
 
 # name -> (pandas dtype, may be missing, meaning)
@@ -150,7 +154,12 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "contestant": ("string", False, "as in values"),
     "preset": ("string", False, "as in values"),
     "seed": ("Int64", True, "as in values"),
-    "status": ("string", False, "done; failed (tried again by the next sweep); skipped (it makes no sense)"),
+    "status": (
+        "string",
+        False,
+        "done; failed (tried again by the next sweep); skipped (it makes no sense); awaiting (packed results that are "
+        "no longer what this version computes were taken out and are to be computed again)",
+    ),
     "reason": ("string", True, "why it failed or makes no sense"),
     "files": ("string", True, "what it wrote, as a JSON list of paths below the results folder"),
     "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
@@ -264,7 +273,7 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
     of it."""
     checked = frame(table, data) if isinstance(data, list) else validate(table, data)
     arrow = pa.Table.from_pandas(checked, preserve_index=False)
-    own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, **metadata}.items()}
+    own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, "schema": str(SCHEMA), **metadata}.items()}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
@@ -286,8 +295,14 @@ def _load(table: TableName, path: Path) -> pa.Table:
     try:
         # Opened once, and by the plain reader: thousands of small files take half as long.
         with advised(IN_TABLES), _opened(path) as file:
-            if _own(file.schema_arrow.metadata).get("table") != table:
+            about = _own(file.schema_arrow.metadata)
+            if about.get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table")
+            if int(about.get("schema", 1)) > SCHEMA:
+                raise TableError(
+                    f"{path} was written by a newer iclbench (tables of schema {about['schema']}, this one knows up to "
+                    f"{SCHEMA}); upgrade iclbench"
+                )
             return file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TableError(_unreadable(path, error)) from error

@@ -37,7 +37,7 @@ def test_rows_round_trip_with_their_types(tmp_path: Path) -> None:
     assert {c: str(t) for c, t in read.dtypes.items()} == {c: t for c, (t, _, _) in tables.VALUES.items()}
     assert read["value"].tolist() == [1.0, 1 / 3]
     assert read["n_context"].isna().tolist() == [False, True]
-    assert tables.metadata(path) == {"table": "values", "task": "linear"}
+    assert tables.metadata(path) == {"table": "values", "schema": "2", "task": "linear"}
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
@@ -215,3 +215,14 @@ def test_a_table_without_a_digest_is_read_as_it_is(tmp_path: Path) -> None:
     pq.write_table(arrow.replace_schema_metadata(metadata), path, compression="zstd")
     assert tables.is_whole(path)
     assert tables.read("values", path)["value"].tolist() == [1.0]
+
+
+def test_a_table_of_a_newer_schema_is_refused_and_one_without_a_number_is_that_of_0_1_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "costs.parquet"
+    tables.write("costs", [], path, {})
+    assert tables.metadata(path)["schema"] == str(tables.SCHEMA)
+    monkeypatch.setattr(tables, "SCHEMA", tables.SCHEMA - 1)
+    with pytest.raises(tables.TableError, match="was written by a newer iclbench"):
+        tables.read("costs", path)

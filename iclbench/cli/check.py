@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iclbench import trust
+from iclbench.cli import completion
 from iclbench.cli.options import DataDir, Threads, set_up_torch
 
 if TYPE_CHECKING:
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 def check(
     target: Annotated[
-        str, typer.Argument(help="A registered name or package.module:Class of a backbone, estimator or family.")
+        str,
+        typer.Argument(
+            autocompletion=completion.classes,
+            help="A registered name or package.module:Class of a backbone, estimator or family.",
+        ),
     ],
     data_dir: DataDir = None,
     threads: Threads = 1,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def cost(
-    run: Annotated[list[str] | None, typer.Argument(help="Runs to measure; none: all finished ones.")] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(autocompletion=completion.runs, help="Runs to measure; none: all finished ones."),
+    ] = None,
     points: Annotated[
         list[int] | None,
         typer.Option(
@@ -26,7 +30,11 @@ def cost(
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes side by side.")] = 64,
     baseline: Annotated[
         list[str] | None,
-        typer.Option("--baseline", help="Measure this baseline too; 'all': the card's that are not fitted one by one."),
+        typer.Option(
+            "--baseline",
+            autocompletion=completion.baselines,
+            help="Measure this baseline too; 'all': the card's that are not fitted one by one.",
+        ),
     ] = None,
     results: Results = RESULTS,
     data_dir: DataDir = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ _TABLE_BASELINES = (
 
 
 def evaluate(
-    run: Annotated[list[str] | None, typer.Argument(help="Runs to evaluate; none: all finished ones.")] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(autocompletion=completion.runs, help="Runs to evaluate; none: all finished ones."),
+    ] = None,
     extrapolate: Annotated[
         str | None,
         typer.Option(
@@ -45,7 +49,10 @@ def evaluate(
         typer.Option("--evaluator", help="Only these tests of the family (icl, iwl, ...) instead of the card's."),
     ] = None,
     baseline: Annotated[
-        list[str] | None, typer.Option("--baseline", help="Only these baselines instead of the card's.")
+        list[str] | None,
+        typer.Option(
+            "--baseline", autocompletion=completion.baselines, help="Only these baselines instead of the card's."
+        ),
     ] = None,
     method: Annotated[
         str, typer.Option("--method", help="Also with the context taken in by deep-thinking; icl: only as it is.")
@@ -178,7 +185,7 @@ def _examples(extrapolate: str, trained: int) -> int:
     from iclbench.errors import UsageError
 
     number = extrapolate.removesuffix("x")
-    if not number.isdecimal():
+    if not (number.isascii() and number.isdecimal()):
         raise UsageError(f"--extrapolate takes a number of examples (160, or 4x the trained), not {extrapolate!r}")
     return int(number) * (trained if number != extrapolate else 1)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
 
 # Too wide for a terminal; `iclbench show` has them too.
@@ -14,7 +15,10 @@ _FOR_SCRIPTS = {"tasks": {"family", "evaluators"}, "grids": {"tasks", "backbones
 
 
 def list_things(
-    what: Annotated[str, typer.Argument(help="tasks, backbones, baselines, families, grids or runs.")] = "all",
+    what: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.lists, help="tasks, backbones, baselines, families, grids or runs."),
+    ] = "all",
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, set_up_torch
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ def evaluate(
     model: Annotated[list[str], typer.Option("--model", "-m", help="Local folder, or id on the hub; may be repeated.")],
     tasks: Annotated[
         list[str],
-        typer.Option("--tasks", "-t", help="a,b,c: tasks, families, suites (iclbench lm tasks), cards, own data."),
+        typer.Option(
+            "--tasks",
+            "-t",
+            autocompletion=completion.language_tasks,
+            help="a,b,c: tasks, families, suites (iclbench lm tasks), cards, own data.",
+        ),
     ],
     shots: Annotated[
         str | None, typer.Option("--shots", help="Demonstrations: 5, or 0,2,4,8; default: what the card says.")

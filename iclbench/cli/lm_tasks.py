@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import DataDir, Json, Trust
 
 if TYPE_CHECKING:
@@ -21,7 +22,11 @@ _LEFT_OUT = "left out unless named"
 
 def tasks(
     name: Annotated[
-        list[str] | None, typer.Argument(help="Tasks, families or suites; none: all, a card's subsets in one line.")
+        list[str] | None,
+        typer.Argument(
+            autocompletion=completion.language_tasks,
+            help="Tasks, families or suites; none: all, a card's subsets in one line.",
+        ),
     ] = None,
     prompt: Annotated[bool, typer.Option("--prompt", help="Print one whole prompt, as a model is given it.")] = False,
     shots: Annotated[

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import sys
 import traceback
+from copy import copy
+from typing import Any
 
 import typer
 
 from iclbench import __version__, trust
+from iclbench.cli import completion
+from iclbench.cli.adopt import adopt
 from iclbench.cli.check import check
 from iclbench.cli.cost import cost
 from iclbench.cli.demo import demo
@@ -29,6 +34,12 @@ from iclbench.memory import IN_TRAINING, advice, is_out_of_memory
 from iclbench.signals import leave_at_once
 
 INTERRUPTED = Interrupted.exit_code
+# Options that may stand without their value, what a value looks like, and the value they then have.
+_OPTIONAL = {
+    "--extrapolate": (r"-?\d+x?", "4x"),
+    "--install-completion": (r"\w+", "auto"),
+    "--show-completion": (r"\w+", "auto"),
+}
 
 app = typer.Typer(
     name="iclbench",
@@ -48,6 +59,7 @@ app.command("cost")(cost)
 app.command("stream")(stream)
 app.command("sweep")(sweep)
 app.command("report")(report)
+app.command("adopt")(adopt)
 app.command("check")(check)
 app.command("doctor")(doctor)
 app.add_typer(lm, name="lm")
@@ -57,7 +69,6 @@ class _Lines(logging.Handler):
     """Log records as lines of progress, above a bar where one is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
-
         from iclbench.cli.terminal import say
 
         say(f"{'note' if record.levelno < logging.WARNING else record.levelname}: {record.getMessage()}")
@@ -74,8 +85,44 @@ def _root(
     version: bool | None = typer.Option(
         None, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
+    debug: bool = typer.Option(False, "--debug", help="Show where an error comes from (a traceback)."),
+    install: str | None = typer.Option(
+        None,
+        "--install-completion",
+        metavar="[SHELL]",
+        callback=completion.install,
+        is_eager=True,
+        help="Let bash, zsh or fish complete commands, options and names; without SHELL: your own.",
+    ),
+    show: str | None = typer.Option(
+        None,
+        "--show-completion",
+        metavar="[SHELL]",
+        callback=completion.show,
+        is_eager=True,
+        help="Print the script that --install-completion writes.",
+    ),
 ) -> None:
     pass
+
+
+def command() -> Any:
+    """The parser of all commands: texts of help are literal, and every command knows --debug."""
+    from rich.markup import escape
+
+    root = typer.main.get_command(app)
+    debug = next(option for option in root.params if option.name == "debug")
+    waiting: list[Any] = [root]
+    while waiting:
+        each = waiting.pop()
+        waiting.extend(getattr(each, "commands", {}).values())
+        if each is not root:
+            each.params.append(copy(debug))
+            each.params[-1].expose_value = False
+        for part in (each, *each.params):
+            if getattr(part, "help", None):
+                part.help = escape(part.help)
+    return root
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -91,13 +138,15 @@ def run(arguments: list[str] | None = None) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run one command; returns its exit code: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    if completion.ASKED in os.environ:
+        completion.answer(command())
     debug = "--debug" in arguments
-    arguments = _optional_values([a for a in arguments if a != "--debug"])
+    arguments = _optional_values([a for a in arguments if a != "--debug"]) or ["--help"]
     logging.basicConfig(level=logging.WARNING, handlers=[_Lines()])
     logging.getLogger("iclbench").setLevel(logging.INFO)
     trust.ask = _ask if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
     try:
-        code = typer.main.get_command(app)(args=arguments, prog_name="iclbench", standalone_mode=False)
+        code = command()(args=arguments, prog_name="iclbench", standalone_mode=False)
         if code == INTERRUPTED:  # what newer parsers make of Ctrl-C, older ones `Abort`
             return _interrupted()
         return code if isinstance(code, int) else 0
@@ -127,6 +176,8 @@ def _report(error: Exception) -> int:
         return _interrupted()
     if isinstance(error, Interrupted):
         return _interrupted(str(error))
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already
+        return 0
     if isinstance(error, BrokenPipeError):
         sys.stderr.close()
         return 1
@@ -146,9 +197,10 @@ def _report(error: Exception) -> int:
 
 
 def _optional_values(arguments: list[str]) -> list[str]:
-    """`--extrapolate` may stand without its number: then it means 4 times the trained length."""
+    """The arguments with a value behind every option that may stand without one."""
     filled = []
-    for here, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        bare = here == "--extrapolate" and not re.fullmatch(r"-?\d+x?", following)
-        filled.append("--extrapolate=4x" if bare else here)
+    for index, here in enumerate(arguments):
+        value, default = _OPTIONAL.get(here, ("", ""))
+        bare = default and not re.fullmatch(value, "".join(arguments[index + 1 : index + 2]))
+        filled.append(f"{here}={default}" if bare else here)
     return filled

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, chosen_runs, set_up_torch
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 def probe(
     run: Annotated[
-        list[str] | None, typer.Argument(help="Runs to probe; none: all finished ones that can be probed so.")
+        list[str] | None,
+        typer.Argument(
+            autocompletion=completion.runs, help="Runs to probe; none: all finished ones that can be probed so."
+        ),
     ] = None,
     context: Annotated[
         list[int] | None,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+
+import pandas as pd
 
 from iclbench.formats import fixed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def examples_in_context(values: pd.DataFrame) -> str:
@@ -21,11 +20,11 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     smallest, and scale and shift (with their spread over tasks) after the last layer."""
     from iclbench.cli.summary import short
 
-    ok = values[(values["status"] == "ok") & (values["evaluator"] == "probe")]
+    probed = values[(values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])]
     lines: list[tuple[float, list[str]]] = []
-    for run, rows in ok.groupby("run", sort=False):
+    for run, rows in probed.groupby("run", sort=False):
         errors = rows[rows["metric"] == "squared_error"].sort_values("axis_value")
-        ends = float(errors["value"].iloc[-1])
+        ends = float(errors["value"].astype(float).iloc[-1])
         name = _named(values, str(run))
         if errors["axis"].isna().all():
             lines.append((ends, [name, "", "", "", "", short(ends), "", "", ""]))
@@ -34,11 +33,11 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         depth = int(by_depth.index.max())
         unit = "layer" if errors["axis"].iloc[0] == "layer" else "step"
         quarters = [_at_part(by_depth, depth, part) for part in (1, 2, 3)]
-        best = f"{short(by_depth.min())} at {unit} {by_depth.idxmin()}"
+        best = "" if by_depth.isna().any() else f"{short(by_depth.min())} at {unit} {by_depth.idxmin()}"
         last = rows[rows["axis_value"] == depth].set_index("metric")["value"]
         fitted = [_with_spread(last, metric) for metric in ("scale", "shift")]
         lines.append((ends, [name, f"{depth} {unit}s", *quarters, short(ends), best, *fitted]))
-    ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+    ordered = [line for _, line in sorted(lines, key=lambda pair: (math.isnan(pair[0]), pair[0]))]
     return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], ordered
 
 
@@ -51,7 +50,7 @@ def _at_part(by_depth: pd.Series, depth: int, quarters: int) -> str:
 
 
 def _with_spread(last: pd.Series, metric: str) -> str:
-    if metric not in last.index:
+    if f"{metric}_std" not in last.index or pd.isna(last[metric]):
         return ""
     return f"{fixed(last[metric], 2)} ±{fixed(last[f'{metric}_std'], 2)}"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from iclbench import trust
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
 
 if TYPE_CHECKING:
@@ -20,9 +21,15 @@ if TYPE_CHECKING:
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="A task, suite, backbone, baseline, grid or run, a path to a card, or 'glyphs'."),
+        typer.Argument(
+            autocompletion=completion.everything,
+            help="A task, suite, backbone, baseline, grid or run, a path to a card, or 'glyphs'.",
+        ),
     ],
-    preset: Annotated[str | None, typer.Option("--preset", "-p", help="Only this preset of a task or grid.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", "-p", autocompletion=completion.presets, help="Only this preset of a task or grid."),
+    ] = None,
     card: Annotated[bool, typer.Option("--card", help="The card's own file, to copy and change.")] = False,
     commands: Annotated[
         bool, typer.Option("--commands", help="The commands that a grid stands for, one per line, for a shell.")

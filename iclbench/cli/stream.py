@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, set_up_torch
 from iclbench.errors import DataError, UsageError
+from iclbench.signals import held_back, sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -21,14 +24,15 @@ if TYPE_CHECKING:
 
 
 def stream(
-    run: Annotated[str, typer.Argument(help="A finished run.")],
+    run: Annotated[str, typer.Argument(autocompletion=completion.runs, help="A finished run.")],
     csv: Annotated[
         str,
         typer.Option("--csv", help="File with columns x1,...,y1,...: a point, or a query where y is ?; - is stdin."),
     ] = "-",
     state: Annotated[Path | None, typer.Option("--state", help="Go on from a state that --save has written.")] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", help="Write the state here at the end, also after Ctrl-C or a bad line.")
+        Path | None,
+        typer.Option("--save", help="Write the state here at the end, also after Ctrl-C, SIGTERM or a bad line."),
     ] = None,
     related: Annotated[
         list[Path] | None,
@@ -54,7 +58,7 @@ def stream(
     found, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)
-    with _opened(path) as lines:
+    with sigterm_like_ctrl_c(), _opened(path) as lines:
         backbone = found.load(set_up_torch(device, threads), data_dir)
         if float64:
             backbone = backbone.double()
@@ -94,7 +98,8 @@ def _run(
     finally:
         seconds = max(time.monotonic() - started, 1e-9)
         if save:
-            _save(backbone, streamed.state, save)
+            with held_back(signal.SIGINT, signal.SIGTERM):  # who asks twice still gets the state
+                _save(backbone, streamed.state, save)
         say(
             f"{streamed.points} points and {streamed.queries} queries in {seconds:.1f} s "
             f"({streamed.points / seconds:.0f} points/s), state of {streamed.state.nbytes} bytes"

@@ -76,22 +76,25 @@ def print_shipped(results: Path, values: pd.DataFrame) -> None:
 
 
 def print_failed(values: pd.DataFrame) -> None:
-    """One line for every cell without a value."""
+    """One line for every cell without a value, or with rows that have none."""
     from iclbench.cli.terminal import out
 
-    for _, row in values[values["status"] == "failed"].iterrows():
+    failed = values[values["status"] == "failed"].drop_duplicates(["run", "reason"])
+    for _, row in failed.iterrows():
         out.print(f"failed: {row['run']}: {row['reason']}")
 
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes."""
+    """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes;
+    those without an area last, since some of their answers are no numbers."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
-    ok = values[(values["status"] == "ok") & values["evaluator"].eq("next")]
+    asked = values[values["evaluator"].eq("next")]
+    ok = asked[asked["status"] == "ok"]
     curves = ok[ok["metric"].eq("squared_error")]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
-    sizes = _spread(curves, at)
+    sizes = _spread(curves[curves["run"].isin(areas.index)], at)
     full = int(curves.groupby("run").size().max()) if len(curves) else 0
     rows = []
     for run in [str(name) for name in areas.sort_values("value").index]:
@@ -107,6 +110,10 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
                 *cells,
             ]
         )
+    failed = asked[~asked["run"].isin(areas.index) & asked["status"].eq("failed")].drop_duplicates("run")
+    for run, kind in zip(failed["run"].astype(str), failed["kind"], strict=True):
+        at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
+        rows.append([named(run, kind), "failed", "", *map(short, at_sizes)])
     return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
 
 
@@ -129,6 +136,9 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         if len(gap):
             cells.append("" if own is None else interval(own))
         rows.append([named(run, kind), *cells, short(error.loc[(run, most), "value"])])
+    failed = values[values["status"].eq("failed") & ~values["run"].isin(names)].drop_duplicates("run")
+    for run, kind in zip(failed["run"], failed["kind"], strict=True):
+        rows.append([named(run, kind), *["failed"] * (len(counts) or 1), *([""] if len(gap) else []), "failed"])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else ["log-likelihood"]
     return ["contestant", *related, *(["gap to the oracle"] if len(gap) else []), "squared error"], rows
 
@@ -149,10 +159,13 @@ def _spread(curves: pd.DataFrame, count: int) -> list[int]:
 
 
 def short(error: Any) -> str:
-    """An error in three decimals."""
+    """An error in three decimals; `failed` where it is missing."""
+    if pd.isna(error):
+        return "failed"
     return f"{error:.3f}" if error >= 5e-4 else "<.0005"
 
 
 def interval(row: Any) -> str:
-    """Value and half the width of its interval."""
-    return f"{row['value']:.3f} ±{(row['high'] - row['low']) / 2:.3f}"
+    """Value and half the width of its interval; a single episode has none."""
+    half = (row["high"] - row["low"]) / 2
+    return f"{row['value']:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Trust
+from iclbench.signals import sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
@@ -23,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    grid: Annotated[list[str], typer.Argument(help="Grids: names (iclbench list grids) or paths to .toml files.")],
+    grid: Annotated[
+        list[str],
+        typer.Argument(
+            autocompletion=completion.grids, help="Grids: names (iclbench list grids) or paths to .toml files."
+        ),
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is done and what is to do, with time and disk; do nothing.")
     ] = False,
@@ -33,7 +37,14 @@ def sweep(
     ] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
     preset: Annotated[
-        str | None, typer.Option("--preset", "-p", help="Only this preset of the grids.", show_default="all")
+        str | None,
+        typer.Option(
+            "--preset",
+            "-p",
+            autocompletion=completion.presets,
+            help="Only this preset of the grids.",
+            show_default="all",
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
@@ -41,6 +52,15 @@ def sweep(
     pack: Annotated[
         Path | None,
         typer.Option("--pack", help="Sweep nothing; pack what is there into a few files in this folder of --results."),
+    ] = None,
+    replace: Annotated[
+        str | None,
+        typer.Option(
+            "--replace",
+            help="With --pack, why finished cells in it that the grid no longer has leave: what takes their place is "
+            "listed there as awaiting recomputation.",
+            metavar="REASON",
+        ),
     ] = None,
     verify: Annotated[
         int | None,
@@ -58,11 +78,13 @@ def sweep(
 
     if (pack is not None or verify is not None) and (dry_run or only or workers):
         raise UsageError("--pack and --verify sweep nothing: they take no --dry-run, --only or --workers")
+    if replace is not None and pack is None:
+        raise UsageError("--replace says what --pack is to leave out: write --pack FOLDER --replace REASON")
     if pack is not None and verify is not None:
         raise UsageError("--pack and --verify are two commands: pack first, then verify")
     _refuse_language_grids(grid)
     kinds = _kinds(only)
-    with _sigterm_like_ctrl_c():
+    with sigterm_like_ctrl_c():
         kind, gpus = _devices(device)
 
         from iclbench.cli import sweep_results
@@ -74,7 +96,7 @@ def sweep(
 
         store, cells = Store(results), _at(preset, grid_cells(grid))
         if pack is not None:
-            sweep_results.print_packed(cells, store, pack, json)
+            sweep_results.print_packed(cells, store, pack, json, replace)
             return
         if verify is not None:
             place = Place(results, data_dir, kind)
@@ -180,17 +202,3 @@ def _pool(slots: Sequence[str | None], threads: int) -> LocalPool:
     from iclbench.sweep.work import set_up
 
     return LocalPool([(threads, gpu) for gpu in slots], set_up)
-
-
-@contextmanager
-def _sigterm_like_ctrl_c() -> Iterator[None]:
-    """Whoever asks the sweep to end gets what the user gets: checkpoints and no worker left behind."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -19,9 +19,11 @@ from iclbench.sweep.store import Store
 from iclbench.sweep.verify import verify
 
 
-def print_packed(cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False) -> None:
+def print_packed(
+    cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False, replaced: str | None = None
+) -> None:
     """Pack what the cells found, and say into which files."""
-    files = pack(cells, store, folder)
+    files = pack(cells, store, folder, replaced)
     if not files:
         raise UsageError(f"nothing to pack: no cell of this grid is in {store.results}; sweep it first")
     known = Counter(store.status(cell) or "to do" for cell in cells)

@@ -7,15 +7,27 @@ from typing import Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Results, Threads, Trust, set_up_torch
 
 
 def train(
-    task: Annotated[str, typer.Argument(help="Task card: a name (iclbench list tasks) or a path to a .toml file.")],
-    backbone: Annotated[
-        str, typer.Argument(help="Backbone: a name (iclbench list backbones) or package.module:Class.")
+    task: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.tasks, help="Task card: a name (iclbench list tasks) or a path to a .toml file."
+        ),
     ],
-    preset: Annotated[str, typer.Option("--preset", "-p", help="smoke, grid, small or paper.")] = "small",
+    backbone: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.backbones,
+            help="Backbone: a name (iclbench list backbones) or package.module:Class.",
+        ),
+    ],
+    preset: Annotated[
+        str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
+    ] = "small",
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     override: Annotated[
         list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")

@@ -51,9 +51,9 @@ def percentiles(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray
 
 def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
     """Columns `value`, `low`, `high` and `n_episodes` of a table: mean and interval of every column of
-    `(episodes, columns)`."""
-    low, high = bootstrap_interval(scores, seed)
+    `(episodes, columns)`, NaN where not asked. A single episode has no interval: its ends are NaN."""
     counts = np.isfinite(scores).sum(0)
+    low, high = (np.where(counts > 1, end, np.nan) for end in bootstrap_interval(scores, seed))
     means = np.nansum(scores, 0) / np.maximum(counts, 1)
     return [
         {"value": float(m), "low": float(a), "high": float(b), "n_episodes": int(c)}

@@ -3,12 +3,13 @@
 A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`, each written
 atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on and
 the files that `values` names as written beside it are of the same cell. A failed cell is a row with a reason and is
-tried again on the next call.
+tried again on the next call; one that failed at some context sizes has such a row for each of them, and for every mean
+over them, and keeps the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -105,14 +106,16 @@ def shipped_from(results: Path, contestant: Entrant, prompts: Frozen) -> str:
 
 
 def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> str | None:
-    """Score one contestant by the question `next`; returns the reason if it failed."""
+    """Score one contestant by the question `next`; returns the reason if it failed, be it at one context size."""
 
     def work() -> Tables:
         prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
         with advised(IN_EVALUATION), Measure(contestant.device) as cost:
             curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
+        # No paired comparison with a curve that has holes: it would be over the sizes that are left.
+        kept = {} if curve.failed.any() else curve.scores
         return {
-            "errors": error_rows(contestant, prompts, curve.scores, n_context=np.asarray(curve.prefixes)),
+            "errors": error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes)),
             "costs": cost_rows(contestant, prompts, cost),
             "values": _value_rows(contestant, prompts, curve),
         }
@@ -125,30 +128,46 @@ def compute_cell(
 ) -> str | None:
     """Do the work of one cell and write its tables, `values` last; returns the reason if the work failed.
 
-    `shared` is what a row of a failed cell says besides the reason.
+    `shared` is what a row of a failed cell says besides the reason. Work that failed in part gives failed rows among
+    its values; they are kept, and the cell is not done.
     """
     try:
         found = work()
+        reason = _first_reason(found["values"])
     except Exception as error:
         reason = one_line(error)
-        failed = shared | {"metric": prompts.headline, "status": "failed", "reason": reason}
-        with writing(results):
-            tables.write("values", [failed], cell_path(results, contestant, prompts), {})
-            for name in tables.SCHEMAS.keys() - {"values"}:  # of an earlier, other contestant of this name
-                cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
-        return reason
-    keep(results, contestant, prompts, found, {f"library.{k}": v for k, v in contestant.libraries.items()})
-    return None
+        found = {"values": [shared | {"metric": prompts.headline, "status": "failed", "reason": reason}]}
+    libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}
+    if reason is None:
+        keep(results, contestant, prompts, found, libraries)
+    else:
+        _write(results, contestant, prompts, found, libraries, without={*tables.SCHEMAS} - {*found})
+    return reason
 
 
 def keep(results: Path, contestant: Entrant, prompts: Frozen, found: Tables, about: dict[str, str]) -> None:
     """Write the tables of a finished cell, `values` last; `about` says in their metadata how they were found."""
-    metadata = {"cell": cell_hash(contestant, prompts)} | about
+    _write(results, contestant, prompts, found, {"cell": cell_hash(contestant, prompts)} | about)
+
+
+def _write(
+    results: Path, contestant: Entrant, prompts: Frozen, found: Tables, metadata: dict[str, str],
+    without: Collection[tables.TableName] = (),
+) -> None:  # fmt: skip
+    """Write the tables of a cell and remove those `without`, which another contestant of this name may have left."""
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
     with writing(results):
         for name in sorted(found, key=lambda name: name == "values"):
             own = metadata | beside if name == "values" else metadata
             tables.write(name, found[name], cell_path(results, contestant, prompts, name), own)
+        for name in without:
+            cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
+
+
+def _first_reason(values: Rows | pd.DataFrame) -> str | None:
+    """Why the first failed row failed; None: all rows are good."""
+    rows = values.to_dict("records") if isinstance(values, pd.DataFrame) else values
+    return next((str(row["reason"]) for row in rows if row["status"] == "failed"), None)
 
 
 def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, object]:
@@ -176,12 +195,16 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Row
     for metric, scores in curve.scores.items():
         normaliser = curve.normaliser if metric == "squared_error" else 1.0
         shared = row(contestant, prompts, "next") | {"normaliser": normaliser}
+        failed = shared | {"status": "failed", "reason": curve.problem}
+        found = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
         rows += [
-            shared | {"metric": metric, "n_context": n} | summary
-            for n, summary in zip(curve.prefixes, summaries(scores, prompts.seed), strict=True)
-            if summary["n_episodes"]
+            (failed if bad else shared | summary) | {"metric": metric, "n_context": n}
+            for n, bad, summary in found
+            if bad or summary["n_episodes"]
         ]
-        if metric == "squared_error":
+        if metric == "squared_error" and (curve.failed & curve.sizes).any():
+            rows.append(failed | {"metric": "auc"})
+        elif metric == "squared_error":
             area = curve.area(metric)[:, None]
             rows += [shared | {"metric": "auc"} | s for s in summaries(area, prompts.seed) if s["n_episodes"]]
     return rows
@@ -204,7 +227,7 @@ def error_rows(
             "value": values[at],
         }
         frames.append(pd.DataFrame(columns))
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, ignore_index=True) if frames else tables.frame("errors", [])
 
 
 def cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -24,23 +25,54 @@ class Curve:
 
     Attributes:
         prefixes: context sizes, ascending.
-        scores: per metric `(episodes, prefixes)`, divided by the normaliser where it is an error; NaN where not scored.
+        scores: per metric `(episodes, prefixes)`, divided by the normaliser where it is an error; NaN where not asked.
         normaliser: what squared errors were divided by.
+        asked: which positions were asked, `(episodes, prefixes)`; None: all. A shift leaves some of them undefined.
     """
 
     prefixes: tuple[int, ...]
     scores: dict[str, np.ndarray]
     normaliser: float
+    asked: np.ndarray | None = None
 
     def area(self, metric: str) -> np.ndarray:
-        """Area under each episode's curve over its scored context sizes, per unit of context: the mean height,
-        `(episodes,)`."""
-        values = self.scores[metric]
-        keep = np.isfinite(values).all(0)
+        """Area under each episode's curve over the context sizes that all episodes were asked at, per unit of context:
+        the mean height, `(episodes,)`; NaN where there are none, and where a score is not finite."""
+        values, keep = self.scores[metric], self.sizes
         if keep.sum() < 2:
             return values[:, keep].mean(1) if keep.any() else np.full(len(values), np.nan)
         n = np.asarray(self.prefixes, dtype=np.float64)[keep]
         return np.trapezoid(values[:, keep], n, axis=1) / (n[-1] - n[0])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Which context sizes an area is over, `(prefixes,)`: those that all episodes were asked at."""
+        return np.ones(len(self.prefixes), dtype=bool) if self.asked is None else np.asarray(self.asked.all(0))
+
+    @cached_property
+    def failed(self) -> np.ndarray:
+        """The context sizes at which some score of an asked position is not finite, whatever the metric: an answer that
+        is no number may be counted as wrong by one and be no number by another; `(prefixes,)`."""
+        return np.asarray(self._nonfinite.any(0))
+
+    @property
+    def problem(self) -> str | None:
+        """Where scores are not finite, in a line; None: nowhere."""
+        bad = self._nonfinite
+        if not bad.any():
+            return None
+        episode, at = np.argwhere(bad)[0]
+        metric, value = next((m, s[episode, at]) for m, s in self.scores.items() if not np.isfinite(s[episode, at]))
+        return (
+            f"{metric} is {value:g} in {int(bad.any(1).sum())} of {len(bad)} episodes, at {int(bad.any(0).sum())} of "
+            f"{len(self.prefixes)} context sizes; first in episode {episode} after {self.prefixes[at]} examples"
+        )
+
+    @cached_property
+    def _nonfinite(self) -> np.ndarray:
+        """Asked positions of which some score is not finite, `(episodes, prefixes)`."""
+        bad = ~np.all([np.isfinite(scores) for scores in self.scores.values()], axis=0)
+        return bad if self.asked is None else bad & self.asked
 
 
 def learning_curve(
@@ -60,14 +92,17 @@ def learning_curve(
     chunk = max(1, _POSITIONS // positions)
     normaliser = prompts.family.normaliser
     parts: dict[str, list[np.ndarray]] = {}
+    counted: list[np.ndarray] = []
     for start in range(0, len(episodes), chunk):
         block = episodes[start : start + chunk].to(device)
         informed = predictor.informed(block.truth)
         with torch.inference_mode():
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]
+        counted.append(scored.cpu().numpy())
         for metric, values in scores_of(prediction, y, block.choices).items():
             values = values.double().masked_fill(~scored, torch.nan)
             scale = normaliser if metric == "squared_error" else 1.0
             parts.setdefault(metric, []).append((values / scale).cpu().numpy())
-    return Curve(asked, {metric: np.concatenate(blocks) for metric, blocks in parts.items()}, normaliser)
+    scores = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
+    return Curve(asked, scores, normaliser, np.concatenate(counted))

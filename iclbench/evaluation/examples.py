@@ -12,6 +12,7 @@ from torch import Tensor
 
 from iclbench import __version__, tables
 from iclbench.episodes import Episodes, Points
+from iclbench.errors import NonFiniteError
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Gaussian, Mixture, Point, Prediction
@@ -21,7 +22,11 @@ EPISODES = 4
 
 
 def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
-    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used."""
+    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used.
+
+    Raises:
+        NonFiniteError: an answer is NaN or infinite.
+    """
     inputs = prompts.family.display_inputs()
     if inputs is None:
         return tables.frame("examples", [])
@@ -42,6 +47,8 @@ def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
         answers = informed.predict_by_related(episodes.context, x, episodes.related, counts)
         for count, answer in zip(counts, answers, strict=True):
             mean, band = _drawn(answer)
+            if not all(values.isfinite().all() for values in (mean, *band.values())):
+                raise NonFiniteError(f"an answer to be drawn is not finite, with {count} related datasets")
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
     return tables.frame("examples", pd.concat(frames, ignore_index=True))
 

@@ -101,7 +101,7 @@ def _of_errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame | None:
             return None
         return Line(metric, nothing, float(first["value"]), str(first["run"])).of(rows)
     first = others.sort_values(["value", "run"]).iloc[0]
-    if first["high"] < nothing:
+    if pd.notna(first["high"]) and first["high"] < nothing:
         return Line(metric, nothing, float(first["value"]), str(first["run"])).of(rows)
     return Line(metric, nothing, 0.0, "no error").of(rows) if nothing > 0 else None
 
@@ -116,7 +116,7 @@ def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     best, name = 1.0, "always right"
     if test.knows == "context":
         first = baselines.sort_values(["value", "run"], ascending=[False, True]).iloc[0]
-        if first["low"] > test.chance:
+        if pd.notna(first["low"]) and first["low"] > test.chance:
             best, name = float(first["value"]), str(first["run"])
     return Line(_ACCURACY, test.chance, best, name).of(rows)
 

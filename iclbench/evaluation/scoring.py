@@ -11,17 +11,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.episodes import Episodes
-from iclbench.errors import IclbenchError
+from iclbench.errors import NonFiniteError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Categorical, Prediction
 from iclbench.predictor import Predictor
 
 # Points of all kinds per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone.
 _POINTS = 16_384
-
-
-class NonFiniteError(IclbenchError):
-    """A score is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ def target_scores(
         episodes_at_most: ask only the first so many episodes; None: all.
 
     Raises:
-        NonFiniteError: a score is NaN or infinite. A mean over the other episodes would flatter whoever fails at some.
+        NonFiniteError: a score is NaN or infinite.
     """
     family = prompts.family
     counts = tuple(range(family.related_sets + 1)) if predictor.uses_related else (0,)

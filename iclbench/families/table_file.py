@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from iclbench.errors import DataError, UnknownNameError
+from iclbench.numerals import meant_as_number, number
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 # Cells that stand for "no value"; written in lower case here.
@@ -129,21 +130,19 @@ def _opened(path: Path) -> TextIOWrapper:
 
 
 def _has_header(lines: list[list[str]]) -> bool:
-    """Whether the first line names the columns: no number in it, or a word above a column whose next entry is a
-    number."""
-    first = [_is_number(cell) for cell in lines[0]]
+    """Whether the first line names the columns: nothing in it is meant as a number, or a word stands above a column
+    whose next entry is a number."""
+    first = [meant_as_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
     if not any(first):
         return True
     second = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else first
-    words = [not number and cell.lower() not in _MISSING for number, cell in zip(first, lines[0], strict=True)]
+    words = [not meant and cell.lower() not in _MISSING for meant, cell in zip(first, lines[0], strict=True)]
     return any(word and below for word, below in zip(words, second, strict=True))
 
 
 def _is_number(cell: str) -> bool:
-    try:
-        return not np.isnan(float(cell))
-    except ValueError:
-        return False
+    value = number(cell)
+    return value is not None and not np.isnan(value)
 
 
 def _read_parquet(path: Path) -> tuple[list[str], list[Column | None]]:
@@ -219,10 +218,8 @@ def _numbers(path: Path, names: list[str], columns: Sequence[list[str] | Column 
 
 def _parse(cells: list[str]) -> Column | None:
     """Cells as numbers, NaN where missing; None when one of them is text."""
-    try:
-        return np.array([np.nan if cell.lower() in _MISSING else float(cell) for cell in cells])
-    except ValueError:
-        return None
+    values = [np.nan if cell.lower() in _MISSING else number(cell) for cell in cells]
+    return None if None in values else np.array(values, dtype=np.float64)
 
 
 def _listed(names: list[str], most: int = 6) -> str:

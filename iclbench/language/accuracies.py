@@ -30,7 +30,7 @@ def wilson(right: int, asked: int) -> dict[str, Any]:
 
 def balanced(correct: Float[np.ndarray, " E"], targets: Sequence[str], seed: int) -> dict[str, Any]:
     """The mean over classes of the share that is right, classes being the right answers; with the bootstrap's interval,
-    in which a class that a resample has none of does not count."""
+    in which a class that a resample has none of does not count. A single question has no interval."""
     known = np.isfinite(correct)
     classes, index = np.unique(np.array(targets, dtype=object)[known].astype(str), return_inverse=True)
     of_class = np.eye(len(classes))[index]
@@ -38,5 +38,5 @@ def balanced(correct: Float[np.ndarray, " E"], targets: Sequence[str], seed: int
     with np.errstate(invalid="ignore"):
         recalls = (counts @ (of_class * correct[known, None])) / (counts @ of_class)
     means = np.nanmean(recalls, axis=1)
-    low, high = percentiles(means[1:, None])
+    low, high = percentiles(means[1:, None]) if len(index) > 1 else ([np.nan], [np.nan])
     return {"value": float(means[0]), "low": float(low[0]), "high": float(high[0]), "n_episodes": len(index)}

@@ -35,6 +35,12 @@ class Answers:
     predicted: list[str | None]
     candidates: list[list[float] | None]
 
+    @property
+    def nonfinite(self) -> int:
+        """The number of episodes in which the log-probability of some candidate is not finite, so that none is
+        chosen."""
+        return sum(not np.isfinite(scores).all() for scores in self.candidates if scores is not None)
+
     @classmethod
     def of(cls, judged: Sequence[Answer | None]) -> Answers:
         metrics = list(dict.fromkeys(metric for answer in judged if answer for metric in answer.scores))
@@ -68,7 +74,8 @@ def chosen(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray,
         "accuracy_per_byte": np.array([max(1, len(c.encode())) for c in candidates]),
     }
     scores = {metric: float(right[np.argmax(sums / length)]) for metric, length in lengths.items()}
-    likelihood = np.logaddexp.reduce(sums[right]) - np.logaddexp.reduce(sums)
+    with np.errstate(invalid="ignore"):  # of sums that are no numbers, which `Answers.nonfinite` counts
+        likelihood = np.logaddexp.reduce(sums[right]) - np.logaddexp.reduce(sums)
     predicted = candidates[int(np.argmax(sums))]
     return Answer(predicted, scores | {"log_likelihood": float(likelihood)}, sums.tolist())
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from iclbench.errors import NonFiniteError
 from iclbench.evaluation import cells
 from iclbench.evaluation.measure import Measure
 from iclbench.language import answers, majority
 from iclbench.language.accuracies import balanced, summarised
+from iclbench.language.answers import Answers
 from iclbench.language.batches import Batches
 from iclbench.language.contestants import Contestant
 from iclbench.language.fitting import Overlength, Sheets
@@ -51,8 +53,15 @@ def _tables(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome, 
 
 
 def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
-    """Rows of `values`: every metric of the answers that count, and the trace of Deep-Thinking."""
+    """Rows of `values`: every metric of the answers that count, and the trace of Deep-Thinking.
+
+    Raises:
+        NonFiniteError: the log-probabilities of the answers that count are not finite. Of others in the trace they make
+            a failed row.
+    """
     shared = shared_columns(contestant, prompts)
+    if bad := outcome.answers.nonfinite:
+        raise NonFiniteError(_nonfinite(bad, outcome.answers))
     which = {"axis": "order", "axis_value": prompts.order} if prompts.order else {
         "axis": "demo_seed", "axis_value": prompts.demo_seed}  # fmt: skip
     final = shared | which | ({"reason": outcome.reason} if outcome.reason else {})
@@ -78,6 +87,11 @@ def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str
     return cells.row(contestant, prompts, prompts.task.card.answers) | {"n_context": prompts.shots}
 
 
+def _nonfinite(bad: int, answers: Answers) -> str:
+    asked = sum(scores is not None for scores in answers.candidates)
+    return f"the log-probabilities of candidates are not finite in {bad} of {asked} questions"
+
+
 def _trace_rows(shared: dict[str, object], passes: int, found: Pass, seed: int) -> cells.Rows:
     scores = {
         "accuracy": found.answers.scores["accuracy"],
@@ -85,6 +99,8 @@ def _trace_rows(shared: dict[str, object], passes: int, found: Pass, seed: int) 
         "memory_change": found.change,
     }
     at = shared | {"axis": "passes", "axis_value": passes}
+    if bad := found.answers.nonfinite:
+        return [at | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, found.answers)}]
     return [
         at | {"metric": metric} | summarised(metric, values, seed)
         for metric, values in scores.items()

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from iclbench.errors import NonFiniteError
 from iclbench.language.batches import Batches, padded
 from iclbench.language.memory import Memory
 from iclbench.language.models import LanguageModel
@@ -38,6 +39,9 @@ def generate(
         endings: what an answer is read up to; a token with which the model's texts end is one, too.
         memory: what is known of the demonstrations, of each question or one for all.
         at_end: is told what follows the prompts.
+
+    Raises:
+        NonFiniteError: the model has no most probable token.
     """
     found: list[tuple[int, ...]] = [()] * len(questions)
     rows = [question.continuations[0].ids for question in questions]
@@ -50,6 +54,8 @@ def generate(
         if at_end is not None:
             at_end(picked, logits.log_softmax(-1))
         for number in range(tokens):
+            if not logits.amax(-1).isfinite().all():  # single ones may be -inf, which rules a token out
+                raise NonFiniteError("the model's logits are not finite: there is no next token")
             chosen = logits.argmax(-1).tolist()
             for answer, token in zip(answers, chosen, strict=True):
                 if not _ended(model, answer, endings):

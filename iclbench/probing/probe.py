@@ -129,8 +129,8 @@ def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
         rows += [
             plain
             | {"metric": f"{metric}_std", "axis_value": layer, "value": float(each.std()), "n_episodes": len(each)}
-            for layer, column in zip(layers, numbers.T, strict=True)
-            if len(each := column[column.isfinite()]) > 1
+            for layer, each in zip(layers, numbers.T, strict=True)
+            if len(each) > 1 and each.isfinite().all()
         ]
     return {"values": rows}
 
@@ -141,8 +141,8 @@ def _level(reference: Contestant, prompts: ProbeSet) -> Tables:
     assert isinstance(answer, Point | Gaussian | Mixture)
     errors = (answer.mean - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
-    (level,) = summaries((errors / normaliser).numpy()[:, None], prompts.seed)
-    return {"values": [_row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser} | level]}
+    shared = _row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}
+    return {"values": _means(shared, [{}], (errors / normaliser).unsqueeze(1), prompts.seed)}
 
 
 def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
@@ -172,5 +172,20 @@ def _row(contestant: Contestant, prompts: ProbeSet) -> dict[str, object]:
 
 def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:
     """Mean over tasks and interval at every value of the axis."""
-    found = summaries(scores.to(torch.float64).numpy(), seed)
-    return [shared | {"axis_value": at} | one for at, one in zip(axis, found, strict=True) if one["n_episodes"]]
+    return _means(shared, [{"axis_value": at} for at in axis], scores, seed)
+
+
+def _means(
+    shared: dict[str, object], at: Sequence[dict[str, object]], scores: Float[Tensor, "B at"], seed: int
+) -> Rows:
+    """Mean over tasks and interval of every column; a failed row where the score of some task is not finite."""
+    wide = scores.to(torch.float64).numpy()
+    missing = (~np.isfinite(wide)).sum(0)
+    return [
+        shared | columns | ({"status": "failed", "reason": _nonfinite(int(bad), len(wide))} if bad else one)
+        for columns, bad, one in zip(at, missing, summaries(wide, seed), strict=True)
+    ]
+
+
+def _nonfinite(bad: int, tasks: int) -> str:
+    return f"the answer is not finite in {bad} of {tasks} tasks"

@@ -24,7 +24,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash
 from iclbench.episodes import Episodes
-from iclbench.errors import UsageError
+from iclbench.errors import NonFiniteError, UsageError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
@@ -174,6 +174,11 @@ def _ranks(contestant: Contestant, prompts: RankSet) -> Tables:
     blocks = (episodes[start : min(start + size, prompts.contexts)] for start in range(0, prompts.contexts, size))
     with torch.inference_mode():
         matrix = torch.cat([prediction_matrix(contestant.predictor, block, x_query) for block in blocks])
+    if not matrix.isfinite().all():
+        bad = int((~matrix.isfinite()).any(1).sum())
+        raise NonFiniteError(
+            f"the answers after {bad} of {len(matrix)} contexts are not finite; their rank is undefined"
+        )
     shared = _row(contestant, prompts) | {"normaliser": 1.0}
     rows: Rows = []
     for count in numbers_of_contexts(prompts.contexts):

@@ -27,6 +27,7 @@ from torch import Tensor
 from iclbench import tables
 from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash
+from iclbench.errors import NonFiniteError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import percentiles, resampled_counts
 from iclbench.evaluation.cells import Rows, Tables
@@ -144,6 +145,9 @@ def _of(backbone: Backbone) -> _Represent:
 
 def _scored(contestant: Contestant, prompts: RepresentationSet, represent: _Represent, drawn: bool) -> Tables:
     learned, true = represent(prompts.inputs), _features(prompts, prompts.inputs)
+    if not learned.isfinite().all():
+        bad = int((~learned.isfinite()).any(1).sum())
+        raise NonFiniteError(f"the representation of {bad} of {len(learned)} inputs is not finite")
     h = linear_map(learned[:INPUTS], true[:INPUTS])
     fitted, held_out = (learned[INPUTS:] @ h).numpy(), true[INPUTS:].numpy()
     shared = cells.row(contestant, prompts, EVALUATOR) | {

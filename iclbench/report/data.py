@@ -122,6 +122,23 @@ class Slice:
         return costs[costs["run"].isin(self.rows["run"]) & ~shorter.astype(bool)]
 
     @cached_property
+    def failed(self) -> pd.DataFrame:
+        """Rows without a number, because an evaluation failed, as a whole or (with `n_context`) at one context size."""
+        v = self.rows
+        return v[v["status"].eq("failed") & v["axis"].isna() & ~v["evaluator"].isin(INSIDE)]
+
+    def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows of contestants none of whose runs failed under that shift by that evaluator."""
+        return rows[~_among(rows, self.failed, ["evaluator", "shift", "contestant"])].reset_index(drop=True)
+
+    def complete(self, curves: pd.DataFrame) -> pd.DataFrame:
+        """The rows of curves at context sizes at which no run of the contestant failed."""
+        keys = ["evaluator", "shift", "contestant"]
+        altogether = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
+        bad = _among(curves, altogether, keys) | _among(curves, self.failed, [*keys, "n_context"])
+        return curves[~bad].reset_index(drop=True)
+
+    @cached_property
     def lines(self) -> pd.DataFrame:
         """Learning curves run by run.
 
@@ -134,9 +151,10 @@ class Slice:
         """Learning curves, averaged over the runs (seeds) of a contestant.
 
         Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes, run. With
-        several runs the interval reaches from the lowest lower to the highest upper end.
+        several runs the interval reaches from the lowest lower to the highest upper end. At a context size at which one
+        of them failed there is none: a mean over the others would flatter.
         """
-        return average(self._answers, [*_CURVE, "n_context"])
+        return self.complete(average(self._answers, [*_CURVE, "n_context"]))
 
     @cached_property
     def _answers(self) -> pd.DataFrame:
@@ -147,11 +165,12 @@ class Slice:
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
-        """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves."""
+        """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves; none of contestants of
+        which a run failed, be it at one context size."""
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
         rows = rows[~rows["evaluator"].isin(INSIDE) & rows["n_related"].isna()]
-        return average(rows, _CURVE)
+        return self.unfailed(average(rows, _CURVE))
 
     @cached_property
     def target_lines(self) -> pd.DataFrame:
@@ -164,8 +183,8 @@ class Slice:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """The same averaged over runs, like the curves."""
-        return average(self._target_rows, _TARGETS)
+        """The same averaged over runs, like the curves; none of contestants of which a run failed."""
+        return self.unfailed(average(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS]))
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
@@ -228,9 +247,11 @@ class Slice:
 
     @cached_property
     def probes(self) -> pd.DataFrame:
-        """Rows of layer-wise probes and of what stands beside them, run by run."""
-        v = self.rows
-        return v[v["evaluator"].isin(PROBES) & (v["status"] == "ok")]
+        """Rows of layer-wise probes and of what stands beside them, run by run; none of runs that failed at some layer,
+        whose last or best one would be another."""
+        rows = self.rows[self.rows["evaluator"].isin(PROBES)]
+        keys = ["run", "shift", "n_context", "prompt_set"]
+        return rows[(rows["status"] == "ok") & ~_among(rows, rows[rows["status"] == "failed"], keys)]
 
     @property
     def trained_length(self) -> int | None:
@@ -281,6 +302,12 @@ def load(results: Path) -> Results:
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     set_aside = (*passed_over, *set_aside, *otherwise, *not_told)
     return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells)
+
+
+def _among(rows: pd.DataFrame, others: pd.DataFrame, keys: list[str]) -> pd.Series:
+    """Which rows have these columns in common with one of the others."""
+    known = pd.MultiIndex.from_frame(others[keys].astype(object))
+    return pd.Series(pd.MultiIndex.from_frame(rows[keys].astype(object)).isin(known), index=rows.index, dtype=bool)
 
 
 def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:

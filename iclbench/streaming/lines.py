@@ -3,21 +3,24 @@
 A line has the columns x1, ..., y1, ... of the task, separated by commas. It is a point to learn, or a query where all
 outputs are empty or `?`:
 
-    x1,x2,y1        a header, if there is one: a first line in which nothing is a number
+    x1,x2,y1        a header, if there is one: a first line in which nothing is meant as a number
     0.5,1,2.25      a point
     0.5,2,?         a query
 
-Blank lines mean nothing. In classification the only output is `label`, an integer from 0.
+Blank lines mean nothing, and neither do quotation marks around a field. In classification the only output is `label`,
+an integer from 0.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iclbench.errors import DataError
+from iclbench.numerals import meant_as_number, number
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import TaskShape
@@ -63,17 +66,17 @@ class LineFormat:
             DataError: a line cannot be read; the message names it.
         """
         first = True
-        for number, text in enumerate(lines, 1):
-            fields = [field.strip() for field in text.removeprefix("\ufeff").split(",")]
-            if fields == [""]:
-                continue
+        for index, text in enumerate(lines, 1):
             try:
-                if first and not any(_is_number(field) or field == "?" for field in fields):
+                fields = _fields(text)
+                if not fields:
+                    continue
+                if first and not any(meant_as_number(field) or field == "?" for field in fields):
                     self._check_header(fields)
                 else:
-                    yield self._line(number, fields)
+                    yield self._line(index, fields)
             except DataError as error:
-                raise DataError(f"{where}, line {number}: {error}") from None
+                raise DataError(f"{where}, line {index}: {error}") from None
             first = False
 
     def _check_header(self, fields: list[str]) -> None:
@@ -90,21 +93,21 @@ class LineFormat:
                 f"write {','.join(expected)}, with ? for the outputs of a query"
             )
 
-    def _line(self, number: int, fields: list[str]) -> Line:
+    def _line(self, index: int, fields: list[str]) -> Line:
         self._check_count(fields)
         inputs, outputs = fields[: len(self.inputs)], fields[len(self.inputs) :]
         x = [self._number(name, field) for name, field in zip(self.inputs, inputs, strict=True)]
         if all(field in ("", "?") for field in outputs):
-            return Line(number, x, None)
+            return Line(index, x, None)
         y = [self._number(name, field) for name, field in zip(self.outputs, outputs, strict=True)]
         if self.classes is not None and not (y[0].is_integer() and 0 <= y[0] < self.classes):
             raise DataError(f"label is {outputs[0]}; write an integer from 0 to {self.classes - 1}")
-        return Line(number, x, y)
+        return Line(index, x, y)
 
     def _number(self, column: str, field: str) -> float:
-        if not _is_number(field):
+        value = number(field)
+        if value is None:
             raise DataError(f"{column} is {field[:40]!r}, not a number")
-        value = float(field)
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
         if abs(value) > self.largest:
@@ -118,9 +121,13 @@ def _numbered(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{name}{i}" for i in range(1, count + 1))
 
 
-def _is_number(field: str) -> bool:
+def _fields(text: str) -> list[str]:
+    """The fields of a line; none of a blank one."""
+    text = text.removeprefix("\ufeff").strip()
+    if '"' not in text:
+        return [field.strip() for field in text.split(",")] if text else []
     try:
-        float(field)
-    except ValueError:
-        return False
-    return "_" not in field  # Python's own way of writing numbers, and nobody else's
+        (fields,) = csv.reader([text], skipinitialspace=True)
+    except (csv.Error, ValueError) as error:
+        raise DataError(f"the fields cannot be told apart ({error})") from None
+    return [field.strip() for field in fields]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Status = Literal["done", "failed", "skipped"]
+Status = Literal["done", "failed", "skipped", "awaiting"]
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class Outcome:
     """What became of a cell.
 
     Attributes:
-        status: `skipped` means that the cell makes no sense; it is not tried again, a failed one is.
+        status: `skipped` means that the cell makes no sense; it is not tried again, a failed one is. `awaiting` stands
+            in packed results only, where what they held is no longer what this version computes.
         reason: why it failed or makes no sense.
         files: what holds its rows and weights, relative to the results folder.
         seconds: how long it took in this process.

@@ -58,7 +58,7 @@ class _Source:
     cells: frozenset[str]
 
 
-def pack(cells: Sequence[GridCell], store: Store, out: Path) -> list[Path]:
+def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | None = None) -> list[Path]:
     """Write what all finished cells found, and the rows of failed cells and of those that make no sense.
 
     The same cells give the same bytes. What is packed already and found nowhere else is taken over.
@@ -67,6 +67,8 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path) -> list[Path]:
         cells: of one or several grids.
         store: the results folder that they were swept into.
         out: folder below it.
+        replaced: why finished cells in it that are none of these leave, and those that are not done stand there as
+            awaiting recomputation; None: that is an error.
 
     Returns:
         The files written.
@@ -84,9 +86,10 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path) -> list[Path]:
     groups: dict[str, list[GridCell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
-    for own in groups.values():
-        _refuse_loss(own, store, out)
-    return [path for own in groups.values() for path in _pack_group(own, store, out)]
+    if replaced is None:
+        for own in groups.values():
+            _refuse_loss(own, store, out)
+    return [path for own in groups.values() for path in _pack_group(own, store, out, replaced)]
 
 
 def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
@@ -100,11 +103,11 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     if len(lost):
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
-            "they are none of this grid's: pack into another folder, or delete the files of this task there first"
+            "they are none of this grid's: pack into another folder, or say with --replace why they are to leave"
         )
 
 
-def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
+def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | None) -> Iterator[Path]:
     """The files of one task at one preset, that of the cells last: they are done when all else is there."""
     task, preset = cells[0].task, cells[0].preset
     found = {table: list(_sources(table, cells, store)) for table in TABLES}
@@ -119,7 +122,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
         name = (out / tables.packed_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
         for cell in {cell for source, _ in kept for cell in source.cells}:
             named[cell].append(name)
-    about = [_about(cell, store, named[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
+    about = [_about(cell, store, named[cell.hash], replaced) for cell in sorted(cells, key=lambda cell: cell.hash)]
     whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
     for table, rows in whole.items():
         path = out / tables.packed_name(table, task, preset)
@@ -131,12 +134,12 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
         yield path
 
 
-def _about(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
+def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None) -> dict[str, object] | None:
     """The cell's row: as it was recorded, but for the files; None as long as nothing has become of it."""
     status = store.status(cell)
-    if status is None:
-        return None
-    if not store.has_row(cell):
+    if status is None and not store.is_awaited(cell):
+        return None if replaced is None else row(cell, Outcome("awaiting", replaced), Place(store.results))
+    if status is not None and not store.has_row(cell):
         return row(cell, Outcome("skipped", cell.reason), Place(store.results))
     recorded = store.rows.loc[cell.hash]
     about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}

@@ -58,8 +58,8 @@ class Store:
 
     @cached_property
     def _status(self) -> dict[str, Status]:
-        """Status of every cell that has a row and all files that it names."""
-        there = self.rows[self.rows["there"]]
+        """Status of every cell that has a row and all files that it names, and is not to be done again."""
+        there = self.rows[self.rows["there"] & self.rows["status"].ne("awaiting")]
         return dict(zip(there.index, there["status"], strict=True))
 
     @cached_property
@@ -74,6 +74,10 @@ class Store:
     def has_row(self, cell: GridCell) -> bool:
         """Whether a row says what became of the cell."""
         return cell.hash in self._status
+
+    def is_awaited(self, cell: GridCell) -> bool:
+        """Whether packed results say that the cell is to be computed again."""
+        return cell.hash in self.rows.index[self.rows["status"].eq("awaiting")]
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
         """The files that hold what a cell found; none where it is not done."""
@@ -120,7 +124,7 @@ def row(cell: GridCell, outcome: Outcome, place: Place) -> dict[str, object]:
         "preset": cell.preset, "seed": cell.seed, "status": outcome.status, "reason": outcome.reason,
         "version": __version__,
     }  # fmt: skip
-    if outcome.status == "skipped":
+    if outcome.status in ("skipped", "awaiting"):
         return about
     return about | {
         "files": json.dumps(sorted(outcome.files)), "seconds": outcome.seconds, "device": device_name(place.device),

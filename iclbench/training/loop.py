@@ -21,9 +21,8 @@ import torch
 from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
 from iclbench.episodes import Episodes
-from iclbench.errors import Interrupted
+from iclbench.errors import Interrupted, NonFiniteError
 from iclbench.evaluation.measure import Measure
-from iclbench.evaluation.scoring import NonFiniteError
 from iclbench.families.base import Family
 from iclbench.memory import IN_TRAINING, advised
 from iclbench.runs import DivergedError, Hold, Run, writing

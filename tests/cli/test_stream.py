@@ -151,3 +151,24 @@ def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
     (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
     out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)[1]
     assert len(out) == 2
+
+
+def test_sigterm_saves_what_was_learned_as_ctrl_c_does(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(io.StringIO):
+        def __next__(self) -> str:
+            if (line := super().__next__()).startswith("9"):
+                signal.raise_signal(signal.SIGTERM)
+            return line
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "stdin", Ended("1,2,3,0.5\n0,1,0,-1\n9,9,9,9\n"))
+    code, _, err = stream(results, "--save", tmp_path / "state", capsys=capsys)
+    assert (code, signal.getsignal(signal.SIGTERM)) == (130, before)
+    assert "2 points and 0 queries" in err and "interrupted" in err
+    (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
+    out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)[1]
+    assert float(out[1].split(",")[3]) == pytest.approx(
+        answer(results, [[1, 2, 3, 0.5], [0, 1, 0, -1]], [0.1, 0.2, 0.3])[0], rel=1e-4, abs=1e-5
+    )

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from iclbench.cli.summary import leaderboard
+from iclbench.cli.summary import interval, leaderboard
 
 SHARED = {"status": "ok", "evaluator": "targets", "axis": None}
 
@@ -48,3 +48,8 @@ def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:
     assert _type_name(Annotated[int, "positive"] | None) == "int or none"
     assert _type_name(Literal["a", "b"]) == "'a' or 'b'"
     assert _type_name(tuple[float, float]) == "tuple[float, float]"
+
+
+def test_where_there_is_no_interval_none_is_printed() -> None:
+    assert interval(pd.Series({"value": 0.5, "low": 0.25, "high": 0.75})) == "0.500 ±0.250"
+    assert interval(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"

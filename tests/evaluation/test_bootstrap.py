@@ -1,8 +1,9 @@
 """Bootstrap intervals against explicit resampling and against the normal approximation."""
 
 import numpy as np
+import pytest
 
-from iclbench.evaluation.bootstrap import bootstrap_interval
+from iclbench.evaluation.bootstrap import bootstrap_interval, summaries
 
 
 def test_equals_explicit_resampling_with_the_same_draws() -> None:
@@ -29,3 +30,13 @@ def test_unscored_positions_are_left_out() -> None:
     low, high = bootstrap_interval(errors)
     assert np.isnan(low[1]) and np.isnan(high[1])
     assert low[2] < np.nanmean(errors[:, 2]) < high[2]
+
+
+def test_a_single_episode_has_a_mean_and_no_interval() -> None:
+    (alone,) = summaries(np.array([[0.7]]), seed=0)
+    assert (alone["value"], alone["n_episodes"]) == (0.7, 1)
+    assert np.isnan([alone["low"], alone["high"]]).all()
+    several, one, none = summaries(np.array([[1.0, np.nan, np.nan], [3.0, 5.0, np.nan], [2.0, np.nan, np.nan]]), seed=0)
+    assert several["value"] == pytest.approx(2) and several["low"] < 2 < several["high"]
+    assert (one["value"], one["n_episodes"]) == (5, 1) and np.isnan([one["low"], one["high"]]).all()
+    assert none["n_episodes"] == 0

@@ -80,6 +80,15 @@ def test_without_an_oracle_the_best_baseline_scores_one_if_it_is_better_than_zer
     assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
 
 
+def test_a_baseline_of_a_single_episode_is_not_better_than_zero_beyond_doubt(tmp_path: Path) -> None:
+    values = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), gpt2=("backbone", 0.45))
+    alone = [one | {"low": None, "high": None, "n_episodes": 1} for one in values]
+    found = scored(tmp_path, prompts("next", "point"), alone)
+    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error"}
+    assert found["low"].isna().all() and found["high"].isna().all()
+    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
+
+
 def test_nothing_to_compare_with_leaves_no_scores_and_takes_old_ones_away(tmp_path: Path) -> None:
     about = prompts("next", "point")
     assert scored(tmp_path, about, areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5))) is not None

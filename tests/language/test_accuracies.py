@@ -38,3 +38,9 @@ def test_episodes_that_were_not_asked_do_not_count() -> None:
     assert summarised("accuracy", correct, 0)["n_episodes"] == 2
     found = summarised("log_likelihood", np.array([-1.0, np.nan, -3.0]), 0)
     assert found["value"] == -2.0 and found["n_episodes"] == 2
+
+
+def test_the_balanced_accuracy_of_a_single_question_has_no_interval() -> None:
+    found = balanced(np.array([1.0]), ["a"], 0)
+    assert (found["value"], found["n_episodes"]) == (1.0, 1)
+    assert np.isnan([found["low"], found["high"]]).all()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from iclbench import tables
@@ -19,7 +20,7 @@ from iclbench.language.evaluate import Cell, evaluate
 from iclbench.language.methods import method
 from iclbench.language.models import LanguageModel, load
 from iclbench.language.prompts import LanguagePrompts
-from tests.language.scripted import Scripted, right
+from tests.language.scripted import Scripted, _readings, right
 from tests.language.tiny_models import tiny
 
 REVIEWS = [
@@ -140,6 +141,41 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(reviews, letters, tmp_path:
     failed = values(tmp_path, "status == 'failed'")
     assert one(failed, "reason") == cells[0].reason and one(failed, "metric") == "accuracy"
     assert one(failed, "n_context") == 1000
+
+
+class Broken(Scripted):
+    """Its logits are no numbers, always or after a memory that was read so often."""
+
+    broken_after: int | None = None
+
+    def logits(self, ids, mask, memory=None, keep=None):
+        found = super().logits(ids, mask, memory, keep)
+        sound = self.broken_after is not None and (memory is None or _readings(memory) != self.broken_after)
+        return found if sound else torch.full_like(found, torch.nan)
+
+
+def test_logits_that_are_no_numbers_choose_no_candidate_and_write_no_token(reviews, letters, tmp_path: Path) -> None:
+    """The largest of NaNs is the first of them: a right answer in every second question."""
+    cells = run(tmp_path, Broken({}), [reviews, letters], controls=False)
+    reasons = {cell.prompts.task.name: cell.reason for cell in cells}
+    assert reasons == {
+        "reviews": "the log-probabilities of candidates are not finite in 8 of 8 questions",
+        "to-upper": "the model's logits are not finite: there is no next token",
+    }
+    found = values(tmp_path, "kind == 'backbone'")
+    assert set(found["status"]) == {"failed"} and found["value"].isna().all()
+
+
+def test_passes_after_which_logits_are_no_numbers_are_failed_rows_of_the_trace(reviews, tmp_path: Path) -> None:
+    model = Broken({})
+    model.broken_after = 3
+    settings = {"passes": 4, "eta": 1.0}
+    (cell,) = run(tmp_path, model, [reviews], "deep-thinking", controls=False, settings=settings)
+    assert cell.reason is not None
+    own = values(tmp_path, "kind == 'backbone' and prompt_set.notna()")
+    trace = own[own["axis"].eq("passes") & own["metric"].eq("accuracy")].set_index("axis_value")["status"]
+    assert trace.to_dict() == {1.0: "ok", 2.0: "ok", 3.0: "failed", 4.0: "ok"}
+    assert own[own["axis"].eq("demo_seed")]["status"].eq("ok").all()
 
 
 def test_a_task_without_answers_to_choose_from_is_refused_before_anything_is_computed(letters, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from iclbench import tables
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cards import Strict
+from iclbench.cli.probe_tables import depth_table
 from iclbench.config import resolve_run
 from iclbench.episodes import Points
 from iclbench.errors import UsageError
@@ -134,20 +135,30 @@ def _fail(*arguments: object) -> None:
     raise RuntimeError("out of luck")
 
 
-def test_a_layer_that_is_not_a_number_is_left_out(
+def test_a_layer_that_is_not_a_number_in_some_tasks_fails_and_the_others_stay(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = module.decode_layers
 
-    def without_the_first(*arguments: Any) -> torch.Tensor:
+    def with_a_broken_first(*arguments: Any) -> torch.Tensor:
         decoded = sound(*arguments)
-        decoded[0] = torch.nan
+        decoded[0, 3:5] = torch.nan
         return decoded
 
-    monkeypatch.setattr(module, "decode_layers", without_the_first)
-    assert not any(c.reason for c in probe(tmp_path, trained, **SIZES))
-    layers = tables.read_all("values", tmp_path).query("axis == 'layer'")
-    assert set(layers["axis_value"]) == {2}
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "decode_layers", with_a_broken_first)
+        reasons = {c.contestant.name: c.reason for c in probe(tmp_path, trained, **SIZES)}
+    assert reasons.pop("gpt2") == "the answer is not finite in 2 of 20 tasks"
+    assert not any(reasons.values())
+    values = tables.read_all("values", tmp_path)
+    layers = values[values["axis"] == "layer"]
+    failed = layers[layers["status"] == "failed"]
+    assert set(failed["axis_value"]) == {1} and set(layers.drop(failed.index)["axis_value"]) == {2}
+    assert failed["value"].isna().all() and set(failed["metric"]) >= {"squared_error", "squared_error_raw"}
+    columns, lines = depth_table(values[values["run"] == trained.name])
+    shown = dict(zip(columns, lines[0], strict=True))
+    assert (shown["1/2"], shown["best"]) == ("failed", ""), "half the layers failed: no best one"
+    assert [c.contestant.name for c in probe(tmp_path, trained, **SIZES) if not c.cached] == ["gpt2"]
 
 
 def test_evaluations_are_untouched(trained: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +129,21 @@ def test_of_classification_the_log_odds_of_the_two_labels_are_taken() -> None:
     contexts = Episodes(context=context, scored=context.mask, classes=3, choices=choices)
     matrix = prediction_matrix(Logits(), contexts, torch.tensor([[1.0], [2.0]]))
     assert matrix.tolist() == [[9.0, 18.0], [99.0, 198.0]]
+
+
+def test_answers_that_are_no_numbers_have_no_rank(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = module.prediction_matrix
+
+    def broken(*arguments: Any) -> torch.Tensor:
+        matrix = sound(*arguments)
+        matrix[3, 0] = torch.nan
+        return matrix
+
+    monkeypatch.setattr(module, "prediction_matrix", broken)
+    reasons = {c.reason for c in probe_rank(tmp_path, trained, contexts=4, queries=4)}
+    assert reasons == {"the answers after 1 of 4 contexts are not finite; their rank is undefined"}
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,17 @@ def test_a_header_may_stand_before_the_first_line(header: str) -> None:
     assert read("", header, "1,2,3") == [line(3, [1, 2], [3])]
 
 
+def test_quoted_fields_are_what_they_quote_also_on_the_first_line() -> None:
+    assert read('"0","1","2"', '"1", 2,?') == [line(1, [0, 1], [2]), line(2, [1, 2], None)]
+    assert read('"x1","x2","y1"', "1,2,3") == [line(2, [1, 2], [3])]
+
+
+@pytest.mark.parametrize("first", ["1_5,2_5,3_5", "\u0661,\u0662,\u0663", "1/2,1/3,1/4"])
+def test_a_first_line_of_what_only_looks_like_numbers_is_no_header(first: str) -> None:
+    with pytest.raises(DataError, match=r"line 1: x1 is .*, not a number"):
+        read(first, "1,2,3")
+
+
 def test_labels_are_integers() -> None:
     assert read("0.5,2", "1,?", columns=LABELS) == [line(1, [0.5], [2]), line(2, [1], None)]
 
@@ -42,6 +53,11 @@ def test_labels_are_integers() -> None:
         (["1,2,3", "", "1,two,3"], "data.csv, line 3: x2 is 'two', not a number"),
         (["1,2,3", "x1,x2,y1"], "data.csv, line 2: x1 is 'x1', not a number"),
         (["1,2_0,3"], "data.csv, line 1: x2 is '2_0', not a number"),
+        (["1,\u0662,3"], "data.csv, line 1: x2 is '\u0662', not a number"),
+        (
+            ["1,2,3", '"1,2,3'],
+            "data.csv, line 2: 1 column instead of 3; write x1,x2,y1, with ? for the outputs of a query",
+        ),
         (["?,2,3"], "data.csv, line 1: x1 is '?', not a number"),
         (["1,2,1e39"], "data.csv, line 1: y1 is 1e39, more than 3.4e+38 in size; scale the data or try --float64"),
         (["1,2"], "data.csv, line 1: 2 columns instead of 3; write x1,x2,y1, with ? for the outputs of a query"),

@@ -75,6 +75,27 @@ def test_a_query_sees_all_points_before_it_and_none_after(name: str, at_once: bo
     assert (stream.points, stream.queries) == (11, 7)
 
 
+@pytest.mark.parametrize("name", SIZES)
+def test_a_classifier_learns_labels_and_answers_with_probabilities(name: str) -> None:
+    """Labels come as numbers of a line and are learned as classes; the answers are those to all points before them."""
+    torch.manual_seed(0)
+    cls = BACKBONES.get(name)
+    shape = TaskShape(x_dim=2, points=9, classes=3, head="categorical", question="targets", related=0)
+    own = cls(cls.Settings(**SIZES[name]), shape).eval().double()
+    given = [Line(li.number, li.x, None if li.y is None else [float(li.number % 3)]) for li in lines("ppqpppqq")]
+    answers = list(Stream(own).run(given))
+    assert [answer.number for answer in answers] == [3, 7, 8]
+    for answer in answers:
+        before = [line for line in given[: answer.number] if line.y is not None]
+        x = torch.tensor([[line.x for line in before]]).double()
+        y = torch.tensor([[line.number % 3 for line in before]])
+        with torch.no_grad():
+            asked = own.predict_targets(Points.full(x, y), torch.tensor([[answer.x]]).double())
+        wanted = asked.logits[0, 0].softmax(-1).tolist()
+        assert answer.columns["p"] == pytest.approx(wanted, rel=1e-8)
+        assert answer.columns["label"] == [wanted.index(max(wanted))]
+
+
 def test_points_beyond_what_is_learned_together_are_not_lost() -> None:
     own, given = model(), lines("p" * (2 * TOGETHER + 3) + "q" + "p" * TOGETHER + "q" * (TOGETHER + 1))
     assert_as_expected(Stream(own, at_once=False).run(given), expected(own, given))

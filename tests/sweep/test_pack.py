@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 import tomli_w
 
-from iclbench import tables
+from iclbench import tables, versions
 from iclbench.errors import UsageError
 from iclbench.report import data, normalised
 from iclbench.report.blocks import Table
@@ -268,6 +269,28 @@ def test_finished_cells_are_never_lost_by_packing_fewer(swept: tuple[Path, list[
     with pytest.raises(UsageError, match="finished cells that would be lost") as error:
         pack([cell for cell in swept[1] if cell.seed != 1], Store(clean), clean / "reference")
     assert len(str(error.value).splitlines()) == 1
+    assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
+
+
+def test_cells_whose_code_changed_leave_and_are_listed_as_awaiting_recomputation(
+    swept: tuple[Path, list[GridCell]], clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(versions.ESTIMATORS, "decision-tree", 2)
+    cells = [replace(cell) for cell in swept[1]]  # which look at the numbers again
+    needed = {old.hash: new.hash for old, new in zip(swept[1], cells, strict=True)}
+    cells = [replace(cell, needs=tuple(needed[need] for need in cell.needs)) for cell in cells]
+    gone = {cell.hash for cell in cells} - {cell.hash for cell in swept[1]}
+    assert {cell.run for cell in cells if cell.hash in gone} == {"decision-tree-2", SUMMARY}
+    pack(cells, Store(clean), clean / "reference", replaced="trees break ties otherwise")
+    rows = tables.read_all("cells", clean)
+    awaiting = rows[rows["status"].eq("awaiting")]
+    assert set(awaiting["cell"]) == gone
+    assert set(awaiting["reason"]) == {"trees break ties otherwise"} and awaiting["files"].isna().all()
+    values = tables.read_all("values", clean)
+    assert not values["run"].eq("decision-tree-2").any() and values["run"].eq("knn-3").any()
+    assert gone <= {cell.hash for cell in plan(cells, Store(clean)).todo}
+    before = {path.name: path.read_bytes() for path in (clean / "reference").iterdir()}
+    pack(cells, Store(clean), clean / "reference")
     assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
 
 

@@ -36,7 +36,7 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
     """
     rows = pd.concat(panels.values())
     if crowd := is_crowd(rows):
-        panels = {panel: average(own, _CURVE) for panel, own in panels.items()}
+        panels = {panel: task.complete(average(own, _CURVE)) for panel, own in panels.items()}
         panels = _by_order(next(iter(panels.values()))) if len(panels) == 1 else panels
     looks = cast(task, rows)
     data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)

@@ -48,6 +48,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     frame = frame.merge(
         score.rename(columns={"value": "score", "low": "score_low", "high": "score_high"}), "left", "contestant"
     )
+    frame = with_failed(task, evaluator, frame)
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
     columns = (
@@ -63,6 +64,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         Column("train_seconds", "training", seconds, numeric=True),
         Column("evaluate_seconds", "evaluation", seconds, numeric=True),
         Column("evaluate_bytes", "peak memory", nbytes, numeric=True),
+        Column("failed", "failed"),
     )
     shown = tuple(c for c in columns if c.key in ("contestant", "auc") or frame[c.key].notna().any())
     return Table(
@@ -73,7 +75,8 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         "% interval over the same episodes. Behind the row above: the mean paired difference with that interval, over "
         "the context sizes both were asked at. Several seeds of a backbone are averaged episode by episode first, so "
         "that these intervals do not cover the choice of seed. "
-        "Oracles are ceilings and hold no rank.",
+        "Oracles are ceilings and hold no rank; nor does who failed, be it at one context size: there is no area over "
+        "the others.",
         frame=frame,
         columns=shown,
         group="rank",
@@ -126,9 +129,22 @@ def placed(
     )
 
 
+def with_failed(task: Slice, evaluator: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with those of contestants that failed below them; the reason stands in the column `failed`."""
+    rows = task.failed[task.failed["shift"].eq("none") & task.failed["evaluator"].eq(evaluator)]
+    rows = rows[~rows["contestant"].isin(frame["contestant"])]
+    if rows.empty:
+        return frame.assign(failed=pd.Series(pd.NA, index=frame.index, dtype="string"))
+    told = rows.groupby("contestant", as_index=False).agg(
+        kind=("kind", "first"), failed=("reason", lambda reasons: "; ".join(dict.fromkeys(reasons)))
+    )
+    return pd.concat([frame, told.reindex(columns=[*frame.columns, "failed"])], ignore_index=True)
+
+
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """Columns n<k> with the error after k examples: up to three sizes at which everybody was asked."""
-    asked = curves.groupby("n_context")["contestant"].nunique()
+    """Columns n<k> with the error after k examples: up to three sizes at which everybody was asked who has an area."""
+    ranked = set(frame.loc[frame["auc"].notna(), "contestant"])
+    asked = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
     common = sorted(int(n) for n in asked[asked == asked.max()].index if n > 0)
     last = common[-1] if common else 0
     sizes = sorted({min(common, key=lambda n: abs(n - last * part)) for part in (0.25, 0.5, 1)} if common else set())

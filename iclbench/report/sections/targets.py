@@ -8,7 +8,7 @@ from iclbench.formats import count, fixed, integer, number, seconds, signed
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
-from iclbench.report.sections.leaderboard import placed, with_costs
+from iclbench.report.sections.leaderboard import placed, with_costs, with_failed
 from iclbench.report.target_scores import main_counts, overall
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
@@ -27,7 +27,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         ["log_likelihood", "squared_error", "contestant", "n_related"], ascending=[False, True, True, True],
         na_position="last", ignore_index=True,
     )  # fmt: skip
-    frame = with_costs(task, _with_ranks(task, frame))
+    frame = with_costs(task, with_failed(task, "targets", _with_ranks(task, frame)))
     columns = (
         Column("contestant", "contestant"),
         Column("n_related", "related datasets", integer, numeric=True),
@@ -42,6 +42,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         Column("covered_90", "in the 90 % interval", _percent, numeric=True),
         Column("parameters", "parameters", count, numeric=True),
         Column("train_seconds", "training", seconds, numeric=True),
+        Column("failed", "failed"),
     )
     shown = tuple(c for c in columns if c.key in ("contestant", "log_likelihood") or frame[c.key].notna().any())
     if not frame["n_related"].any():

@@ -1,0 +1,27 @@
+"""Numbers as they are written in files of data: what every other program would read as the same number."""
+
+from __future__ import annotations
+
+
+def number(text: str) -> float | None:
+    """The number that a text writes; None where it writes none. Python alone also reads 1_5 and digits of other
+    scripts.
+
+    >>> number("-1e-3"), number("1_5"), number("٣"), number("inf")
+    (-0.001, None, None, inf)
+    """
+    if "_" in text or not text.isascii():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def meant_as_number(text: str) -> bool:
+    """Whether a text is a number, or looks like nothing but an attempt at one: never the name of a column.
+
+    >>> meant_as_number("1_5"), meant_as_number("٣"), meant_as_number("1,5"), meant_as_number("x1")
+    (True, True, True, False)
+    """
+    return number(text) is not None or (any(map(str.isnumeric, text)) and not any(map(str.isalpha, text)))

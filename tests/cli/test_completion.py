@@ -1,0 +1,102 @@
+"""What shells complete, and the scripts that make them ask."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iclbench.cli import completion
+from iclbench.cli.main import main
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for name in ("my_run", "my-other"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.toml").touch()
+    (tmp_path / "runs" / "my-leftover").mkdir()
+    return tmp_path
+
+
+def complete(
+    line: str, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str]:
+    monkeypatch.setenv(completion.ASKED, f"complete_{shell}")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    return int(ended.value.code or 0), capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+@pytest.mark.parametrize(
+    ("line", "wanted", "unwanted"),
+    [
+        ("iclbench tr", "train", "eval"),
+        ("iclbench train skewed", "skewed-linear", "sparse-linear"),
+        ("iclbench train linear ma", "mamba", "gpt2"),
+        ("iclbench train linear gpt2 --preset sm", "small", "paper"),
+        ("iclbench eval --results RESULTS my_", "my_run", "my-other"),
+        ("iclbench stream --results RESULTS my", "my-other", "my-leftover"),
+        ("iclbench eval --baseline ridge-", "ridge-1e-1", "knn-3"),
+        ("iclbench sweep refe", "reference", "rates"),
+        ("iclbench lm eval --tasks to-upper,list-f", "to-upper,list-first", "list-last"),
+        ("iclbench show kn", "knn-3", "gpt2"),
+    ],
+)
+def test_names_are_completed(
+    line: str, wanted: str, unwanted: str, shell: str, results: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    code, out = complete(line.replace("RESULTS", str(results)), shell, monkeypatch, capsys)
+    assert code == 0
+    assert wanted in out and unwanted not in out
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_the_script_of_a_shell_asks_iclbench(
+    shell: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--show-completion", shell]) == 0
+    shown = capsys.readouterr().out
+    assert f"{completion.ASKED}=complete_{shell}" in shown
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    assert main(["--show-completion"]) == 0
+    assert capsys.readouterr().out == shown, "without a name: the user's own shell"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["--install-completion"]) == 0
+    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(shown.strip() in text for text in written)
+    assert shell in capsys.readouterr().out
+
+
+def test_an_unknown_shell_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("SHELL", raising=False)
+    for arguments in (["--show-completion", "tcsh"], ["--install-completion"]):
+        assert main(arguments) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and "bash, zsh or fish" in err
+
+
+def test_bash_completes_with_the_script_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    """The whole way, as bash goes it; what a key costs is what is imported."""
+    heavy = ("torch", "pandas", "numpy", "sklearn", "transformers")
+    (tmp_path / "iclbench").write_text(
+        f"#!{sys.executable}\nimport atexit, json, sys\n"
+        f"atexit.register(lambda: open({str(tmp_path / 'heavy')!r}, 'w').write("
+        f"json.dumps([m for m in {heavy!r} if m in sys.modules])))\n"
+        "from iclbench.cli.main import run\nrun()\n"
+    )
+    (tmp_path / "iclbench").chmod(0o755)
+    asked = (
+        f'PATH="{tmp_path}:$PATH"; eval "$(iclbench --show-completion bash)"; COMP_WORDS=(iclbench train linear pt); '
+        'COMP_CWORD=3; _iclbench_completion iclbench; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["pt-tnp"], done.stderr
+    assert json.loads((tmp_path / "heavy").read_text()) == []

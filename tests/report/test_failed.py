@@ -1,0 +1,80 @@
+"""A run that failed, as a whole or at some context sizes: named with its reason, and no mean is over the others."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.report import normalised
+from iclbench.report.blocks import Table
+from iclbench.report.data import Results, Slice, load
+from iclbench.report.sections import leaderboard, missing
+from iclbench.report.sections.heat_map import _told
+from tests.report import synthetic
+
+REASON = "squared_error is nan in 42 of 64 episodes, at 3 of 21 context sizes; first in episode 6 after 2 examples"
+BROKEN, SIZES = "linear-gpt2-small-s1", (2, 5, 20)
+
+
+def folder(path: Path, whole: bool) -> Path:
+    """The synthetic results, in which one of three seeds failed on one task, altogether or at some context sizes."""
+    synthetic.write(path)
+    table = path / "tables" / "linear.values.parquet"
+    values = tables.read("values", table)
+    own = values["run"].eq(BROKEN) & values["shift"].eq("none") & values["evaluator"].eq("next")
+    bad = own & (values["n_context"].isin(SIZES) | values["metric"].eq("auc"))
+    missing = {"value": pd.NA, "low": pd.NA, "high": pd.NA, "n_episodes": pd.NA, "status": "failed", "reason": REASON}
+    if whole:
+        bad = own & values["metric"].eq("squared_error") & values["n_context"].eq(2)
+        missing |= {"n_context": pd.NA}
+    values.loc[bad, list(missing)] = list(missing.values())
+    kept = values[~(own & (~bad if whole else values["metric"].eq("score")))]
+    tables.write("values", kept, table, {})
+    (path / "tables" / "linear-none" / f"{BROKEN}.errors.parquet").unlink()
+    return path
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["at some sizes", "as a whole"])
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return load(folder(tmp_path_factory.mktemp("failed"), request.param))
+
+
+@pytest.fixture
+def task(results: Results) -> Slice:
+    return next(each for each in results.slices if each.task == "linear")
+
+
+def test_who_failed_holds_no_rank_and_stands_last_with_the_reason(task: Slice) -> None:
+    section = leaderboard.section(task)
+    assert section is not None
+    (board,) = (block for block in section.walk() if isinstance(block, Table))
+    last = board.frame.iloc[-1]
+    assert last["contestant"] == "gpt2" and last["failed"] == REASON
+    assert pd.isna(last["rank"]) and pd.isna(last["auc"]) and pd.isna(last["score"])
+    assert board.frame["contestant"].tolist().count("gpt2") == 1
+    assert "failed" in [column.header for column in board.columns]
+    assert pd.notna(board.frame.set_index("contestant").loc["mamba", "rank"])
+
+
+def test_no_mean_over_seeds_leaves_one_out(task: Slice) -> None:
+    curve = task.curves[task.curves["contestant"].eq("gpt2") & task.curves["shift"].eq("none")]
+    assert not curve["n_context"].isin(SIZES).any() and (curve["runs"] == 3).all()
+    summaries = task.summaries[task.summaries["shift"].eq("none")]
+    assert "gpt2" not in set(summaries["contestant"]) and "mamba" in set(summaries["contestant"])
+
+
+def test_the_score_is_missing_for_that_reason_and_nowhere_else(results: Results) -> None:
+    contests = normalised.contests(results, "small")
+    found = {contest.task.task: set(contest.scores["contestant"]) for contest in contests}
+    assert "gpt2" not in found["linear"] and "gpt2" in found["sparse-linear"]
+    told = _told(results, contests)
+    assert told[next(c.title for c in contests if c.task.task == "linear"), "gpt2"] == {
+        "failed": [f"{BROKEN}: {REASON}"]
+    }
+
+
+def test_the_page_names_it_once(results: Results) -> None:
+    frames = {block.name: block.frame for block in missing.section(results).walk() if isinstance(block, Table)}
+    rows = frames["failed"][frames["failed"]["run"] == BROKEN]
+    assert rows["reason"].tolist() == [REASON]
