@@ -1,6 +1,7 @@
 """How single values and names are written, for people and for file systems."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
@@ -11,6 +12,25 @@ Number = float | int
 
 def text(value: Any) -> str:
     return str(value)
+
+
+def printable(text: str) -> str:
+    r"""The text with what a terminal would obey written out: control characters, marks that turn the direction of
+    writing, and half characters of names that are no UTF-8. Line breaks and tabs stay.
+
+    >>> print(printable("a\x1b[31m b\u202e c"))
+    a\x1b[31m b\u202e c
+    """
+    if text.isprintable():
+        return text
+    return "".join(c.encode("unicode_escape").decode() if _obeyed(c) else c for c in text)
+
+
+def _obeyed(c: str) -> bool:
+    if c.isprintable() or c in "\n\t":
+        return False
+    turns = unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    return turns or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def number(value: Number) -> str:

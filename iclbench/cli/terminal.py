@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iclbench.cli.layout import Column, blocks
+from iclbench.formats import printable
 
 # Literal: names, paths and reasons may hold square brackets. Lines of prose are the terminal's to wrap.
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -51,14 +52,14 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[Callable[[int, s
         last = now
         rate = (step - first) / max(1e-9, now - started)
         left = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
-        err.print(f"{label} {step}/{total} {text}{left}")
+        err.print(printable(f"{label} {step}/{total} {text}{left}"))
 
     yield line
 
 
 def say(text: str) -> None:
     """A line of progress."""
-    err.print(text)
+    err.print(printable(text))
 
 
 def table(
@@ -78,7 +79,7 @@ def table(
         keys: indices of the columns that name a row; a table that is too wide repeats them.
     """
     if title:
-        out.print(title, style="table.title")
+        out.print(printable(title), style="table.title")
     lines = [[_styled(cell) for cell in row] for row in rows]
     needs = [
         _needs([Text(header), *(line[index] for line in lines)], index not in numeric)
@@ -112,6 +113,7 @@ def widths() -> tuple[int, int]:
 
 def _styled(cell: str) -> Text:
     """The cell, literally but for the one style that tables use."""
+    cell = printable(cell)
     if (bold := re.fullmatch(r"\[bold\](.*?)\[/bold\](.*)", cell, re.DOTALL)) is None:
         return Text(cell)
     return Text.assemble((bold[1], "bold"), bold[2])

@@ -306,3 +306,17 @@ def test_a_training_that_is_refused_leaves_no_run_behind(
     assert code == 2
     assert "is not a multiple" in err
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\u202eb", "a\x07\x08b", "a\udce9b"])
+def test_nothing_that_a_terminal_obeys_is_printed_of_names(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A folder received from elsewhere must not clear the screen or turn the writing round."""
+    (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs" / name / "config.toml").write_text("")
+    main(["list", "runs", "--results", str(tmp_path)])
+    assert main(["show", "nothing", "--results", str(tmp_path)]) == 2
+    found = "".join(capfd.readouterr())
+    assert all(c.isprintable() or c == "\n" for c in found), found
+    assert ascii(name)[1:-1] in found
