@@ -238,6 +238,11 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
     return tables
 
 
+def typed_tables(overrides: Sequence[str] = (), config_file: Path | None = None) -> dict[str, Any]:
+    """What `--config` and `-o` say, the latter over the former."""
+    return _merge(_read_config(config_file) if config_file else {}, parse_overrides(overrides))
+
+
 def resolve_task(
     name: str, preset: str, overrides: Mapping[str, Any] | None = None, where: str = "-o task"
 ) -> tuple[TaskConfig, TaskCard]:
@@ -293,8 +298,7 @@ def resolve_run(
     config_file: Path | None = None,
 ) -> RunConfig:
     """The frozen configuration of a run; raises `UsageError` naming the first thing that does not fit."""
-    tables = _read_config(config_file) if config_file else {}
-    tables = _merge(tables, parse_overrides(overrides))
+    tables = typed_tables(overrides, config_file)
     frozen, card = resolve_task(task, preset, tables.get("task"))
     chosen = card.preset(canonical(preset), frozen.name)
     name = backbone if ":" in backbone else canonical(backbone)

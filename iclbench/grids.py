@@ -20,6 +20,7 @@ from iclbench.config import RunConfig, parse_overrides, resolve_run
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.registry import BACKBONES, canonical
 from iclbench.runs import run_name
+from iclbench.sizes import missing_size, tell_once
 from iclbench.trust import UntrustedError
 
 
@@ -269,6 +270,10 @@ def _runs(part: GridPart, only: str | None) -> Iterator[GridRun]:
                 for seed in part.seeds:
                     for backbone in part.backbones:
                         config = resolve_run(task, backbone, preset, seed, settings)
+                        if part.without_reason(task, backbone) is None:
+                            line = missing_size(task, backbone, preset, settings)
+                            if line is not None:
+                                tell_once(line)
                         yield _run(part, task, backbone, config, variant if settings else "", settings)
 
 

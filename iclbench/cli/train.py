@@ -47,12 +47,16 @@ def train(
     """Train a backbone on a task. The same command again continues the run where it stopped."""
     from iclbench.cli.terminal import out, say
     from iclbench.config import resolve_run
-    from iclbench.runs import create
+    from iclbench.runs import Run, check_name, create, run_name
+    from iclbench.sizes import check_size
     from iclbench.trust import typed
 
     typed(backbone)
     chosen = set_up_torch(device, threads)
     frozen = resolve_run(task, backbone, preset, seed, override or [], config)
+    known = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
+    if not known.begun:  # who goes on with a run knows how big it is
+        check_size(task, backbone, preset, override or [], config)
     run = create(results, frozen, name, data_dir)
     if run.finished:
         say(f"run '{run.name}' is finished")

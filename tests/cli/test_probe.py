@@ -135,7 +135,21 @@ def test_the_rank_of_predictions_is_a_table_by_the_number_of_contexts(
 def test_a_representation_is_a_table_by_feature(
     results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("train", card_path, "coqe", "-p", "smoke", "-o", "train.steps=2", "--name", "dual", *results, capsys=capsys)
+    run(
+        "train",
+        card_path,
+        "coqe",
+        "-p",
+        "smoke",
+        "-o",
+        "train.steps=2",
+        "-o",
+        "backbone.width=16",
+        "--name",
+        "dual",
+        *results,
+        capsys=capsys,
+    )
     code, out, err = run("probe", "--representation", *results, capsys=capsys)
     assert code == 0, err
     assert f"skipped run '{RUN}': run '{RUN}' has no sample representation" in err
