@@ -21,9 +21,10 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is synced and renamed to `path` if the block succeeds, removed if
-    not. Links are followed; who may read the file is what the umask says.
+    not. Links are followed; who may read the file is what the umask says. `sync` is for what cannot be made again in
+    seconds.
 
     Raises:
         OSError: `path` is something that may not be replaced, like a device or a pipe.
@@ -38,10 +39,12 @@ def atomic(path: Path) -> Iterator[Path]:
         mode = temporary.stat().st_mode
         yield temporary
         temporary.chmod(mode)  # safetensors lets nobody but the owner read
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        if sync:
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        if sync:
+            _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -64,8 +64,8 @@ def demo(results: Results = Path("results/demo")) -> None:
     )
     say("3/4 probing every layer, beside gradient descent")
     failed += sum(follow(run.name, probe(results, run), [], say) for run in runs)
-    say("4/4 writing tables, figures and the report")
-    page = build(results, results / "report")
+    say("4/4 writing the report")
+    page = build(results, results / "report").page
     print_summary(results, [name for name in evaluated if "-none-" in name])
     out.print(f"report: {page.resolve()}")
     if failed:

@@ -1,7 +1,11 @@
-"""`iclbench report`: one HTML page, figures and tables from a results folder."""
+"""`iclbench report`: one HTML page, tables and pictures from a results folder."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -9,27 +13,59 @@ import typer
 
 from iclbench.cli.options import RESULTS, Results
 
+_MANY = "; several by commas or by repeating the option."
+
 
 def report(
     results: Results = RESULTS,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write.", show_default="RESULTS/report")] = None,
     formats: Annotated[
-        str, typer.Option("--formats", help="Figure files beside the page: png,svg; 'none' for the page alone.")
-    ] = "png,svg",
+        str, typer.Option("--formats", help="Picture files beside the page: png, svg or png,svg.")
+    ] = "none",
+    task: Annotated[list[str] | None, typer.Option("--task", help=f"Report on this task alone{_MANY}")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help=f"Write this section alone (heat-map, ranking, learning-curves, ...){_MANY}"),
+    ] = None,
     title: Annotated[str | None, typer.Option("--title", help="Title of the page.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes at work.", show_default="one per core")
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Write one self-contained HTML page, figures (PNG, SVG) and tables (CSV, Markdown, LaTeX)."""
+    """Write one self-contained HTML page and its tables (CSV, Markdown, LaTeX); pictures with --formats."""
     from iclbench.cli.terminal import out as stdout
-    from iclbench.cli.terminal import say
+    from iclbench.cli.terminal import say, step_bar
     from iclbench.report import build
+    from iclbench.report.workers import available
 
-    chosen = (
-        () if formats.strip().lower() == "none" else tuple(f.strip().lower() for f in formats.split(",") if f.strip())
-    )
     folder = out or results / "report"
     say(f"reading the tables in {results}, writing to {folder}")
-    page = build(results, folder, formats=chosen, title=title)
-    stdout.print(str(page.resolve()))
+    with ExitStack() as stack:
+
+        @cache
+        def bar(total: int) -> Callable[[int, str], None]:
+            return stack.enter_context(step_bar("sections", total))
+
+        found = build(
+            results, folder, formats=() if formats.strip().lower() == "none" else _listed([formats.lower()]),
+            tasks=_listed(task or []), only=_listed(only or []), title=title, processes=workers or available(),
+            progress=lambda done, total, last: bar(total)(done, last),
+        )  # fmt: skip
+    for reason, number in Counter(found.missing.values()).items():
+        say(f"{number} of {found.pictures + len(found.missing)} pictures are missing: {reason}")
+    if found.undrawn:
+        say(f"the page has its tables and no figures: {found.undrawn}")
+    stdout.print(str(found.page.resolve()))
     if show:
-        typer.launch(page.resolve().as_uri())
+        typer.launch(found.page.resolve().as_uri())
+    if found.missing or found.undrawn:
+        raise typer.Exit(1)
+
+
+def _listed(given: list[str]) -> list[str]:
+    """
+    >>> _listed(["png, svg", "pdf"])
+    ['png', 'svg', 'pdf']
+    """
+    return [name.strip() for each in given for name in each.split(",") if name.strip()]

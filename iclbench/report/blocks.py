@@ -8,6 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -68,9 +69,14 @@ class Table:
     group: str | None = None
     folded: bool = False
 
-    def rows(self) -> list[list[Cell]]:
+    def rows(self) -> list[tuple[Cell, ...]]:
         """Every row as it is shown."""
-        return [[_cell(column, record) for column in self.columns] for record in self.frame.to_dict("records")]
+        return self._shown
+
+    @cached_property
+    def _shown(self) -> list[tuple[Cell, ...]]:
+        """Written once, for the page and for every format of file."""
+        return list(zip(*(_cells(column, self.frame) for column in self.columns), strict=True))
 
     def starts_group(self) -> list[bool]:
         """For every row: whether a group begins there (never in the first row)."""
@@ -89,12 +95,17 @@ class Panel:
     where: Mapping[str, str] = field(default_factory=dict)
 
 
+# Builds a Vega-Lite specification.
+Specification = Callable[[], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Figure:
     """One figure, twice: `static` is a complete Vega-Lite specification with its data and a legend, for PNG and SVG;
-    `live` is a specification without data that the page draws once per panel, with the rows of `data`. On a wide page
-    there are `columns` panels in a row (0: as many as fit); one alone is then no wider than in a row of two.
-    `shapes`: the page's legend shows the shapes of points.
+    `live` is a specification without data that the page draws once per panel, with the rows of `data`. Both are built
+    when they are asked for, by `printed` and `shown`: most reports write no pictures. On a wide page there are
+    `columns` panels in a row (0: as many as fit); one alone is then no wider than in a row of two. `shapes`: the
+    page's legend shows the shapes of points.
     """
 
     name: str
@@ -102,12 +113,22 @@ class Figure:
     caption: str
     alt: str
     data: pd.DataFrame
-    static: dict[str, Any]
-    live: dict[str, Any]
+    printed: Specification
+    shown: Specification
     panels: tuple[Panel, ...] = (Panel(""),)
     legend: Mapping[str, Look] = field(default_factory=dict)
     columns: int = 0
     shapes: bool = False
+
+    @cached_property
+    def static(self) -> dict[str, Any]:
+        """The specification for files."""
+        return self.printed()
+
+    @cached_property
+    def live(self) -> dict[str, Any]:
+        """The specification for the page."""
+        return self.shown()
 
     @property
     def behind(self) -> dict[str, str]:
@@ -173,13 +194,17 @@ Block = Text | Table | Figure | Gallery
 @dataclass(frozen=True)
 class Section:
     """A heading with what stands below it. `id` is unique on the page and safe in file names; sections of one `group`
-    stand together in the table of contents."""
+    stand together in the table of contents. `task`, `preset` and `contestants` say what it is about, if it is about one
+    task."""
 
     id: str
     title: str
     blocks: tuple[Block, ...] = ()
     parts: tuple[Section, ...] = ()
     group: str = ""
+    task: str = ""
+    preset: str = ""
+    contestants: tuple[str, ...] = ()
 
     @property
     def short(self) -> str:
@@ -191,13 +216,26 @@ class Section:
         return [*self.blocks, *(block for part in self.parts for block in part.walk())]
 
 
-def _cell(column: Column, record: dict[Any, Any]) -> Cell:
-    value = record[column.key]
-    if pd.isna(value):
-        return Cell("–")
-    interval = ""
-    if column.spread and not pd.isna(record[column.spread]):
-        interval = f"± {column.show(record[column.spread])}"
-    elif column.low and column.high and not (pd.isna(record[column.low]) or pd.isna(record[column.high])):
-        interval = f"[{column.show(record[column.low])}, {column.show(record[column.high])}]"
-    return Cell(column.show(value), interval, column.shade(value) if column.shade else None)
+def _cells(column: Column, frame: pd.DataFrame) -> list[Cell]:
+    """One column, cell by cell."""
+    spreads, lows, highs = (_known(frame, key) for key in (column.spread, column.low, column.high))
+    cells = []
+    for value, spread, low, high in zip(_known(frame, column.key), spreads, lows, highs, strict=True):
+        if value is None:
+            cells.append(Cell("–"))
+            continue
+        interval = ""
+        if spread is not None:
+            interval = f"± {column.show(spread)}"
+        elif low is not None and high is not None:
+            interval = f"[{column.show(low)}, {column.show(high)}]"
+        cells.append(Cell(column.show(value), interval, column.shade(value) if column.shade else None))
+    return cells
+
+
+def _known(frame: pd.DataFrame, key: str | None) -> list[Any]:
+    """The values of a column as plain Python values, None for what is missing; all None without a column."""
+    if key is None:
+        return [None] * len(frame)
+    missing = frame[key].isna().tolist()
+    return [None if gone else value for value, gone in zip(frame[key].tolist(), missing, strict=True)]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from iclbench import tables
-from iclbench.errors import UsageError
+from iclbench.errors import UnknownNameError, UsageError
 from iclbench.formats import slug
 from iclbench.report.averages import average
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
@@ -38,6 +39,11 @@ class Results:
     skipped: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()
     cells: pd.DataFrame = field(default_factory=lambda: tables.frame("cells", []))
+
+    @cached_property
+    def known_contests(self) -> dict[str, list[Any]]:
+        """By preset the contests of `normalised`, which several sections are about."""
+        return {}
 
     @cached_property
     def looks(self) -> dict[str, Look]:
@@ -272,10 +278,17 @@ class Slice:
         return {name: self.results.looks[name] for name in self.kinds} | looks([], [], oracles)
 
 
-def load(results: Path) -> Results:
-    """Read a results folder; raises `UsageError` when there is nothing to report."""
+def load(results: Path, tasks: Sequence[str] = ()) -> Results:
+    """Read a results folder, of some tasks alone if any are named; raises `UsageError` when there is nothing to report,
+    and `UnknownNameError` for a task without rows."""
     problems: list[tables.TableError] = []
     values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
+    if tasks:
+        known = {*values["task"], *packed["task"]}
+        for name in tasks:
+            if name not in known and known:
+                raise UnknownNameError("task", name, map(str, known), f"(tasks with results in {results})")
+        values, packed = (rows[rows["task"].isin(list(tasks))] for rows in (values, packed))
     again, passed_over = trained_again(packed, values)
     values = _beside("values", values, packed, again)
     if values.empty:
@@ -285,6 +298,8 @@ def load(results: Path) -> Results:
             "'iclbench eval', or name another folder with --results"
         )
     costs, examples, cells = (_all(table, results, problems, again) for table in ("costs", "examples", "cells"))
+    if tasks:
+        costs, examples, cells = (rows[rows["task"].isin(list(tasks))] for rows in (costs, examples, cells))
     told, values = values[values["preset"] == PRESET], values[values["preset"] != PRESET].reset_index(drop=True)
     told, not_told = prepared(told)
     language = Language(told, costs[costs["preset"] == PRESET], answers(results, told, problems))

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from iclbench.drawing import Drawer
 from iclbench.files import atomic
-from iclbench.report.blocks import Figure, Gallery, Table
+from iclbench.report.blocks import Block, Figure, Gallery, Table
 from iclbench.report.style import FONT
 
 FORMATS = ("png", "svg")
@@ -18,39 +19,32 @@ _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "–": "--", "−": "$-$", "·": r"$\cdot$",
+    "[": "{[}",  # a leading bracket would be read as the optional argument of the row before
 }  # fmt: skip
+_IN_LATEX = str.maketrans(_LATEX)
+_IN_MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|~"})
+_SPACES = re.compile(r"\s+")
 
 
 def write_text(path: Path, content: str) -> None:
-    with atomic(path) as temporary:
+    with atomic(path, sync=False) as temporary:
         temporary.write_text(content, encoding="utf-8", newline="\n")
 
 
-def write_figure(figure: Figure, folder: Path, formats: Sequence[str]) -> None:
-    """The rows behind the figure as CSV, and one file per format, drawn by vl-convert: no browser and no network."""
-    import altair
-    import vl_convert
-
-    write_text(folder / f"{figure.name}.csv", figure.rows().to_csv(index=False, lineterminator="\n"))
-    if formats:
-        version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-        _write_svg(vl_convert.vegalite_to_svg(figure.static, vl_version=version), figure.name, folder, formats)
-
-
-def write_gallery(gallery: Gallery, folder: Path, formats: Sequence[str]) -> None:
-    """All pictures on one sheet."""
-    if formats:
-        _write_svg(sheet(gallery), gallery.name, folder, formats)
-
-
-def _write_svg(svg: str, name: str, folder: Path, formats: Sequence[str]) -> None:
-    import vl_convert
-
-    if "svg" in formats:
-        write_text(folder / f"{name}.svg", svg)
-    if "png" in formats:
-        with atomic(folder / f"{name}.png") as temporary:
-            temporary.write_bytes(vl_convert.svg_to_png(svg, scale=2))
+def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> str | None:
+    """The files of a block: a table in every format of tables, the rows behind a figure as CSV and its picture in every
+    one of `formats`, a gallery as one picture. Why its pictures are missing, if they are."""
+    folder = out / "figures"
+    if isinstance(block, Table):
+        write_table(block, out / "tables")
+    elif isinstance(block, Figure):
+        write_text(folder / f"{block.name}.csv", block.rows().to_csv(index=False, lineterminator="\n"))
+        if formats:
+            return drawer.draw(block.static, folder / block.name, formats)
+    elif isinstance(block, Gallery) and formats:
+        folder.mkdir(parents=True, exist_ok=True)
+        return drawer.draw(sheet(block), folder / block.name, formats)
+    return None
 
 
 def sheet(gallery: Gallery) -> str:
@@ -109,11 +103,8 @@ def latex(table: Table) -> str:
 
 
 def _markdown(text: str) -> str:
-    flat = re.sub(r"\s+", " ", text)
-    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", flat)
+    return _SPACES.sub(" ", text).translate(_IN_MARKDOWN)
 
 
 def _latex(text: str) -> str:
-    flat = re.sub(r"\s+", " ", text)
-    # A leading bracket would be read as the optional argument of the row before.
-    return "".join(_LATEX.get(character, character) for character in flat).replace("[", "{[}")
+    return _SPACES.sub(" ", text).translate(_IN_LATEX)

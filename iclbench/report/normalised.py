@@ -101,8 +101,11 @@ def presets(results: Results) -> list[str]:
 
 def contests(results: Results, preset: str) -> list[Contest]:
     """All contests of a preset: sequence regression, then sets of targets, then tests, each by name."""
-    found = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
-    return sorted(found, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title))
+    if preset not in results.known_contests:
+        found = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
+        results.known_contests[preset] = sorted(found, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title))
+    known: list[Contest] = results.known_contests[preset]
+    return known
 
 
 def together(all_contests: Sequence[Contest]) -> pd.DataFrame:

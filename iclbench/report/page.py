@@ -6,12 +6,13 @@ import gzip
 import json
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from iclbench.formats import Number
@@ -31,24 +32,58 @@ _OUTLINES = {
 }
 
 
-def render(sections: Sequence[Section], title: str, subtitle: str, formats: Sequence[str]) -> str:
-    """The whole page. `formats` are the figure formats that lie in `figures/` beside it."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"json": embedded, "packed": packed, "background": background}
-    environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "paragraph": _is(Text)}
-    drawn = any(isinstance(block, Figure) for section in sections for block in section.walk())
-    return environment.from_string(_asset("page.html")).render(
-        sections=sections,
-        contents=contents(sections),
+@dataclass(frozen=True)
+class Part:
+    """A section as HTML, and what the table of contents needs of it.
+
+    Attributes:
+        drawn: whether there are figures in it.
+        pictures: how many pictures were asked for.
+        missing: why pictures of it were not written, by figure.
+    """
+
+    id: str
+    short: str
+    group: str
+    html: Markup
+    drawn: bool
+    pictures: int
+    missing: dict[str, str]
+
+
+def part(section: Section, formats: Sequence[str], missing: dict[str, str]) -> Part:
+    """One section of the page. `formats` are the figure formats that lie in `figures/` beside it, but for those of the
+    figures that are `missing`, with the reason."""
+    html = _environment().get_template("section.html").render(section=section, formats=list(formats), missing=missing)
+    blocks = section.walk()
+    drawn = any(isinstance(block, Figure) for block in blocks)
+    pictures = sum(isinstance(block, Figure | Gallery) for block in blocks) if formats else 0
+    return Part(section.id, section.short, section.group, Markup(html), drawn, pictures, missing)
+
+
+def render(parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn: str = "") -> str:
+    """The whole page; `vega` is the script that draws figures, `undrawn` says why there is none."""
+    return _environment().get_template("page.html").render(
+        sections=parts,
+        contents=contents(parts),
         title=title,
         subtitle=subtitle,
-        formats=list(formats),
-        table_formats=TABLE_FORMATS,
         style=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
-        vega=Markup(_vega()) if drawn else "",
-        swatch=swatch,
+        vega=Markup(vega),
+        undrawn=undrawn,
+    )  # fmt: skip
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters |= {"json": embedded, "packed": packed, "background": background}
+    environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "paragraph": _is(Text)}
+    environment.globals |= {"swatch": swatch, "table_formats": TABLE_FORMATS}
+    return environment
 
 
 def embedded(value: Any) -> Markup:
@@ -65,9 +100,9 @@ def packed(figure: Figure) -> str:
     return b64encode(gzip.compress(text.encode("ascii"), mtime=0)).decode("ascii")
 
 
-def contents(sections: Sequence[Section]) -> dict[str, list[Section]]:
+def contents(sections: Sequence[Part]) -> dict[str, list[Part]]:
     """The sections by group, first those without one."""
-    groups: dict[str, list[Section]] = {"": []}
+    groups: dict[str, list[Part]] = {"": []}
     for section in sections:
         groups.setdefault(section.group, []).append(section)
     return groups
@@ -110,17 +145,6 @@ def _short(value: Number | None) -> Number | None:
         return None
     short = float(f"{float(value):.6g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
-
-
-@cache
-def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script."""
-    import altair
-    import vl_convert
-
-    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    script: str = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # the stub lacks the default
-    return script.replace("</script", "<\\/script")
 
 
 def _asset(name: str) -> str:

@@ -33,6 +33,17 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
+def vega_lite() -> str:
+    """The version of Vega-Lite that figures are written in.
+
+    >>> vega_lite()[0].isdigit()
+    True
+    """
+    import altair
+
+    return ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
 @dataclass(frozen=True)
 class Look:
     """Colour, dash pattern (pixels; empty: solid) and width of a contestant's line; shape of its points, as Vega-Lite

@@ -19,7 +19,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a report without figure files."""
-    return build(results, tmp_path_factory.mktemp("report"), formats=())
+    return build(results, tmp_path_factory.mktemp("report"), formats=()).page
 
 
 @pytest.fixture(scope="session")

@@ -125,7 +125,7 @@ def test_a_sheet_names_rows_and_columns(gallery: Gallery) -> None:
 
 
 def test_the_page_holds_the_pictures_with_their_descriptions(targets_results: Path, tmp_path: Path) -> None:
-    html = build(targets_results, tmp_path, formats=()).read_text(encoding="utf-8")
+    html = build(targets_results, tmp_path, formats=()).page.read_text(encoding="utf-8")
     document = Document(html)
     assert all(link.startswith(("#", "tables/", "figures/", "data:image/png;base64,")) for link in document.links)
     found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', html)

@@ -2,16 +2,19 @@
 
 import csv
 import xml.etree.ElementTree as ElementTree
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from iclbench.drawing import Drawer
 from iclbench.formats import fixed, number, seconds, slug
 from iclbench.report import exports
 from iclbench.report.blocks import Column, Figure, Table
 from iclbench.report.data import load
 from iclbench.report.sections import extrapolation, report
+from iclbench.report.style import vega_lite
 
 NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
 
@@ -79,13 +82,14 @@ def test_figures_are_written_as_png_and_svg(results: Path, tmp_path: Path) -> No
     section = extrapolation.section(task)
     assert section is not None
     (figure,) = [block for block in section.blocks if isinstance(block, Figure)]
-    exports.write_figure(figure, tmp_path, ("png", "svg"))
-    png = (tmp_path / f"{figure.name}.png").read_bytes()
+    with closing(Drawer(vega_lite())) as drawer:
+        assert exports.write(figure, tmp_path, ("png", "svg"), drawer) is None
+    png = (tmp_path / "figures" / f"{figure.name}.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     width, height = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
     assert width > 1120
     assert height > 680, "twice the size of 560 x 340"
-    svg = (tmp_path / f"{figure.name}.svg").read_text(encoding="utf-8")
+    svg = (tmp_path / "figures" / f"{figure.name}.svg").read_text(encoding="utf-8")
     texts = {node.text for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
     assert {"gpt2", "mamba", "normalised squared error", "trained: 20"} <= texts
 

@@ -180,6 +180,6 @@ def test_the_numbers_say_where_the_error_is_smallest(blocks: dict[str, Figure | 
 
 def test_a_report_of_probes_alone_is_a_page(tmp_path: Path) -> None:
     tables.write("values", probe_rows(20), tmp_path / "p.values.parquet", {})
-    text = build(tmp_path, tmp_path / "out", formats=()).read_text(encoding="utf-8")
+    text = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
     assert "error by layer" in text and "Learning curves" not in text
     assert "probe-none-contexts" not in text, "one context size"

@@ -44,13 +44,17 @@ def figure(
     drawn = {who: look for who, look in looks.items() if who in set(data["contestant"])}
     layers = _layers(data, drawn)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
-    views = [
-        {
-            "title": panel, "width": 230, "height": 150, "layer": layers,
-            "data": {"values": records(data[data["panel"] == panel])},
-        }
-        for panel in panels
-    ]  # fmt: skip
+
+    def printed() -> dict[str, Any]:
+        views = [
+            {
+                "title": panel, "width": 230, "height": 150, "layer": layers,
+                "data": {"values": records(data[data["panel"] == panel])},
+            }
+            for panel in panels
+        ]  # fmt: skip
+        return shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": columns}
+
     reference = f" Dashed: mean and band of {oracle}." if oracle in set(data["contestant"]) else ""
     return Figure(
         name=name,
@@ -58,8 +62,8 @@ def figure(
         caption=f"{caption} {CAPTION}{reference}",
         alt=f"{title}: {', '.join(drawn)}; panels: {'; '.join(panels)}.",
         data=data,
-        static=shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": columns},
-        live=shared | {"data": {"name": "rows"}, "width": "container", "height": 200, "layer": layers},
+        printed=printed,
+        shown=lambda: shared | {"data": {"name": "rows"}, "width": "container", "height": 200, "layer": layers},
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=drawn,
         columns=columns,

@@ -63,7 +63,7 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
             field="n_points", unit="points", log_x=True,
         )  # fmt: skip
         split = [(panel, drawn[drawn["panel"] == panel]) for panel in panels] or [("", drawn)]
-        static, live = curves.specifications(split, axes, looks)
+        printed, shown = curves.specifications(split, axes, looks)
         task, preset = str(rows["task"].iloc[0]), str(rows["preset"].iloc[0])
         yield Figure(
             name=f"{slug(task, preset)}-costs-{slug(title)}",
@@ -72,8 +72,8 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
             f"{within}. {reading}",
             alt=f"{task}, {preset}: {unit} of {', '.join(looks)} against the number of points.",
             data=drawn,
-            static=static,
-            live=live,
+            printed=printed,
+            shown=shown,
             panels=tuple(Panel(panel, {"panel": panel}) for panel in panels) or (Panel(""),),
             legend=looks,
         )

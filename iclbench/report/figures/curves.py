@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from altair.utils.schemapi import debug_mode
 
+from iclbench.report.blocks import Specification
 from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.metrics import Metric
 from iclbench.report.style import CONFIG, Look
@@ -48,8 +49,8 @@ class Axes:
 
 def specifications(
     panels: Sequence[tuple[str, pd.DataFrame]], axes: Axes, looks: Mapping[str, Look]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two specifications of one figure, made of the same layers.
+) -> tuple[Specification, Specification]:
+    """What builds the two specifications of one figure, made of the same layers.
 
     The static one is complete, with the rows and the title of every panel. The live one has no data: it draws the data
     set `rows`, as wide as its container, and adds the tooltip; its legend is the page's business.
@@ -57,18 +58,25 @@ def specifications(
     # Values beyond the y axis lie on its edge, so only x can leave the panel. A clip path that is not needed would cost
     # every line a layer of its own when the figure is printed: most of the time of a report.
     clip = any(not data[axes.field].dropna().between(*axes.range).all() for _, data in panels)
-    with debug_mode(False):  # the tests validate; here it would take most of the time
-        printed, shown = _Drawing(axes, looks, True, clip), _Drawing(axes, looks, False, clip)
-        layers = [*printed.lines(), *printed.rule()]
-        live_layers = [*shown.lines(), shown.nearest_point(), *shown.rule()]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
-    live = shared | {"data": {"name": "rows"}, "width": "container", "height": 300, "layer": live_layers}
-    width, height = {1: (560, 340), 2: (400, 300)}.get(len(panels), (260, 220))
-    size = {"width": width, "height": height}
-    views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
-    static = shared | {"$schema": alt.SCHEMA_URL}
-    static |= views[0] if len(views) == 1 else {"concat": views, "columns": PER_ROW}
-    return static, live
+
+    def printed() -> dict[str, Any]:
+        with debug_mode(False):  # the tests validate; here it would take most of the time
+            drawing = _Drawing(axes, looks, True, clip)
+            layers = [*drawing.lines(), *drawing.rule()]
+        width, height = {1: (560, 340), 2: (400, 300)}.get(len(panels), (260, 220))
+        size = {"width": width, "height": height}
+        views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
+        one_or_all = views[0] if len(views) == 1 else {"concat": views, "columns": PER_ROW}
+        return shared | {"$schema": alt.SCHEMA_URL} | one_or_all
+
+    def shown() -> dict[str, Any]:
+        with debug_mode(False):
+            drawing = _Drawing(axes, looks, False, clip)
+            layers = [*drawing.lines(), drawing.nearest_point(), *drawing.rule()]
+        return shared | {"data": {"name": "rows"}, "width": "container", "height": 300, "layer": layers}
+
+    return printed, shown
 
 
 def records(data: pd.DataFrame) -> list[dict[str, Any]]:

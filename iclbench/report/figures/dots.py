@@ -46,29 +46,31 @@ def figure(
         scale: of the x axis.
     """
     drawn = data[COLUMNS].reset_index(drop=True)
-    printed, live = (_layers(looks, rows, scale, legend) for legend in (len(looks) > 1, False))
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     height = STEP * len(rows)
     size = {"width": 460 if len(panels) == 1 else 260, "height": height}
-    views = [
-        size | {"title": panel, "layer": printed, "data": {"values": records(drawn[drawn["panel"] == panel])}}
-        for panel in panels
-    ]
+
+    def printed() -> dict[str, Any]:
+        layers = _layers(looks, rows, scale, legend=len(looks) > 1)
+        views = [
+            size | {"title": panel, "layer": layers, "data": {"values": records(drawn[drawn["panel"] == panel])}}
+            for panel in panels
+        ]
+        return shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3}
+
+    def shown() -> dict[str, Any]:
+        layers = _layers(looks, rows, scale, legend=False)
+        as_it_is = {"height": height, "usermeta": {"height": "as it is"}}
+        return shared | {"data": {"name": "rows"}, "width": "container", "layer": layers} | as_it_is
+
     return Figure(
         name=name,
         title=title,
         caption=caption,
         alt=f"{title}: {scale.title} of {', '.join(looks)}; panels: {'; '.join(panels)}.",
         data=drawn,
-        static=shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3},
-        live=shared
-        | {
-            "data": {"name": "rows"},
-            "width": "container",
-            "height": height,
-            "layer": live,
-            "usermeta": {"height": "as it is"},
-        },
+        printed=printed,
+        shown=shown,
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
         columns=min(len(panels), 3),

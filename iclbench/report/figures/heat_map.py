@@ -87,14 +87,22 @@ def figure(
     ]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     height = _ROW * len(rows)
-    views = [
-        {
-            "title": panel, "width": _CELL * len(names), "height": height,
-            "layer": _layers(rows, names, first=not i, legend=True),
-            "data": {"values": records(drawn[drawn["panel"] == panel])},
-        }
-        for i, (panel, names) in enumerate(panels.items())
-    ]  # fmt: skip
+
+    def printed() -> dict[str, Any]:
+        views = [
+            {
+                "title": panel, "width": _CELL * len(names), "height": height,
+                "layer": _layers(rows, names, first=not i, legend=True),
+                "data": {"values": records(drawn[drawn["panel"] == panel])},
+            }
+            for i, (panel, names) in enumerate(panels.items())
+        ]  # fmt: skip
+        return shared | {"$schema": alt.SCHEMA_URL, "hconcat": views, "spacing": 14}
+
+    def shown() -> dict[str, Any]:
+        as_it_is = {"height": height, "usermeta": {"height": "as it is"}}
+        return shared | {"data": {"name": "rows"}, "width": "container", "layer": _layers(rows, None)} | as_it_is
+
     everybody = [name for names in panels.values() for name in names]
     return Figure(
         name=name,
@@ -102,15 +110,11 @@ def figure(
         caption=caption,
         alt=f"{title}: scores of {', '.join(everybody)} on {', '.join(rows)}; the table below has the same numbers.",
         data=drawn,
-        static=shared | {"$schema": alt.SCHEMA_URL, "hconcat": views, "spacing": 14},
-        live=shared
-        | {
-            "data": {"name": "rows"}, "width": "container", "height": height, "layer": _layers(rows, None),
-            "usermeta": {"height": "as it is"},
-        },
+        printed=printed,
+        shown=shown,
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         columns=1,
-    )  # fmt: skip
+    )
 
 
 def _layers(

@@ -80,15 +80,15 @@ def paneled(
     """The figure of rows that say in the column `panel` where they stand; one panel alone has no title."""
     alone = len(panels) == 1
     titled = [("" if alone else panel, data[data["panel"] == panel]) for panel in panels]
-    static, live = curves.specifications(titled, axes, looks)
+    printed, shown = curves.specifications(titled, axes, looks)
     return Figure(
         name=name,
         title=title,
         caption=caption,
         alt=f"{alt}{'' if alone else '; panels: ' + ', '.join(panels)}.",
         data=data,
-        static=static,
-        live=live,
+        printed=printed,
+        shown=shown,
         panels=tuple(Panel("" if alone else panel, {"panel": panel}) for panel in panels),
         legend=legend(looks),
         columns=2 if len(panels) == 2 else 0,

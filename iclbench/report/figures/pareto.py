@@ -76,22 +76,30 @@ def figure(
     """
     drawn = data[COLUMNS].reset_index(drop=True)
     drawn = drawn.assign(label=pd.concat([labels(own) for _, own in drawn.groupby("panel")]))
-    printed, live = (_layers(looks, legend) for legend in (True, False))
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
-    views = [
-        {"title": panel, "width": 250, "height": 220, "layer": printed,
-         "data": {"values": records(drawn[drawn["panel"] == panel])}}
-        for panel in panels
-    ]  # fmt: skip
+
+    def printed() -> dict[str, Any]:
+        layers = _layers(looks, legend=True)
+        views = [
+            {"title": panel, "width": 250, "height": 220, "layer": layers,
+             "data": {"values": records(drawn[drawn["panel"] == panel])}}
+            for panel in panels
+        ]  # fmt: skip
+        placed = {"concat": views, "columns": columns, "resolve": {"scale": {"x": "independent"}}}
+        return shared | {"$schema": alt.SCHEMA_URL} | placed
+
+    def shown() -> dict[str, Any]:
+        layers = _layers(looks, legend=False)
+        return shared | {"data": {"name": "rows"}, "width": "container", "height": 260, "layer": layers}
+
     return Figure(
         name=name,
         title=title,
         caption=caption,
         alt=f"{title}: scores against costs of {', '.join(looks)}; panels: {'; '.join(panels)}.",
         data=drawn,
-        static=shared
-        | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": columns, "resolve": {"scale": {"x": "independent"}}},
-        live=shared | {"data": {"name": "rows"}, "width": "container", "height": 260, "layer": live},
+        printed=printed,
+        shown=shown,
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
         columns=columns,

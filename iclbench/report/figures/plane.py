@@ -41,21 +41,29 @@ def figure(
     """
     rows = data[COLUMNS].reset_index(drop=True)
     bottom = min(0.4, float(rows[["icl", "icl_low"]].min().min()))
-    printed, layers = (_layers(looks, max(0.0, bottom - 0.02), legend) for legend in (True, False))
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     size = {"width": 420, "height": 380} if len(panels) == 1 else {"width": 270, "height": 250}
-    views = [
-        size | {"title": panel, "layer": printed, "data": {"values": records(rows[rows["panel"] == panel])}}
-        for panel in panels
-    ]
+
+    def printed() -> dict[str, Any]:
+        layers = _layers(looks, max(0.0, bottom - 0.02), legend=True)
+        views = [
+            size | {"title": panel, "layer": layers, "data": {"values": records(rows[rows["panel"] == panel])}}
+            for panel in panels
+        ]
+        return shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3}
+
+    def shown() -> dict[str, Any]:
+        layers = _layers(looks, max(0.0, bottom - 0.02), legend=False)
+        return shared | {"data": {"name": "rows"}, "width": "container", "height": 380, "layer": layers}
+
     return Figure(
         name=name,
         title=title,
         caption=f"{READING} {caption}",
         alt=f"{title}: accuracy on ICL against accuracy on IWL of {', '.join(looks)}; panels: {'; '.join(panels)}.",
         data=rows,
-        static=shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": 3},
-        live=shared | {"data": {"name": "rows"}, "width": "container", "height": 380, "layer": layers},
+        printed=printed,
+        shown=shown,
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
         columns=min(len(panels), 3),

@@ -151,15 +151,15 @@ def _figure(
 ) -> Figure:  # fmt: skip
     """A figure with one panel per value of `column` in `panels`; without panels, one drawing of everything."""
     split = [(panel, data[data[column] == panel]) for panel in panels] or [("", data)]
-    static, live = curves.specifications(split, axes, looks)
+    printed, shown = curves.specifications(split, axes, looks)
     return Figure(
         name=f"{task.id}-{name}",
         title=f"{task.task}: {title}",
         caption=caption,
         alt=f"{task.task}: {title}; {axes.y} of {', '.join(looks)} against {axes.x}.",
         data=data.reset_index(drop=True),
-        static=static,
-        live=live,
+        printed=printed,
+        shown=shown,
         panels=tuple(Panel(panel, {column: panel}) for panel in panels) or (Panel(""),),
         legend=looks,
     )

@@ -3,8 +3,11 @@
 A new kind of result (streams) becomes a new file here and an entry in one of the lists.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 
+from iclbench.errors import UnknownNameError
 from iclbench.report.blocks import Section
 from iclbench.report.data import Results, Slice
 from iclbench.report.sections import (
@@ -71,14 +74,63 @@ CLOSING: list[Callable[[Results], Section | None]] = [
 ]
 
 
+@dataclass(frozen=True)
+class Job:
+    """A section to be made, and what to call it meanwhile."""
+
+    title: str
+    make: Callable[[], Section | None]
+
+
+def names() -> list[str]:
+    """The names of all sections, in reading order."""
+    every: list[Callable[..., Section | None]] = [*OPENING, *OF_TASK, *CLOSING]
+    return list(dict.fromkeys(_name(section) for section in every))
+
+
+def chosen(only: Collection[str]) -> set[str]:
+    """The sections of these names, all if there are none; raises `UnknownNameError` for others."""
+    for name in only:
+        if name not in names():
+            raise UnknownNameError("section", name, names())
+    return set(only or names())
+
+
+def jobs(results: Results, wanted: Collection[str]) -> list[Job]:
+    """What is to be made, in reading order: the sections of these names."""
+
+    def of_all(sections: Sequence[Callable[[Results], Section | None]]) -> list[Job]:
+        return [
+            Job(_name(section).replace("-", " "), partial(section, results))
+            for section in sections
+            if _name(section) in wanted
+        ]
+
+    of_task = [section for section in OF_TASK if _name(section) in wanted]
+    tasks = [Job(task.title, partial(_task, task, of_task)) for task in results.slices if of_task]
+    return [*of_all(OPENING), *tasks, *of_all(CLOSING)]
+
+
 def report(results: Results) -> list[Section]:
     """All sections that have something to say."""
-    opening = [section(results) for section in OPENING]
-    tasks = [_task(task) for task in results.slices]
-    closing = [section(results) for section in CLOSING]
-    return [section for section in (*opening, *tasks, *closing) if section is not None]
+    made = [job.make() for job in jobs(results, names())]
+    return [section for section in made if section is not None]
 
 
-def _task(task: Slice) -> Section | None:
-    parts = tuple(part for part in (section(task) for section in OF_TASK) if part is not None)
-    return Section(task.id, task.title, parts=parts, group=task.preset) if parts else None
+def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) -> Section | None:
+    parts = tuple(part for part in (section(task) for section in sections) if part is not None)
+    if not parts:
+        return None
+    return Section(
+        task.id, task.title, parts=parts, group=task.preset, task=task.task, preset=task.preset,
+        contestants=tuple(sorted(task.kinds)),
+    )  # fmt: skip
+
+
+def _name(section: Callable[..., object]) -> str:
+    """A section goes by its module.
+
+    >>> _name(learning_curves.section), _name(published.section) == _name(published.everywhere)
+    ('learning-curves', True)
+    """
+    return section.__module__.rpartition(".")[2].replace("_", "-")

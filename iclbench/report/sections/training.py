@@ -29,7 +29,7 @@ def section(task: Slice) -> Section | None:
             "training step", measure.label, curves.extent(data["axis_value"]), curves.domain(data, measure),
             log=measure.log, field="axis_value", unit="step",
         )  # fmt: skip
-        static, live = curves.specifications([("", data)], axes, looks)
+        printed, shown = curves.specifications([("", data)], axes, looks)
         blocks.append(
             Figure(
                 name=f"{task.id}-{slug('training', str(name))}",
@@ -38,8 +38,8 @@ def section(task: Slice) -> Section | None:
                 f"{plural(int(group['run'].nunique()), 'run')}.",
                 alt=f"{measure.label} of {', '.join(looks)} against the training step.",
                 data=data,
-                static=static,
-                live=live,
+                printed=printed,
+                shown=shown,
                 legend=looks,
             )
         )

@@ -1,0 +1,97 @@
+"""`iclbench report`: what is written by default, what is left out, and what is said when pictures cannot be drawn."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from iclbench import drawing, tables
+from iclbench.cli.main import main
+from iclbench.drawing import Drawer
+from iclbench.report import build, subtitle, workers
+from iclbench.report.data import load
+from iclbench.report.style import vega_lite
+from tests.report.test_page import _rows, _write
+
+# What V8 says of a limit on addresses, as a child that dies of it would.
+_DIES = "import sys, os; print('# Fatal process out of memory: Oilpan', file=sys.stderr, flush=True); os.abort()"
+
+
+def test_by_default_there_is_a_page_with_tables_and_no_picture(results: Path, tmp_path: Path) -> None:
+    assert main(["report", "--results", str(results), "--out", str(tmp_path), "--task", "linear"]) == 0
+    assert (tmp_path / "index.html").is_file()
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".csv"}
+    assert (tmp_path / "tables" / "linear-small-leaderboard-next.csv").is_file()
+
+
+def test_a_task_and_a_section_alone(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["report", "--results", str(results), "--out", str(tmp_path), "--task", "linear", "--only"]
+    assert main([*arguments, "learning-curves,missing"]) == 0
+    html = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'<section id="([^"]+)"', html) == ["linear-small", "linear-small-curves", "missing"]
+    assert main([*arguments, "learning-curve"]) == 2
+    assert "unknown section 'learning-curve'; did you mean 'learning-curves'" in capsys.readouterr().err
+    assert main(["report", "--results", str(results), "--task", "linaer"]) == 2
+    assert "unknown task 'linaer'; did you mean 'linear'" in capsys.readouterr().err
+
+
+def test_processes_side_by_side_write_the_same_page(results: Path, page: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    found = build(results, tmp_path, processes=2, progress=lambda done, total, _: told.append((done, total)))
+    assert found.page.read_bytes() == page.read_bytes()
+    assert [done for done, _ in told] == list(range(1, told[0][1] + 1))
+
+
+def test_what_a_killed_process_leaves_is_done_all_the_same() -> None:
+    here = os.getpid()
+
+    def killed() -> int:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 3
+
+    assert sorted(workers.each([killed, killed], 2)) == [(0, 3), (1, 3)]
+
+
+def test_without_memory_to_draw_the_page_is_written_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(drawing, "CHILD", _DIES)
+    monkeypatch.setattr(drawing.Script, "_known", {})
+    folder, out = _write(tmp_path / "results", _rows()), tmp_path / "out"
+    code = main(["report", "--results", str(folder), "--out", str(out), "--formats", "png", "--workers", "1"])
+    said = capsys.readouterr().err
+    assert code == 1
+    assert len(said.splitlines()) < 8
+    assert "1 of 1 pictures are missing: V8, which draws, got no memory" in said
+    html = (out / "index.html").read_text(encoding="utf-8")
+    assert "The figures on this page cannot be drawn: V8, which draws, got no memory" in html
+    assert "PNG missing: V8" in html
+    assert '.png"' not in html, "no link to a picture that is not there"
+    assert list((out / "figures").glob("*.csv"))
+
+
+def test_a_specification_that_cannot_be_drawn_costs_its_own_picture(tmp_path: Path) -> None:
+    good = {"mark": "point", "data": {"values": [{"a": 1}]}, "encoding": {"x": {"field": "a"}}}
+    drawer = Drawer(vega_lite())
+    try:
+        assert str(drawer.draw({"mark": {}}, tmp_path / "bad", ["svg"])).startswith("it cannot be drawn: ")
+        assert drawer.draw(good, tmp_path / "good", ["svg"]) is None
+    finally:
+        drawer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["good.svg"]
+
+
+def test_the_header_counts_backbones_and_not_their_variants(tmp_path: Path) -> None:
+    gpt2 = _rows().iloc[:3].assign(kind="backbone", contestant="gpt2", seed=0, variant="a", run="linear-gpt2-smoke-s0")
+    wide = gpt2.assign(variant="b", run="linear-gpt2-wide-smoke-s0")
+    values = pd.concat([_rows(), gpt2, wide], ignore_index=True)
+    tables.write("values", tables.frame("values", values), tmp_path / "a.values.parquet", {})
+    found = load(tmp_path)
+    assert found.rows.loc[found.rows["kind"] == "backbone", "contestant"].nunique() == 2
+    assert "1 backbone," in subtitle(found)
