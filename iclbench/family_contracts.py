@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from iclbench.cards import load_baseline, validate
 from iclbench.episodes import Episodes
+from iclbench.estimators.base import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.shifts import NUMBERED
+from iclbench.registry import ESTIMATORS
 
 EPISODES, POINTS = 16, 8
 
@@ -178,6 +184,40 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
         assert inside.shape == (EPISODES,) and inside.dtype == torch.bool, f"stratum {name} is no mask over episodes"
 
 
+def the_oracles_it_vouches_for_are_beaten_by_none(family: Family) -> None:
+    """No simple baseline has a smaller squared error, paired by episode and beyond four standard errors."""
+    vouched = sorted(name for name in family.oracles if family.vouches_for(name))
+    if not vouched:
+        return
+    # Of the context alone: related datasets would cost most of the time.
+    number = 4 * EPISODES if "next" in family.questions else EPISODES
+    episodes = replace(draw(family, number, max(POINTS, min(2 * family.x_dim, 48))), related=None)
+    errors = {name: _squared_errors(family, name, episodes) for name in (*vouched, *_SIMPLE)}
+    for oracle in vouched:
+        for name in _SIMPLE:
+            gaps = errors[oracle] - errors[name]
+            # Cut from above, which lowers the mean: a few episodes in which an oracle fails wildly do not hide it.
+            gaps = gaps.clamp(max=gaps.quantile(0.75))
+            ahead, error = float(gaps.mean()), float(gaps.std()) / math.sqrt(len(gaps))
+            assert ahead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {ahead:.3g} ± {error:.2g}"
+
+
+# What an oracle is put to the test against: cheap, and each right for some kind of functions.
+_SIMPLE = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
+
+
+def _squared_errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
+    """The mean squared error of a baseline in every episode, over the normaliser."""
+    _, card = load_baseline(baseline)
+    estimator = ESTIMATORS.get(card.estimator)
+    facts = TaskFacts(family.noise_to_signal(), family.hidden_width, family, "none", family.classes)
+    predictor = estimator(validate(estimator.Settings, card.settings, f"baseline '{baseline}'"), facts)
+    question = "next" if "next" in family.questions else "targets"
+    answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
+    each = (answer.mean - episodes.asked.y).double().square().sum(-1) / family.normaliser
+    return each.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
+
+
 FAMILY_CONTRACTS = [
     episodes_have_the_declared_shapes_and_types,
     every_listed_shift_can_be_sampled,
@@ -192,4 +232,5 @@ FAMILY_CONTRACTS = [
     related_datasets_change_nothing_else,
     as_many_related_datasets_as_asked,
     strata_are_parts_of_the_episodes,
+    the_oracles_it_vouches_for_are_beaten_by_none,
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +21,8 @@ def check(
         str,
         typer.Argument(
             autocompletion=completion.classes,
-            help="A registered name or package.module:Class of a backbone, estimator or family.",
+            help="A registered name or package.module:Class of a backbone, estimator or family, or a task's card "
+            "(.toml), whose family is checked with the card's parameters.",
         ),
     ],
     data_dir: DataDir = None,
@@ -36,15 +38,50 @@ def check(
         broken += problem is not None
         line = f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}"
         out.print(line)
+    for line in _oracles(target):
+        out.print(line)
     if broken:
         raise typer.Exit(1)
 
 
+def _oracles(target: str) -> Iterator[str]:
+    """What the cards of a family name its oracles, and which of them are claims of the card alone: the shipped cards,
+    those in the current folder, or the one card that is checked."""
+    from iclbench.cards import load_task, names
+    from iclbench.config import family_class
+    from iclbench.errors import UsageError
+    from iclbench.registry import canonical
+
+    def key(family: str) -> str:
+        return family if ":" in family else canonical(family)
+
+    alone = target.endswith(".toml")
+    for card in [target] if alone else [*names("tasks"), *map(str, sorted(Path().glob("*.toml")))]:
+        try:
+            task, about = load_task(card)
+        except UsageError:
+            if alone:
+                raise
+            continue  # another file than a task's card
+        if not alone and key(about.family) != key(target):
+            continue
+        for oracle in about.oracles:
+            if family_class(about.family).vouches_for(oracle):
+                yield f"oracle {oracle} of task {task}: the family vouches for it"
+            else:
+                yield f"claim  {oracle} of task {task}: its oracle by the card alone; the family does not vouch for it"
+
+
 def _load(target: str) -> list[Any]:
-    """The class behind package.module:Class, or every class that goes by this name (an estimator and a family, say)."""
+    """The class behind package.module:Class, the family of a card, or every class that goes by this name (an estimator
+    and a family, say)."""
+    from iclbench.cards import load_task
+    from iclbench.config import family_class
     from iclbench.errors import UnknownNameError
     from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
 
+    if target.endswith(".toml"):
+        return [family_class(load_task(target)[1].family)]
     if ":" in target:
         trust.typed(target)
         return [BACKBONES.get(target)]
@@ -59,6 +96,8 @@ def _load(target: str) -> list[Any]:
 def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
     """Name and problem (None: kept) of every contract that applies to the class with its default settings."""
     from iclbench.backbones.base import Backbone
+    from iclbench.cards import load_task
+    from iclbench.config import resolve_task
     from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
     from iclbench.errors import UsageError
     from iclbench.estimators.base import FittedPredictor, TaskFacts
@@ -68,7 +107,11 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
 
     kind = cls if isinstance(cls, type) else object
     if issubclass(kind, Family):
-        family = kind(kind.Parameters(), data_dir)
+        if target.endswith(".toml"):
+            preset = next(iter(load_task(target)[1].presets))
+            family = resolve_task(target, preset)[0].build(data_dir)
+        else:
+            family = kind(kind.Parameters(), data_dir)
         for contract in FAMILY_CONTRACTS:
             yield contract.__name__, _problem(contract, family)
         return

@@ -4,6 +4,7 @@ number of related datasets, best first."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False)
 
     frames = {} if json else {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
     of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
-    print_tables(results, [name for name in prompt_sets if name not in of_labels], json, leaderboard)
+    asked = [name for name in prompt_sets if name not in of_labels]
+    print_tables(results, asked, json, leaderboard, notes_of=partial(about_oracles, results))
     print_accuracies(results, list(of_labels.values()))
 
 
@@ -29,6 +31,7 @@ def print_tables(
     json: bool,
     lines_of: Callable[[pd.DataFrame], tuple[list[str], list[list[str]]]],
     sizes_of: Callable[[pd.DataFrame], str] = lambda values: "",
+    notes_of: Callable[[pd.DataFrame], list[str]] = lambda values: [],
 ) -> None:
     """Print one table per prompt set and what failed on it, or all rows as JSON.
 
@@ -38,6 +41,7 @@ def print_tables(
         json: rows instead of tables.
         lines_of: column names and rows from the values of one prompt set.
         sizes_of: what its title says between the preset and the shift.
+        notes_of: lines below the table, from the same values.
     """
     frames = {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
     if json:
@@ -55,9 +59,28 @@ def print_tables(
             out.print("gap and squared error: with as many related datasets as a contestant uses")
         if any(line[0].endswith("*") for line in lines):
             out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
+        for note in notes_of(values):
+            out.print(note)
         print_shipped(results, values)
         print_failed(values)
         out.print()
+
+
+def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
+    """What a reader must know of the oracles of one prompt set: those that are beaten, and what scores 1 where they do
+    not."""
+    from iclbench.report.episode_scores import EpisodeScores
+    from iclbench.report.oracles import beaten
+
+    oracles = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
+    if not oracles:
+        return []
+    name = str(values["prompt_set"].dropna().iloc[0])
+    errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
+    lines = [found.line for found in beaten(values.assign(contestant=values["run"]), errors)]
+    said = values.loc[values["metric"].eq("score"), "reason"].dropna().unique()
+    one = str(said[0]).partition(": 1 is ")[2] if len(said) else ""
+    return lines + ([f"score: 1 is {one}"] if one and one not in oracles else [])
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:

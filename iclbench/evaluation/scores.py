@@ -5,7 +5,8 @@ same episodes as the contestant; it may be negative or above 1. The column `norm
 are in units of the metric.
 
 - Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle or,
-  without one, the best baseline on these very prompts.
+  without one, the best baseline on these very prompts. An oracle that failed, or is no better than the zero predictor,
+  is none, and the row says so.
 - Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
   constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
   related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
@@ -21,7 +22,7 @@ are in units of the metric.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -62,15 +63,16 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
     values = _values(results, prompts)
+    failed = sorted(values.loc[values["kind"].eq("oracle") & values["status"].eq("failed"), "run"].unique())
     values = values[values["status"].eq("ok") & values["axis"].isna()]
     if prompts.evaluator:
         scores = _of_test(values, prompts)
     elif prompts.task.question == "next":
-        scores = _of_errors(values[values["metric"] == "auc"], "squared_error")
+        scores = _of_errors(values[values["metric"] == "auc"], "squared_error", failed)
     elif prompts.task.head != "categorical":
         scores = _of_likelihoods(folder, values, prompts)
         if scores is None:
-            scores = _of_errors(values[values["metric"] == "squared_error"], "squared_error")
+            scores = _of_errors(values[values["metric"] == "squared_error"], "squared_error", failed)
     else:
         scores = None
     if scores is None:
@@ -87,23 +89,25 @@ def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
     return tables.union("values", [own, packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].ne("score")]])
 
 
-def _of_errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame | None:
-    """From errors, of which less is better; `rows` has one per contestant and number of related datasets."""
+def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
+    """From errors, of which less is better; `rows` has one per contestant and number of related datasets, `failed` are
+    oracles that have none."""
     alone = _alone(rows)
     zero, oracles = alone[alone["run"] == "zero"], alone[alone["kind"] == "oracle"]
     others = alone[alone["kind"].eq("baseline") & alone["run"].ne("zero")]
-    if zero.empty or (oracles.empty and others.empty):
+    if zero.empty or (oracles.empty and others.empty and not failed):
         return None
     nothing = float(zero["value"].iloc[0])
-    if not oracles.empty:
-        first = oracles.sort_values(["value", "run"]).iloc[-1]
-        if not first["value"] < nothing:
-            return None
-        return Line(metric, nothing, float(first["value"]), str(first["run"])).of(rows)
-    first = others.sort_values(["value", "run"]).iloc[0]
-    if pd.notna(first["high"]) and first["high"] < nothing:
-        return Line(metric, nothing, float(first["value"]), str(first["run"])).of(rows)
-    return Line(metric, nothing, 0.0, "no error").of(rows) if nothing > 0 else None
+    useful = oracles[oracles["value"] < nothing].sort_values(["value", "run"])
+    if len(useful):
+        return Line(metric, nothing, float(useful["value"].iloc[-1]), str(useful["run"].iloc[-1])).of(rows)
+    why = [f"{name} failed" for name in failed if name not in set(oracles["run"])]
+    why += [f"{name} is no better than zero" for name in sorted(oracles["run"])]
+    without = f" (the oracle {', '.join(why)})" if why else ""
+    best = others.sort_values(["value", "run"]).head(1)
+    if (best["high"] < nothing).fillna(False).any():
+        return Line(metric, nothing, float(best["value"].iloc[0]), f"{best['run'].iloc[0]}{without}").of(rows)
+    return Line(metric, nothing, 0.0, f"no error{without}").of(rows) if nothing > 0 else None
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

@@ -53,6 +53,8 @@ class Family(ABC):
         linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
         questions: what its episodes can ask.
         related_sets: the largest number of related datasets of an episode.
+        oracles: baselines that are Bayes-optimal for what this very class draws, without a shift. A class that derives
+            from it draws something else, and vouches for its own alone (`vouches_for`).
     """
 
     Parameters: ClassVar[type[Strict]]
@@ -63,6 +65,13 @@ class Family(ABC):
     linear_in_x: ClassVar[bool] = False
     questions: ClassVar[frozenset[str]] = frozenset({"next"})
     related_sets: int = 0
+    oracles: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def vouches_for(cls, baseline: str) -> bool:
+        """Whether a baseline that a card names its oracle is one for this family, by its own word; a card may name
+        any."""
+        return baseline in cls.__dict__.get("oracles", ())
 
     def __init__(self, parameters: Any, data_dir: Path | None = None) -> None:
         self.parameters = parameters

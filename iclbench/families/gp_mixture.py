@@ -130,6 +130,7 @@ class GPMixture(Family):
     Parameters = GPParameters
     questions = frozenset({"targets"})
     shift_kinds = PROCESS_KINDS
+    oracles = frozenset({"oracle-bayes", "oracle-kernel"})
     parameters: GPParameters
 
     def __init__(self, parameters: GPParameters, data_dir: Path | None = None) -> None:

@@ -21,6 +21,7 @@ class Linear(FunctionFamily):
     """w ~ N(0, I), x ~ N(0, I); variance d. Least squares is Bayes-optimal."""
 
     linear_in_x = True
+    oracles = frozenset({"least-squares", "ridge"})
 
     @property
     def normaliser(self) -> float:
@@ -85,6 +86,7 @@ class SkewedLinear(Linear):
     """
 
     Parameters = SkewedLinearParameters
+    oracles = frozenset({"least-squares", "ridge"})
 
     def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
         z = normal((episodes, points, self.x_dim), generator)
@@ -105,6 +107,7 @@ class NoisyLinear(Linear):
     """
 
     Parameters = NoisyLinearParameters
+    oracles = frozenset({"ridge"})
 
     @property
     def noise(self) -> float:

@@ -39,17 +39,23 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
     Of a frame that has nothing but mean heights (columns `AREA`, `COARSE`) these are compared with the other's, over
     the same context sizes.
     """
+    gaps = curve_gaps(a, b)
+    return None if gaps is None else mean_of(gaps, level)
+
+
+def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
+    """a - b of every shared episode, `(episodes,)`, as `difference` has them."""
     for column in (AREA, COARSE):
         if column in a.columns and column in b.columns:
-            return score_difference(a[column].dropna(), b[column].dropna(), level)
+            return score_gaps(a[column].dropna(), b[column].dropna())
     if has_heights(a) or has_heights(b):
-        return score_difference(heights(_asked_like(b, a)), heights(_asked_like(a, b)), level)
+        return score_gaps(heights(_asked_like(b, a)), heights(_asked_like(a, b)))
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
     if len(episodes) < 2 or len(sizes) < 2:
         return None
-    gaps = a.loc[episodes, sizes].to_numpy() - b.loc[episodes, sizes].to_numpy()
+    gaps = a.loc[episodes, sizes].to_numpy(float) - b.loc[episodes, sizes].to_numpy(float)
     n = sizes.to_numpy(dtype=float)
-    return mean_of(np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0]), level)
+    return np.asarray(np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0]))
 
 
 def _asked_like(other: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
@@ -77,10 +83,16 @@ def heights(curves: pd.DataFrame) -> pd.Series:
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:
     """The same for contestants with one score per episode (question `targets`)."""
+    gaps = score_gaps(a, b)
+    return None if gaps is None else mean_of(gaps, level)
+
+
+def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
+    """a - b of every shared episode, at least two."""
     episodes = a.index.intersection(b.index)
     if len(episodes) < 2:
         return None
-    return mean_of(a[episodes].to_numpy(float) - b[episodes].to_numpy(float), level)
+    return np.asarray(a[episodes].to_numpy(float) - b[episodes].to_numpy(float))
 
 
 def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:

@@ -93,8 +93,30 @@ def test_nothing_to_compare_with_leaves_no_scores_and_takes_old_ones_away(tmp_pa
     about = prompts("next", "point")
     assert scored(tmp_path, about, areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5))) is not None
     assert scored(tmp_path, about, areas(gpt2=("backbone", 0.2))) is None
-    worse = areas(zero=("baseline", 0.9), ridge=("oracle", 1.2), gpt2=("backbone", 0.2))
-    assert scored(tmp_path, about, worse) is None
+
+
+def test_an_oracle_that_is_worse_than_nothing_is_passed_over_and_the_row_says_so(tmp_path: Path) -> None:
+    about = prompts("next", "point")
+    worse = areas(zero=("baseline", 0.9), ridge=("oracle", 1.2), knn_3=("baseline", 0.5), gpt2=("backbone", 0.3))
+    found = scored(tmp_path / "best", about, worse)
+    assert found is not None
+    assert set(found["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge is no better than zero)"}
+    score = found.droplevel("n_related")["value"].to_dict()
+    assert score == pytest.approx({"zero": 0, "ridge": -0.3 / 0.4, "knn-3": 1, "gpt2": 0.6 / 0.4})
+    alone = scored(tmp_path / "alone", about, [one for one in worse if one["run"] != "knn-3"])
+    assert alone is not None
+    assert set(alone["reason"]) == {"squared_error: 1 is no error (the oracle ridge is no better than zero)"}
+    failed = areas(zero=("baseline", 0.9), ridge=("oracle", 0.1), knn_3=("baseline", 0.5))
+    failed[1] |= {"value": None, "low": None, "high": None, "status": "failed", "reason": "squared_error is nan"}
+    found = scored(tmp_path / "failed", about, failed)
+    assert found is not None and set(found.index.get_level_values("run")) == {"zero", "knn-3"}
+    assert set(found["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge failed)"}
+
+
+def test_of_two_oracles_the_one_that_is_better_than_nothing_counts(tmp_path: Path) -> None:
+    values = areas(zero=("baseline", 0.9), claimed=("oracle", 1.2), told=("oracle", 0.1), gpt2=("backbone", 0.5))
+    found = scored(tmp_path, prompts("next", "point"), values)
+    assert found is not None and set(found["reason"]) == {"squared_error: 1 is told"}
 
 
 @pytest.fixture

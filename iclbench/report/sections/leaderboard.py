@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pandas as pd
 
 from iclbench.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
-from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Slice
 from iclbench.report.metrics import metric
+from iclbench.report.oracles import beaten
 from iclbench.report.pairs import Difference, difference, ranks
 
 COSTS = {
@@ -29,7 +30,17 @@ def section(task: Slice) -> Section | None:
         for evaluator, rows in summaries.groupby("evaluator")
         if (rows["metric"] == "auc").any()
     ]
-    return Section(f"{task.id}-leaderboard", "Leaderboard", tuple(boards)) if boards else None
+    return (
+        Section(f"{task.id}-leaderboard", "Leaderboard", (*boards, *beaten_oracles(task, "next"))) if boards else None
+    )
+
+
+def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
+    """What is said of oracles that are none on the training distribution."""
+    rows = task.unfailed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
+    rows = rows[rows["kind"].ne("published")]
+    if lines := tuple(found.line for found in beaten(rows, task.results.errors)):
+        yield Text("Oracles that are beaten:", lines)
 
 
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:

@@ -8,7 +8,7 @@ from iclbench.formats import count, fixed, integer, number, seconds, signed
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
-from iclbench.report.sections.leaderboard import placed, with_costs, with_failed
+from iclbench.report.sections.leaderboard import beaten_oracles, placed, with_costs, with_failed
 from iclbench.report.target_scores import main_counts, overall
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
@@ -17,7 +17,9 @@ _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "cover
 def section(task: Slice) -> Section | None:
     rows = overall(task.targets)
     rows = rows[(rows["shift"] == "none") & rows["metric"].isin(_METRICS)]
-    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows),)) if len(rows) else None
+    if rows.empty:
+        return None
+    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *beaten_oracles(task, "targets")))
 
 
 def board(task: Slice, rows: pd.DataFrame) -> Table:

@@ -1,0 +1,60 @@
+"""Which oracles a family vouches for, and which are claims of a card alone."""
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from iclbench.cards import load_task, names
+from iclbench.cli import check
+from iclbench.config import family_class
+from iclbench.families.linear import Linear
+from iclbench.family_contracts import the_oracles_it_vouches_for_are_beaten_by_none
+from tests.conftest import small_card
+
+
+class Sine(Linear):
+    """What becomes of the linear family under a few changed lines; its word is inherited and does not count."""
+
+    def apply(self, truth, x):
+        return (3 * super().apply(truth, x)).sin()
+
+
+class Claiming(Sine):
+    oracles = frozenset({"ridge"})
+
+
+@pytest.mark.parametrize("task", names("tasks"))
+def test_every_shipped_oracle_is_vouched_for_by_its_family(task: str) -> None:
+    card = load_task(task)[1]
+    assert all(family_class(card.family).vouches_for(oracle) for oracle in card.oracles)
+
+
+def test_what_a_family_derives_from_does_not_vouch_for_it() -> None:
+    assert Linear.vouches_for("ridge") and not Sine.vouches_for("ridge") and not Linear.vouches_for("knn-3")
+
+
+def test_a_family_that_vouches_for_a_baseline_that_is_beaten_breaks_its_contract() -> None:
+    the_oracles_it_vouches_for_are_beaten_by_none(Sine(Linear.Parameters()))
+    with pytest.raises(AssertionError, match="beats the oracle ridge by at least"):
+        the_oracles_it_vouches_for_are_beaten_by_none(Claiming(Linear.Parameters()))
+
+
+def test_check_says_which_oracles_are_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iclbench.family_contracts.FAMILY_CONTRACTS", [])  # what they say is not asked here
+    monkeypatch.chdir(tmp_path)
+    sine = f"{__name__}:Sine"
+    Path("sine.toml").write_text(tomli_w.dumps(small_card(family=sine)))
+    Path("other.toml").write_text("title = 'no card'")
+    claim = "claim  least-squares of task sine: its oracle by the card alone; the family does not vouch for it\n"
+    assert list(check._oracles(sine)) == [claim.strip()]
+    assert list(check._oracles("./sine.toml")) == [claim.strip()]
+    assert "oracle ridge of task noisy-linear: the family vouches for it" in check._oracles("noisy_linear")
+    assert not list(check._oracles("gpt2"))
+    import typer
+
+    app = typer.Typer()
+    app.command()(check.check)
+    shown = CliRunner().invoke(app, ["sine.toml"])
+    assert (shown.exit_code, shown.output) == (0, claim)
