@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from iclbench import trust
+from iclbench import plugins, trust
 from iclbench.errors import UnknownNameError, UsageError
 
 log = logging.getLogger("iclbench")
@@ -39,9 +40,17 @@ class Entry:
         """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
         module, _, attribute = self.target.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            found = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != trust.package_of(self.target):
+                raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
+            where = f"neither installed nor in the current folder {Path.cwd()}"
+            raise UsageError(f"cannot load '{self.target}': module '{error.name}' is {where}") from error
+        except SystemExit as error:
+            raise UsageError(f"cannot load '{self.target}': importing it calls sys.exit({error.code!r})") from error
         except Exception as error:  # whatever a third party's module does when it is imported
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
+        return plugins.watched(found, self.target)
 
     def availability(self) -> str:
         """
@@ -85,7 +94,7 @@ class Registry:
 
     def entry(self, name: str) -> Entry:
         if ":" in name:
-            return Entry(name, package=name.partition(".")[0])
+            return Entry(name, package=trust.package_of(name))
         found = self.entries.get(canonical(name))
         if found is None:
             raise UnknownNameError(self.kind, name, self.entries)

@@ -10,6 +10,7 @@ What is trusted stands in the environment, so that every process that is started
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -17,12 +18,15 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iclbench.errors import UsageError
 
 if TYPE_CHECKING:
     from iclbench.config import RunConfig
+
+log = logging.getLogger("iclbench")
 
 VARIABLE = "ICLBENCH_TRUST"
 GROUPS = ("iclbench.backbones", "iclbench.families", "iclbench.estimators", "iclbench.readers")
@@ -62,6 +66,10 @@ def trust(*names: str) -> None:
             raise UsageError(f"'{name[:80]}' cannot be trusted: write the name of a module, like --trust my_package")
     if found:
         os.environ[VARIABLE] = ",".join(found)
+    for package in {package_of(name) for name in found}:
+        if not _installed(package) and (path := _here(package)):
+            sys.path.append(str(Path.cwd()))
+            log.info("'%s' is taken from the current folder: %s", package, path)
 
 
 def typed(name: str) -> None:
@@ -117,6 +125,19 @@ def targets(config: RunConfig) -> list[str]:
 
 
 def _exists(package: str) -> bool:
+    return _installed(package) or _here(package) is not None
+
+
+def _here(package: str) -> Path | None:
+    """The module or package in the current folder, where `python` looks and an installed command does not."""
+    try:
+        found = [path for path in (Path.cwd() / package, Path.cwd() / f"{package}.py") if path.exists()]
+    except OSError:  # the current folder is gone
+        return None
+    return next((path for path in found if path.is_dir() or path.suffix), None)
+
+
+def _installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):
