@@ -1,8 +1,8 @@
 """One function over many episodes in worker processes, for libraries that cannot be batched.
 
 Small work stays in this process; so does work whose workers die (killed, out of memory), which is then done again
-here. The answers are the same either way. `ICLBENCH_WORKERS` sets the number of processes; 1 means none. No torch
-here: workers import this module, and nothing else of the package.
+here. The answers are the same either way. `ICLBENCH_WORKERS` sets the number of processes; 1 means none. Compiled loops
+run in as many threads instead. No torch here: workers import this module, and nothing else of the package.
 """
 
 from __future__ import annotations
@@ -37,6 +37,22 @@ def over_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ..
         except (BrokenExecutor, OSError) as error:
             log.warning("worker processes failed (%s); going on without them", type(error).__name__)
     return [function(*job) for job in jobs]
+
+
+def in_threads(function: Callable[[slice], _Answer], parts: Sequence[slice]) -> list[_Answer]:
+    """`[function(part) for part in parts]`, in threads where there are cores: for functions that give up the GIL."""
+    workers = min(_available(), len(parts))
+    if workers <= 1:
+        return [function(part) for part in parts]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(function, part) for part in parts]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:  # Ctrl-C among them
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Nearest neighbours, the two-layer network, trees, boosting, gradient descent: against libraries and loops."""
+"""Nearest neighbours, the two-layer network, worker processes, gradient descent: against libraries and loops."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.constant import Mean, Zero
 from iclbench.estimators.gradient_descent import DescentSettings, GradientDescent, descent_curve, search_gamma
 from iclbench.estimators.knn import NearestNeighbours, NeighbourSettings
-from iclbench.estimators.trees import BoostingSettings, GreedyTree, TreeSettings, XGBoost
+from iclbench.estimators.trees import GreedyTree, TreeSettings
 from iclbench.families.linear import SkewedLinear, SkewedLinearParameters
 
 
@@ -77,38 +77,13 @@ def test_networks_start_like_torch_linear_from_their_seed() -> None:
     assert not torch.equal(hidden, other)
 
 
-@pytest.mark.parametrize("depth", [2, None])
-def test_greedy_tree_equals_the_library_alone(depth: int | None) -> None:
-    from sklearn.tree import DecisionTreeRegressor
-
-    points = draw(2, 20, 4)
-    found = GreedyTree(TreeSettings(max_depth=depth)).predict_next(points).mean
-    x, y = points.x[1].numpy(), points.y[1, :, 0].numpy()
-    for n in range(1, 20):
-        model = DecisionTreeRegressor(max_depth=depth, random_state=0).fit(x[:n], y[:n])
-        assert found[1, n, 0] == pytest.approx(model.predict(x[n : n + 1])[0], abs=1e-6)
-
-
-@pytest.mark.parametrize("sign", [False, True])
-def test_xgboost_equals_the_library_alone(sign: bool) -> None:
-    from xgboost import XGBRegressor
-
-    points = draw(2, 12, 4)
-    settings = BoostingSettings(n_estimators=10, max_depth=4, learning_rate=0.1, sign=sign)
-    found = XGBoost(settings).predict_next(points, prefixes=[0, 1, 4, 11]).mean
-    x, y = points.x[1].numpy(), points.y[1, :, 0].numpy()
-    x = np.sign(x) if sign else x
-    for p, n in ((1, 1), (2, 4), (3, 11)):
-        model = XGBRegressor(n_estimators=10, max_depth=4, learning_rate=0.1).fit(x[:n], y[:n])
-        assert found[1, p, 0] == pytest.approx(float(model.predict(x[n : n + 1])[0]), abs=1e-6)
-
-
 def test_worker_processes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     points = draw(3, 10, 4)
-    alone = GreedyTree().predict_next(points).mean
+    tree = GreedyTree(TreeSettings(backend="library"))
+    alone = tree.predict_next(points).mean
     monkeypatch.setenv("ICLBENCH_WORKERS", "2")
     monkeypatch.setattr(workers, "_WORTH_SECONDS", 0.0)
-    assert torch.equal(GreedyTree().predict_next(points).mean, alone)
+    assert torch.equal(tree.predict_next(points).mean, alone)
 
 
 def test_a_killed_worker_does_not_stop_the_work() -> None:

@@ -1,0 +1,334 @@
+"""Regression trees as `sklearn.tree.DecisionTreeRegressor` 1.9 grows them, on every prefix of every episode.
+
+The algorithm is scikit-learn's step by step (squared error, best splits): coordinates are tried in the order that its
+xorshift generator draws, the first of equal gains wins, sums run over the points in the order in which sorting left
+them. What falls by a tie or by a rounding there falls the same way here. Its sorting is repeated only where values
+are tied, and its quotients are taken only where the gain may be the best.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from iclbench.estimators.compiling import compiled
+
+# Values no further apart are one value; impurities no larger are none (scikit-learn's FEATURE_THRESHOLD and EPSILON).
+_CLOSE = np.float32(1e-7)
+_PURE = float(np.finfo(np.float64).eps)
+# So few are sorted by insertion.
+_SMALL = 15
+# Screening by reciprocals errs by a few units of the last place.
+_SCREEN = 1 - 1e-14
+
+
+def seed_of(random_state: int) -> int:
+    """The seed that scikit-learn's splitter draws from `random_state`."""
+    return int(np.random.RandomState(random_state).randint(0, 2**31 - 1))
+
+
+# `no_type_check`: the tests' shape checks would wrap these functions, and wrappers are not compiled.
+@compiled
+@no_type_check
+def answer_all(x, y, order, lengths, queries, depth, seed, out):
+    """Fit a tree on the first `lengths[b, p]` points of each episode, none for 0, and answer `queries` `(B, P, Q, Dx)`
+    into `out` `(B, P, Q)`.
+
+    x `(B, N, Dx)` and queries in float32, y `(B, N)` in float64, order `(B, N, Dx)` the points sorted by each
+    coordinate, depth the largest one, seed the generator's state.
+    """
+    episodes, points, dim = x.shape
+    columns = np.empty((dim, points), np.float32)
+    rows = np.empty((dim, points), np.int64)
+    tied = np.empty(dim, np.bool_)
+    state = np.empty(1, np.uint32)
+    reciprocal = 1 / np.arange(points + 1).astype(np.float64)
+    nodes = np.empty((2 * points, 3), np.int64)
+    thresholds, values = np.empty(2 * points), np.empty(2 * points)
+    for b in range(episodes):
+        for f in range(dim):
+            for k in range(points):
+                columns[f, k] = x[b, k, f]
+        for p in range(lengths.shape[1]):
+            n = lengths[b, p]
+            if n == 0:
+                continue
+            for f in range(dim):
+                k = 0
+                tied[f] = False
+                for j in range(points):
+                    r = order[b, j, f]
+                    if r < n:
+                        rows[f, k] = r
+                        if k > 0 and columns[f, rows[f, k - 1]] == columns[f, r]:
+                            tied[f] = True
+                        k += 1
+            state[0] = seed
+            _grow(columns, y[b], n, rows, tied, depth, state, reciprocal, nodes, thresholds, values)
+            for q in range(queries.shape[2]):
+                node = 0
+                while nodes[node, 0] >= 0:
+                    left = queries[b, p, q, nodes[node, 0]] <= thresholds[node]
+                    node = nodes[node, 1] if left else nodes[node, 2]
+                out[b, p, q] = values[node]
+
+
+@compiled
+@no_type_check
+def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds, values):
+    """Grow one tree on the first n points, depth first and left first.
+
+    columns `(Dx, N)`: inputs; rows `(Dx, N)`: the points sorted by each coordinate, partitioned on the way; nodes
+    `(2N, 3)`: coordinate (-1 in a leaf), left and right child.
+    """
+    dim = len(columns)
+    features = np.arange(dim)
+    constant = np.empty(dim, np.int64)
+    samples = np.arange(n)
+    sorted_values = np.empty(n, np.float32)
+    goes_left = np.empty(n, np.bool_)
+    spare = np.empty(n, np.int64)
+    # What waits: first and last point, depth, parent, which child, constant coordinates; and the impurity.
+    stack = np.empty((n + 1, 6), np.int64)
+    impurities = np.empty(n + 1)
+    stack[0] = (0, n, 0, -1, 0, 0)
+    waiting, made = 1, 0
+    while waiting > 0:
+        waiting -= 1
+        start, end, level, parent, side, known = stack[waiting]
+        impurity = impurities[waiting]
+        count = end - start
+        total, squares = 0.0, 0.0
+        for k in range(start, end):
+            v = y[samples[k]]
+            total += v
+            squares += v * v
+        node = made
+        made += 1
+        if parent < 0:
+            mean = total / count
+            impurity = squares / count - mean * mean
+        else:
+            nodes[parent, side] = node
+        nodes[node, 0] = -1
+        values[node] = total / count
+        if level >= depth or count < 2 or impurity <= _PURE:
+            continue
+
+        # Coordinates without replacement: [0, drawn) are known to be constant and drawn, [known, constants) found to
+        # be constant here, [constants, left) not tried yet.
+        best, best_at, best_feature, threshold = -np.inf, end, 0, 0.0
+        screen = -np.inf
+        left, drawn, found, visited = dim, 0, 0, 0
+        while left > known + found and (visited < dim or visited <= found + drawn):
+            visited += 1
+            at = drawn + _random(state) % (left - found - drawn)
+            if at < known:
+                features[drawn], features[at] = features[at], features[drawn]
+                drawn += 1
+                continue
+            at += found
+            f = features[at]
+            if tied[f]:
+                for k in range(start, end):
+                    sorted_values[k] = columns[f, samples[k]]
+                if count > _SMALL:
+                    _sort(sorted_values, samples, start, end, stack[waiting:])
+                else:
+                    _insertion_sort(sorted_values, samples, start, end)
+            else:
+                for k in range(start, end):
+                    samples[k] = rows[f, k]
+                    sorted_values[k] = columns[f, rows[f, k]]
+            if sorted_values[end - 1] <= sorted_values[start] + _CLOSE:
+                features[at], features[known + found] = features[known + found], features[at]
+                found += 1
+                continue
+            left -= 1
+            features[left], features[at] = features[at], features[left]
+
+            done, on_left = start, 0.0
+            k = start + 1
+            while k < end:
+                if sorted_values[k] <= sorted_values[k - 1] + _CLOSE:
+                    k += 1
+                    continue
+                # From whichever end is nearer, as there: the rounding of the sums depends on it.
+                if k - done <= end - k:
+                    for j in range(done, k):
+                        on_left += y[samples[j]]
+                else:
+                    on_left = total
+                    for j in range(end - 1, k - 1, -1):
+                        on_left -= y[samples[j]]
+                done = k
+                on_right = total - on_left
+                a, c = on_left * on_left, on_right * on_right
+                if a * reciprocal[k - start] + c * reciprocal[end - k] >= screen:
+                    gain = a / (k - start) + c / (end - k)
+                    if gain > best:
+                        best, best_at, best_feature = gain, k, f
+                        screen = gain * _SCREEN
+                        threshold = sorted_values[k - 1] / 2.0 + sorted_values[k] / 2.0
+                k += 1
+
+        constants = known + found
+        if best_at < end:
+            first, last = start, end
+            while first < last:
+                if columns[best_feature, samples[first]] <= threshold:
+                    first += 1
+                else:
+                    last -= 1
+                    samples[first], samples[last] = samples[last], samples[first]
+            on_left, left_squares = 0.0, 0.0
+            if best_at - start <= end - best_at:
+                for k in range(start, best_at):
+                    on_left += y[samples[k]]
+            else:
+                on_left = total
+                for k in range(end - 1, best_at - 1, -1):
+                    on_left -= y[samples[k]]
+            for k in range(start, best_at):
+                left_squares += y[samples[k]] * y[samples[k]]
+            lefts, rights = float(best_at - start), float(end - best_at)
+            left_mean, right_mean = on_left / lefts, (total - on_left) / rights
+            left_impurity = left_squares / lefts - left_mean * left_mean
+            right_impurity = (squares - left_squares) / rights - right_mean * right_mean
+            improvement = (count / n) * (impurity - (rights / count * right_impurity) - (lefts / count * left_impurity))
+        for k in range(known):
+            features[k] = constant[k]
+        for k in range(known, constants):
+            constant[k] = features[k]
+        if best_at >= end or improvement + _PURE < 0:
+            continue
+        nodes[node, 0] = best_feature
+        thresholds[node] = threshold
+        stack[waiting] = (best_at, end, level + 1, node, 2, constants)
+        impurities[waiting] = right_impurity
+        stack[waiting + 1] = (start, best_at, level + 1, node, 1, constants)
+        impurities[waiting + 1] = left_impurity
+        waiting += 2
+        if level + 1 < depth:
+            for k in range(start, end):
+                goes_left[samples[k]] = k < best_at
+            for f in range(dim):
+                if not tied[f]:
+                    _partition(rows, f, start, end, goes_left, spare)
+
+
+@compiled
+@no_type_check
+def _partition(rows, f, start, end, goes_left, spare):
+    """Of the points sorted by one coordinate those that go left first; either side keeps its order."""
+    kept, moved = start, 0
+    for k in range(start, end):
+        r = rows[f, k]
+        rows[f, kept] = r
+        spare[moved] = r
+        kept += goes_left[r]
+        moved += not goes_left[r]
+    for k in range(moved):
+        rows[f, kept + k] = spare[k]
+
+
+@compiled
+@no_type_check
+def _random(state):
+    """The next number of the generator, xorshift of 32 bits, below 2^31."""
+    s = state[0] if state[0] != 0 else np.uint32(1)
+    s = np.uint32(s ^ np.uint32(s << np.uint32(13)))
+    s = np.uint32(s ^ np.uint32(s >> np.uint32(17)))
+    s = np.uint32(s ^ np.uint32(s << np.uint32(5)))
+    state[0] = s
+    return np.int64(s % np.uint32(1 << 31))
+
+
+@compiled
+@no_type_check
+def _sort(values, rows, start, end, stack):
+    """Sort both by value: quicksort in three parts, heap sort where it turns quadratic, insertion sort when few.
+
+    Equal values end in an order of their own, which only the very same sort gives. `stack` is room for what waits.
+    """
+    stack[0, 0], stack[0, 1], stack[0, 2] = start, end, 2 * np.int64(np.log2(end - start))
+    waiting = 1
+    while waiting > 0:
+        waiting -= 1
+        start, end, budget = stack[waiting, 0], stack[waiting, 1], stack[waiting, 2]
+        while end - start > _SMALL:
+            if budget <= 0:
+                _heap_sort(values, rows, start, end)
+                start = end
+                break
+            budget -= 1
+            pivot = _median(values[start], values[start + (end - start) // 2], values[end - 1])
+            i, low, high = start, start, end
+            while i < high:
+                if values[i] < pivot:
+                    _swap(values, rows, i, low)
+                    i += 1
+                    low += 1
+                elif values[i] > pivot:
+                    high -= 1
+                    _swap(values, rows, i, high)
+                else:
+                    i += 1
+            stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = start, low, budget
+            waiting += 1
+            start = high
+        _insertion_sort(values, rows, start, end)
+
+
+@compiled
+@no_type_check
+def _insertion_sort(values, rows, start, end):
+    for i in range(start + 1, end):
+        v, r = values[i], rows[i]
+        j = i
+        while j > start and values[j - 1] > v:
+            values[j] = values[j - 1]
+            rows[j] = rows[j - 1]
+            j -= 1
+        values[j] = v
+        rows[j] = r
+
+
+@compiled
+@no_type_check
+def _median(a, b, c):
+    return max(min(a, b), min(max(a, b), c))
+
+
+@compiled
+@no_type_check
+def _swap(values, rows, i, j):
+    values[i], values[j] = values[j], values[i]
+    rows[i], rows[j] = rows[j], rows[i]
+
+
+@compiled
+@no_type_check
+def _heap_sort(values, rows, start, end):
+    for root in range((end - start - 2) // 2, -1, -1):
+        _sift(values, rows, start, root, end - start)
+    for last in range(end - start - 1, 0, -1):
+        _swap(values, rows, start, start + last)
+        _sift(values, rows, start, 0, last)
+
+
+@compiled
+@no_type_check
+def _sift(values, rows, start, root, count):
+    """Let the value at `root` sink in the heap of so many values from `start`."""
+    while True:
+        child, largest = 2 * root + 1, root
+        if child < count and values[start + largest] < values[start + child]:
+            largest = child
+        if child + 1 < count and values[start + largest] < values[start + child + 1]:
+            largest = child + 1
+        if largest == root:
+            return
+        _swap(values, rows, start + root, start + largest)
+        root = largest
