@@ -49,6 +49,12 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def remove(path: Path) -> None:
+    """Remove a file if there is one: where nothing may be written not even the attempt is allowed."""
+    if path.exists():
+        path.unlink(missing_ok=True)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of writers that were killed; the caller knows that no writer is at work here."""
     for path in folder.glob(".*.tmp"):

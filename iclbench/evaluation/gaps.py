@@ -13,6 +13,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
+from iclbench.files import remove
 from iclbench.runs import writing
 
 _SHARED = [
@@ -31,7 +32,7 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
     oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
     ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
     if not len(ceiling.columns):
-        path.unlink(missing_ok=True)
+        remove(path)
         return
     values = tables.read_all("values", folder).query("status == 'ok' and metric == 'log_likelihood'")
     rows: list[dict[str, object]] = []
@@ -46,7 +47,7 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
         shared = {str(name): value for name, value in known.iloc[0][_SHARED].dropna().items()}
         rows += mean_rows(shared | {"metric": "gap", "normaliser": 1.0}, prompts, counts, gaps)
     if not rows:
-        path.unlink(missing_ok=True)
+        remove(path)
         return
     with writing(results):
         tables.write("values", rows, path, {"oracle": oracle})

@@ -32,6 +32,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.files import remove
 from iclbench.runs import writing
 
 _ACCURACY = "accuracy_within_choices"
@@ -76,7 +77,7 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     else:
         scores = None
     if scores is None:
-        path.unlink(missing_ok=True)
+        remove(path)
         return
     with writing(results):
         tables.write("values", scores.sort_values(["run", "n_related"]), path, {})

@@ -127,3 +127,16 @@ def test_extrapolating_within_the_trained_length_is_refused(trained: tuple[Path,
 def test_unknown_shift_lists_near_matches(trained: tuple[Path, Run]) -> None:
     with pytest.raises(UsageError, match="did you mean 'orthants'"):
         shifts_of(trained[1], ["orthant"], None)
+
+
+def test_an_evaluation_that_is_all_there_writes_nothing(trained: tuple[Path, Run], tmp_path: Path) -> None:
+    """Nor does it remove or touch anything: results that may only be read are printed like any others."""
+    _, run = trained
+    list(evaluate(tmp_path, run, ("none", "orthants")))
+
+    def state() -> dict[Path, tuple[int, int]]:
+        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (tmp_path, *tmp_path.rglob("*"))}
+
+    before = state()
+    assert all(cell.cached for cell in evaluate(tmp_path, run, ("none", "orthants")))
+    assert state() == before
