@@ -62,7 +62,6 @@ def attempt(stage: Stage, category: str, index: int, seed: int, keep: bool = Fal
     kinds = CATEGORIES[category][0]
     kind = list(kinds)[index % len(kinds)]
     folder = Path(tempfile.mkdtemp(prefix=f"{category.replace(' ', '-')}-{index}-", dir=stage.home.parent))
-    folder.chmod(0o755)  # also for trials of another user
     started = time.monotonic()
     try:
         found = kinds[kind](Trial(stage, folder / "trial", random.Random(f"{seed}/{category}/{index}")))
@@ -84,7 +83,6 @@ def run(
     """Run trials side by side, in processes forked from one that has imported everything."""
     preload()
     home = Path(tempfile.mkdtemp(prefix="iclbench-hostile-"))
-    home.chmod(0o755)
     chosen = drawn(trials, only)
     try:
         stage = build(home / "stage", sweep=any(c == "kills of a sweep" for c, _ in chosen))

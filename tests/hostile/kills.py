@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from tests.hostile.process import Command, Outcome
 from tests.hostile.stage import EVAL, LONG, PROBE, REPORT, STREAM, SWEEP
@@ -39,18 +40,11 @@ def _training(trial: Trial, which: signal.Signals, fresh: bool) -> list[str]:
     trial.copy(results="")
     found, run = [], trial.results / "runs/long"
     for _ in range(trial.dice.randint(1, 3)):
-        before = sorted(p.name for p in run.glob("checkpoints/step-*"))
+        before = _checkpoints(run)
         outcome = struck(trial, LONG, which, fresh)
-        # Before it has set its house up, a training may die of a signal as any program does.
-        found += answered(
-            outcome, which, polite=bool(before) or (bool(list(run.glob("checkpoints/step-*"))) and not fresh)
-        )
-        if (
-            outcome.code == 130
-            and run.exists()
-            and not list(run.glob("checkpoints/step-*"))
-            and (run / "checkpoints").exists()
-        ):
+        # Before its first step, a training may die of a signal as any program does.
+        found += answered(outcome, which, polite=_checkpoints(run) != before)
+        if outcome.code == 130 and (run / "checkpoints").exists() and not _checkpoints(run):
             found.append("interrupted in training, and no checkpoint is there")
     found += manners(trial.run(LONG), {0})
     expected = contents(trial.stage.home / "results/runs/long", "*")
@@ -59,6 +53,10 @@ def _training(trial: Trial, which: signal.Signals, fresh: bool) -> list[str]:
         if there.get(name) != expected[name]:
             found.append(f"{name} differs from that of the undisturbed run")
     return found + no_rubbish(trial.results)
+
+
+def _checkpoints(run: Path) -> list[str]:
+    return sorted(path.name for path in run.glob("checkpoints/step-*.safetensors"))
 
 
 def _evaluation(trial: Trial, which: signal.Signals, fresh: bool) -> list[str]:
