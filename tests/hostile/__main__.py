@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -136,7 +137,9 @@ def main() -> int:
     started = time.monotonic()
     verdicts = run(asked.trials, asked.seed, asked.only, asked.jobs, tell, asked.keep)
     print(table(verdicts))  # noqa: T201
-    print(f"{time.monotonic() - started:.0f} s, seed {asked.seed}")  # noqa: T201
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = f"{time.monotonic() - started:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors"
+    print(f"{told}, seed {asked.seed}")  # noqa: T201
     return int(any(v.complaints for v in verdicts))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from tests.hostile.process import Limits, Outcome
-from tests.hostile.stage import EVAL, PROBE, READERS, REPORT, TRAIN
+from tests.hostile.stage import EVAL, LANGUAGE, PROBE, READERS, REPORT, TRAIN
 from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import contents, formulas, manners, page, untouched
 
@@ -326,8 +326,7 @@ def _language(trial: Trial) -> list[str]:
                                  {"n_positions": 0}))  # fmt: skip
         (model / "config.json").write_text(json.dumps(config | odd))
         how = f"config {odd}"
-    outcome = trial.run(("lm", "eval", "--model", "model", "--tasks", "mine.jsonl", "--shots", "1", "--demo-seeds", "0",
-                         "--episodes", "4", "--no-controls", "--offline"), limits=ROOMY)  # fmt: skip
+    outcome = trial.run(LANGUAGE, limits=ROOMY)
     found = manners(outcome, {0, 1, 2})
     if outcome.code == 0:
         found += _reported(trial)

@@ -3,13 +3,15 @@ served."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.hostile.stage import EVAL, LONG, PROBE, READERS, REPORT, STREAM, TRAIN, mnist
+from tests.hostile.process import Limits
+from tests.hostile.stage import EVAL, LANGUAGE, LONG, PROBE, READERS, REPORT, STREAM, TRAIN, mnist
 from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import contents, manners, untouched, value_tables
 
@@ -227,6 +229,18 @@ def _archive(trial: Trial) -> list[str]:
     return [f"archive, {how}: {c}" for c in found + ["a member was unpacked outside"] * outside.exists()]
 
 
+def _model(trial: Trial) -> list[str]:
+    """A language model's files, and the data that it is asked about."""
+    trial.copy("")
+    model = Path(shutil.copytree(trial.stage.home / "model", trial.folder / "model"))
+    rows = [json.dumps({"text": f"text {i}", "label": "ab"[i % 2]}) for i in range(40)]
+    (trial.folder / "mine.jsonl").write_text("\n".join(rows) + "\n")
+    target = trial.dice.choice([*sorted(model.iterdir()), trial.folder / "mine.jsonl"])
+    how = damage(trial, target)
+    outcome = trial.run(LANGUAGE, limits=Limits(memory=3_000_000_000))
+    return [f"{target.name}, {how}: {c}" for c in manners(outcome, {0, 1, 2})]
+
+
 _RUN = (*READERS, TRAIN, ("stream", "gpt", "--csv", "points.csv"))
 KINDS: dict[str, Kind] = {
     "a value table": partial(_of_results, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT, PROBE)),
@@ -246,4 +260,5 @@ KINDS: dict[str, Kind] = {
     "a grid": _grid,
     "image files": _images,
     "an archive": _archive,
+    "a language model": _model,
 }

@@ -69,7 +69,7 @@ def _evaluation(trial: Trial, which: signal.Signals, fresh: bool) -> list[str]:
     }  # those are of all that is there
     found += [f"after the signal: {c}" for c in same_numbers(cells, value_tables(trial.results), whole=False)]
     again = trial.run(EVAL)
-    found += manners(again, {0}) + same_numbers(whole, value_tables(trial.results)) + no_rubbish(trial.results)
+    found += manners(again, {0}) + same_numbers(whole, value_tables(trial.results))
     if again.code == 0 and again.out != trial.stage.said[EVAL]:
         found.append("eval prints other numbers than undisturbed")
     return found
@@ -80,7 +80,7 @@ def _probe(trial: Trial, which: signal.Signals) -> list[str]:
     found = answered(struck(trial, PROBE, which), which, polite=which == INT)
     again = trial.run(PROBE)
     whole = {name: content for name, content in trial.stage.values.items() if "probe" in name}
-    found += manners(again, {0}) + same_numbers(whole, value_tables(trial.results)) + no_rubbish(trial.results)
+    found += manners(again, {0}) + same_numbers(whole, value_tables(trial.results))
     if again.code == 0 and again.out != trial.stage.said[PROBE]:
         found.append("probe prints other numbers than undisturbed")
     return found
@@ -98,7 +98,7 @@ def _report(trial: Trial, which: signal.Signals) -> list[str]:
     found += manners(again, {0}) + trial.same_tables() + page(index)
     if index.read_bytes() != old:
         found.append("the page of the same command again is another one")
-    return found + no_rubbish(trial.results)
+    return found
 
 
 def _stream(trial: Trial, which: signal.Signals) -> list[str]:

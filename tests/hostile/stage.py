@@ -32,6 +32,10 @@ PROBE = ("probe", "gpt", "--tasks", "16", "--test", "8")
 SWEEP = ("sweep", "grid.toml", "--workers", "2")
 REPORT = ("report", "--formats", "none")
 STREAM = ("stream", "cnp", "--csv", "points.csv", "--save", "state")
+LANGUAGE = (
+    "lm", "eval", "--model", "model", "--tasks", "mine.jsonl", "--shots", "1", "--demo-seeds", "0", "--episodes", "4",
+    "--no-controls", "--offline",
+)  # fmt: skip
 # Every command that reads the results folder, and what it says where nothing is wrong.
 READERS = (EVAL, PROBE, ("cost", "cnp", "--points", "4", "--episodes", "2"), ("list", "runs"), ("show", "gpt"), REPORT)
 
