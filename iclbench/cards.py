@@ -28,6 +28,7 @@ from pydantic import (
     model_serializer,
 )
 
+from iclbench import limits
 from iclbench.errors import UnknownNameError, UsageError
 from iclbench.formats import plural
 from iclbench.registry import FAMILIES, canonical
@@ -285,7 +286,7 @@ def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file; raises `UsageError` with file, line and what is wrong."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(limits.read_bytes(path, limits.max_line()).decode("utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

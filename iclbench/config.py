@@ -138,11 +138,14 @@ class BackboneConfig(Strict):
     def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
         """The backbone, its weights drawn from torch's global generator; with `anywhere`, the settings that only say
         how to compute have their defaults."""
+        from iclbench.backbones.bounds import bounded
         from iclbench.backbones.image_backbone import for_task
 
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
-        return for_task(cls, validate(cls.Settings, settings, f"backbone '{self.name}'"), shape)
+        checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
+        own = cls.__module__.startswith("iclbench.")
+        return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", own)
 
 
 class RunConfig(Strict):

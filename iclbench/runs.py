@@ -375,7 +375,7 @@ def create(
     if _to_be_written(run, config) is None:
         return run
     if not run.begun:
-        config.backbone.build(config.shape(config.task.build(data_dir)))
+        _check_sizes(config, data_dir)
     with writing(results):
         run.path.mkdir(parents=True, exist_ok=True)
     with run.lock(wait):
@@ -403,6 +403,15 @@ def _to_be_written(run: Run, config: RunConfig) -> str | None:
         plain = evaluated_as(read_toml(path), plain)
     text = _text(plain)
     return None if path.is_file() and path.read_bytes() == text.encode() else text
+
+
+def _check_sizes(config: RunConfig, data_dir: Path | None) -> None:
+    """Raise `UsageError` where no backbone can be built by a configuration, or no episodes held."""
+    from iclbench.backbones.bounds import check_task
+
+    shape = config.shape(config.task.build(data_dir))
+    check_task(shape, config.train.batch, config.task.episodes, f"task '{config.task.name}'")
+    config.backbone.build(shape)
 
 
 def _text(plain: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iclbench import digests
+from iclbench import digests, limits
 from iclbench.errors import IclbenchError
 from iclbench.files import atomic
 from iclbench.memory import IN_TABLES, advised
@@ -316,7 +316,10 @@ def _load(table: TableName, path: Path) -> pa.Table:
                     f"{path} was written by a newer iclbench (tables of schema {about['schema']}, this one knows up to "
                     f"{SCHEMA}); upgrade iclbench"
                 )
+            limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
             return file.read(use_threads=False)
+    except limits.TooLargeError as error:
+        raise TableError(str(error)) from error
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TableError(_unreadable(path, error)) from error
 

@@ -10,7 +10,7 @@ import typer
 
 from iclbench import trust
 from iclbench.cli import completion
-from iclbench.cli.options import DataDir, Threads, set_up_torch
+from iclbench.cli.options import DataDir, MaxBytes, Threads, set_up_torch
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -26,6 +26,7 @@ def check(
         ),
     ],
     data_dir: DataDir = None,
+    max_bytes: MaxBytes = None,
     threads: Threads = 1,
 ) -> None:
     """Run the contract tests on a backbone, estimator or family, yours or ours."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +70,7 @@ def evaluate(
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
+    max_bytes: MaxBytes = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,

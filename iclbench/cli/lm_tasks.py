@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import DataDir, Json, Trust
+from iclbench.cli.options import DataDir, Json, MaxBytes, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +35,7 @@ def tasks(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed of that prompt.")] = 0,
     data_dir: DataDir = None,
     trust: Trust = None,
+    max_bytes: MaxBytes = None,
     json: Json = False,
 ) -> None:
     """List the tasks of language models, with the number of examples or the file that is missing."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench import trust
+from iclbench import limits, trust
 from iclbench.errors import UsageError
 from iclbench.signals import held_back
 
@@ -32,6 +32,13 @@ Threads = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
+def _max_bytes(text: str | None) -> str | None:
+    if text is not None:
+        limits.parse(text)
+        os.environ[limits.VARIABLE] = text
+    return text
+
+
 def _trust(modules: list[str] | None) -> list[str] | None:
     trust.trust(*modules or [])
     return modules
@@ -44,6 +51,16 @@ Trust = Annotated[
         metavar="MODULE",
         callback=_trust,
         help="Run this module's code where a card or a run names it; may be repeated. Also ICLBENCH_TRUST.",
+    ),
+]
+MaxBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--max-bytes",
+        metavar="SIZE",
+        callback=_max_bytes,
+        help="Largest file unpacked, table in memory, or model: 500M, 8G. Also ICLBENCH_MAX_BYTES.",
+        show_default="1G",
     ),
 ]
 

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, chosen_runs, set_up_torch
+from iclbench.cli.options import (
+    RESULTS,
+    DataDir,
+    Device,
+    Json,
+    MaxBytes,
+    Results,
+    Threads,
+    Trust,
+    chosen_runs,
+    set_up_torch,
+)
 
 if TYPE_CHECKING:
     from iclbench.evaluation.evaluate import Cell
@@ -42,6 +53,7 @@ def probe(
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
+    max_bytes: MaxBytes = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,

@@ -6,15 +6,16 @@ import io
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from iclbench import limits
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Threads, Trust, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
 from iclbench.errors import DataError, UsageError
 from iclbench.signals import held_back, sigterm_like_ctrl_c
 
@@ -44,6 +45,7 @@ def stream(
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
+    max_bytes: MaxBytes = None,
     device: Device = "auto",
     threads: Threads = 1,
     json: Json = False,
@@ -67,7 +69,7 @@ def stream(
 
 def _run(
     backbone: Backbone,
-    lines: Iterable[str],
+    lines: io.TextIOBase,
     path: Path | None,
     state: Path | None,
     save: Path | None,
@@ -92,7 +94,7 @@ def _run(
         typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
     started = time.monotonic()
     try:
-        for answer in streamed.run(columns.read(lines, where)):
+        for answer in streamed.run(columns.read(limits.lines(lines, where), where)):
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
@@ -108,12 +110,12 @@ def _run(
 
 
 @contextmanager
-def _opened(path: Path | None) -> Iterator[Iterable[str]]:
+def _opened(path: Path | None) -> Iterator[io.TextIOBase]:
     """The lines of a file or of standard input; bytes that are no text show up as wrong numbers."""
     if path is None:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
-        yield sys.stdin
+        yield cast(io.TextIOBase, sys.stdin)
         return
     try:
         file = path.open(encoding="utf-8", errors="replace")

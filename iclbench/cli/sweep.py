@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, Results, Trust
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Trust
 from iclbench.signals import sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def sweep(
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
+    max_bytes: MaxBytes = None,
     device: Device = "auto",
     json: Json = False,
 ) -> None:

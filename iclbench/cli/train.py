@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Results, Threads, Trust, set_up_torch
+from iclbench.cli.options import RESULTS, DataDir, Device, MaxBytes, Results, Threads, Trust, set_up_torch
 
 
 def train(
@@ -41,6 +41,7 @@ def train(
     results: Results = RESULTS,
     data_dir: DataDir = None,
     trust: Trust = None,
+    max_bytes: MaxBytes = None,
     device: Device = "auto",
     threads: Threads = 1,
 ) -> None:

@@ -7,6 +7,7 @@ is made again; where nothing can be written, everything still works.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import zipfile
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from iclbench import limits
 from iclbench.files import atomic
 
 
@@ -29,9 +31,8 @@ def cached(name: str, beside: Path, make: Callable[[], np.ndarray]) -> np.ndarra
     places = [folder / f"{name}.npz" for folder in _folders(beside)]
     for path in places:
         try:
-            with np.load(path, allow_pickle=False) as kept:
-                return np.asarray(kept["array"])
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+            return _kept(path)
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError):
             continue
     array = make()
     for path in places:
@@ -42,6 +43,25 @@ def cached(name: str, beside: Path, make: Callable[[], np.ndarray]) -> np.ndarra
             continue
         break
     return array
+
+
+def _kept(path: Path) -> np.ndarray:
+    """The array in a file, which may lie beside data from elsewhere: it has to be as large as it says.
+
+    Raises:
+        ValueError: it is not, or beyond the limit; or what `zipfile` and NumPy raise for files that are damaged.
+    """
+    with zipfile.ZipFile(path) as archive, archive.open("array.npy") as file:
+        version = np.lib.format.read_magic(file)
+        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, fortran, dtype = header(file)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or fortran or min(shape, default=0) < 0 or size > limits.max_bytes():
+            raise ValueError("not an array that was kept here")
+        data = file.read(size + 1)
+    if len(data) != size:
+        raise ValueError("not as long as its header says")
+    return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of bytes, it could not be written to
 
 
 def _folders(beside: Path) -> Iterator[Path]:

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from iclbench import limits
 from iclbench.errors import DataError
 from iclbench.families.image_sets import ImageSet, Part, folder_of
 
@@ -69,7 +70,7 @@ def _names(folder: Path, partition: str) -> list[str]:
     """File names of one partition (0 training, 1 validation, 2 test)."""
     path = folder / "list_eval_partition.txt"
     try:
-        rows = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+        rows = [line.split() for line in limits.read_bytes(path).decode("ascii").splitlines()]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {_ADVICE}") from None
     except UnicodeDecodeError:
@@ -94,8 +95,9 @@ def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
 
     try:
         with Image.open(path) as opened:
+            limits.check(3 * opened.width * opened.height, f"{path}: {opened.width} x {opened.height} pixels,")
             image = opened.convert("RGB")
-    except OSError as error:
+    except (OSError, Image.DecompressionBombError) as error:
         raise DataError(f"cannot read the image {path} ({error}); {_ADVICE}") from None
     left, top = (image.width - CROP) // 2, (image.height - CROP) // 2
     if left < 0 or top < 0:

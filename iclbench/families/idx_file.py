@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
+from iclbench import limits
 from iclbench.errors import DataError
 
 _UNSIGNED_BYTE = 0x08
@@ -27,7 +28,8 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
         home: where the public data set is documented; errors say so.
 
     Raises:
-        DataError: the file is missing, not of this format, or not as long as its header says.
+        DataError: the file is missing, not of this format, not as long as its header says, or beyond the limit
+            (`iclbench.limits`); no more is unpacked than the header announces.
     """
     advice = f"put the files of {home} into {folder}, or point --data-dir or ICLBENCH_DATA at the folder above it"
     found = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
@@ -38,7 +40,8 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
     try:
         with opened(path, "rb") as file:
             shape = _shape(path, file.read(4), file.read(4 * dimensions), dimensions)
-            values = file.read()
+            limits.check(math.prod(shape), f"{path} announces")
+            values = file.read(math.prod(shape) + 1)  # one more shows that it goes on
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is damaged ({error}); {advice}") from None
     except OSError as error:

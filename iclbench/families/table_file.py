@@ -11,7 +11,7 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -20,9 +20,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from iclbench import limits
 from iclbench.errors import DataError, UnknownNameError
 from iclbench.numerals import meant_as_number, number
 
+# Bytes that a field of text takes beside its characters, about.
+_FIELD = 64
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 # Cells that stand for "no value"; written in lower case here.
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
@@ -96,8 +99,8 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """Names and columns of text. Blank lines are skipped; every other line must have the same number of fields."""
     try:
         with _opened(path) as file:
-            reader = csv.reader(file, skipinitialspace=True)
-            rows = [(reader.line_num, row) for row in reader if row]
+            reader = csv.reader(limits.lines(file, str(path)), skipinitialspace=True)
+            rows = list(_bounded(reader, path))
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -119,6 +122,17 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
         raise DataError(f"{path} has a header and no rows")
     names = lines[0] if header else [f"column {i + 1}" for i in range(width)]
     return names, [list(column) for column in zip(*body, strict=True)]
+
+
+def _bounded(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields of the lines that are not blank, until together they take more than the limit."""
+    most, taken = limits.max_bytes(), 0
+    for row in reader:
+        taken += sum(map(len, row)) + _FIELD * len(row)
+        if taken > most:
+            raise limits.beyond(f"{path}, line {reader.line_num}: the table takes", most)
+        if row:
+            yield reader.line_num, row
 
 
 def _opened(path: Path) -> TextIOWrapper:
@@ -152,26 +166,37 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Column | None]]:
 
     try:
         # The path is opened here, so that a missing file and a file that is no parquet are told apart.
-        with path.open("rb") as file:
-            table = pq.read_table(file)
-        columns = [_arrow_numbers(column, pa.types) for column in table.columns]
+        with path.open("rb") as file, pq.ParquetFile(file) as table:
+            fields, rows = list(table.schema_arrow), table.metadata.num_rows
+            names = [_line(field.name) for field in fields]
+            _check_names(path, names)
+            numeric = [_is_numeric(field.type, pa.types) for field in fields]
+            limits.check(
+                8 * rows * max(1, sum(numeric)), f"{path}: a table of {rows:,} rows and {len(names):,} columns,"
+            )
+            # Text is not even read: it is told by the names of its columns.
+            loaded = table.read([field.name for field, number in zip(fields, numeric, strict=True) if number])
+            found = iter(loaded.columns)
+            columns = [_arrow_numbers(next(found), pa.types) if number else None for number in numeric]
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise DataError(f"{path} is not a parquet table ({_line(error)})") from None
     except OSError as error:
         if error.strerror is None:
             raise DataError(f"{path} is not a parquet table ({_line(error)})") from None
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    if not table.num_rows:
+    if not rows:
         raise DataError(f"{path} has no rows")
-    return [_line(name) for name in table.column_names], columns
+    return names, columns
 
 
-def _arrow_numbers(column: Any, types: Any) -> Column | None:
-    kind = column.type
-    if types.is_boolean(kind):
+def _is_numeric(kind: Any, types: Any) -> bool:
+    plain = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+    return plain or types.is_decimal(kind) or types.is_null(kind)
+
+
+def _arrow_numbers(column: Any, types: Any) -> Column:
+    if types.is_boolean(column.type):
         column = column.cast("uint8")
-    elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_null(kind)):
-        return None
     return np.array(column.cast("float64", safe=False).to_numpy(), dtype=np.float64)
 
 

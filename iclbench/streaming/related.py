@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch.nn.utils.rnn import pad_sequence
 
+from iclbench import limits
 from iclbench.backbones.base import Backbone
 from iclbench.episodes import Points
 from iclbench.errors import DataError, UsageError
@@ -39,7 +40,7 @@ def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat)
 def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            lines = list(columns.read(file, str(path)))
+            lines = list(columns.read(limits.lines(file, str(path)), str(path)))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     query = next((line.number for line in lines if line.y is None), None)

@@ -157,8 +157,8 @@ def test_sigterm_saves_what_was_learned_as_ctrl_c_does(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ended(io.StringIO):
-        def __next__(self) -> str:
-            if (line := super().__next__()).startswith("9"):
+        def readline(self, size: int | None = -1, /) -> str:
+            if (line := super().readline(size)).startswith("9"):
                 signal.raise_signal(signal.SIGTERM)
             return line
 

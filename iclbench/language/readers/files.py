@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from iclbench import limits
 from iclbench.errors import DataError
 
 ADVICE = "point --data-dir or ICLBENCH_DATA at the folder that holds them"
@@ -29,7 +30,7 @@ def missing(what: str, where: Sequence[Path]) -> DataError:
 def read_text(path: Path) -> str:
     """The text of a file: UTF-8, or Windows-1252, the Latin-1 that older corpora mean."""
     try:
-        data = path.read_bytes()
+        data = limits.read_bytes(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     for encoding in ("utf-8-sig", "cp1252"):
@@ -43,6 +44,8 @@ def read_text(path: Path) -> str:
 def numbered(path: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank with their numbers. Only line feeds end a line: reviews hold other controls."""
     for number, line in enumerate(read_text(path).split("\n"), 1):
+        if len(line) > limits.max_line():
+            raise limits.beyond(f"{path}, line {number}", limits.max_line())
         if line.strip():
             yield number, line.strip()
 

@@ -1,0 +1,98 @@
+"""A backbone's size, known before it is allocated.
+
+Modules are counted while they are registered, so that a card that asks for a billion layers is refused after the
+first thousands. Classes of iclbench are first built on torch's meta device, where tensors have shapes and no memory and
+nothing is drawn: not even one tensor that is too large is made. Code from elsewhere may keep what it makes there, and
+is counted while it is built for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+
+from iclbench import limits
+from iclbench.backbones.base import TaskShape
+from iclbench.errors import UsageError
+from iclbench.formats import count, nbytes, plural
+
+T = TypeVar("T", bound=nn.Module)
+
+# One module may be there for so many bytes of the limit: 4,096 in 1 GiB. The deepest networks have some hundreds.
+_MODULE = 1 << 18
+
+
+def bounded(build: Callable[[], T], what: str, own: bool) -> T:
+    """The module that `build` makes.
+
+    Args:
+        what: the module, for the message.
+        own: whether all of its code is iclbench's.
+
+    Raises:
+        TooLargeError: its weights and buffers, or its modules, take more than `limits.max_bytes`.
+    """
+    if own:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _counted(what):
+            build()
+        return build()
+    with _counted(what):
+        return build()
+
+
+@contextmanager
+def _counted(what: str) -> Iterator[None]:
+    """Within, modules that register too much are refused."""
+    most = limits.max_bytes()
+    size = weights = modules = 0
+
+    def refuse(found: str) -> None:
+        raise limits.TooLargeError(
+            f"{what}: {found} at these settings; make layers, width or the like smaller, or {limits.RAISE}"
+        )
+
+    def tensor(module: nn.Module, name: str, value: Any) -> None:
+        nonlocal size, weights
+        if isinstance(value, torch.Tensor):
+            size, weights = size + value.numel() * value.element_size(), weights + value.numel()
+            if size > most:
+                refuse(f"{count(weights)} weights and more, beyond {nbytes(most)},")
+
+    def part(module: nn.Module, name: str, value: Any) -> None:
+        nonlocal modules
+        modules += 1
+        if modules > max(1, most // _MODULE):
+            refuse(f"more than {plural(modules - 1, 'module')}")
+
+    handles = [
+        hooks.register_module_parameter_registration_hook(tensor),
+        hooks.register_module_buffer_registration_hook(tensor),
+        hooks.register_module_module_registration_hook(part),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_task(shape: TaskShape, batch: int, episodes: int, what: str) -> None:
+    """Raise `UsageError` where a training batch, or the evaluation episodes, cannot be held.
+
+    Args:
+        shape: the task.
+        batch, episodes: how many there are side by side.
+        what: the task, for the message.
+    """
+    numbers = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
+    for name, many in (("train.batch", batch), ("task.episodes", episodes)):
+        if 4 * many * numbers > limits.max_bytes():
+            raise UsageError(
+                f"{what}: {name}={many:,} episodes of {shape.points:,} points take {nbytes(4 * many * numbers)}; make "
+                f"one of them smaller, or {limits.RAISE}"
+            )
