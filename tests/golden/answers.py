@@ -1,0 +1,133 @@
+"""The fixed questions: small, seeded, and asked of everything that has a number in `iclbench.versions`."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from iclbench import versions
+from iclbench.backbones.base import TaskShape
+from iclbench.cards import load_baseline, load_task, names
+from iclbench.config import resolve_run, resolve_task
+from iclbench.contracts import example_episodes
+from iclbench.episodes import Episodes
+from iclbench.evaluation import contestants
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.predictions import Prediction
+from iclbench.registry import BACKBONES, canonical
+from iclbench.seeds import generator, global_stream
+from iclbench.training.loop import descend, training_batch
+
+Answers = dict[str, list[float]]
+EPISODES = 4
+# Enough of an answer to tell two apart, few enough to be read.
+KEPT = 6
+
+KINDS = {"families": versions.PROMPTS, "estimators": versions.ESTIMATORS, "backbones": versions.BACKBONES}
+
+
+def answers(kind: str, name: str) -> Answers:
+    """What one of them answers, by question."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write_table(Path(folder) / "tabular")
+        return {"families": family, "estimators": estimator, "backbones": backbone}[kind](name, Path(folder))
+
+
+def _write_table(folder: Path) -> None:
+    """A table under every name that the card of the family without data of its own asks for."""
+    folder.mkdir()
+    parameters = load_task("tabular")[1].parameters
+    for name in [*parameters.get("tables", []), *parameters.get("held_out", [])]:
+        rows = np.sin(np.arange(len(name), len(name) + 900, dtype=float) ** 1.5).reshape(150, 6)
+        np.savetxt(folder / f"{name}.csv", rows, delimiter=",")
+
+
+def family(name: str, data_dir: Path) -> Answers:
+    """Episodes of the first task card of the family, under every shift and test of the card."""
+    prompts = _prompts(_task_of(name), data_dir)
+    sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
+    sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
+    return {name: _of_episodes(each.episodes) for name, each in sets.items()}
+
+
+def estimator(name: str, data_dir: Path) -> Answers:
+    """Answers of every baseline card of the estimator on prompts of a task that names it."""
+    found = {}
+    for card in names("baselines"):
+        if canonical(load_baseline(card)[1].estimator) == name:
+            task = next((task for task in names("tasks") if card in _named(task)), "linear")
+            prompts = _prompts(task, data_dir)
+            (contestant,) = contestants.baselines(prompts, [card])
+            episodes = prompts.episodes
+            informed = contestant.predictor.informed(episodes.truth)
+            answer = informed.predict_targets(episodes.context, episodes.asked.x)
+            found[card] = _of_prediction(answer)
+    return found
+
+
+def backbone(name: str, data_dir: Path) -> Answers:
+    """Answers before and after a step of training, with all weights moved so that every part matters; to class labels
+    as it is initialised."""
+    config = resolve_run("linear", name, "smoke", overrides=["train.batch=8"])
+    drawn = config.task.build(data_dir)
+    model = config.build(drawn).train()
+    weights = [len(list(model.parameters())), *_thinned(torch.cat([w.flatten() for w in model.parameters()]), KEPT)]
+    move = generator(0, "golden-weights")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=move)
+    batch = training_batch(drawn, config.task.drawn(config.task.points), config.train, config.seed, 0)
+    loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
+    # Plain descent: Adam would make the rounding of tiny gradients as large as a step.
+    descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)
+    cls = BACKBONES.get(name)
+    classes = TaskShape(x_dim=4, points=12, classes=5, head="categorical", question="targets")
+    with global_stream(0, "weights"):
+        labels = cls(cls.Settings(**config.backbone.settings), classes).eval()
+    asked = example_episodes(points=7, classes=5)
+    with torch.inference_mode():
+        points = drawn.sample(EPISODES, 8, generator(0, "golden")).context
+        return {
+            "initial weights": weights,
+            "loss": [float(f"{loss.item():.7g}")],
+            "next": _of_prediction(model.eval().predict_next(points)),
+            "labels": _of_prediction(labels.predict_targets(asked.context, asked.asked.x)),
+        }
+
+
+def _task_of(family: str) -> str:
+    """The task of this name, or the first that needs no data set of the user's."""
+    of_family = [task for task in names("tasks") if canonical(load_task(task)[1].family) == family]
+    return family if family in of_family else of_family[0]
+
+
+def _named(task: str) -> list[str]:
+    card = load_task(task)[1]
+    needs_data = task.partition("-")[2] in ("omniglot", "emnist", "mnist", "celeba32")
+    return [] if needs_data or "smoke" not in card.presets else [*card.oracles, *card.baselines]
+
+
+def _prompts(task: str, data_dir: Path) -> PromptSet:
+    frozen, _ = resolve_task(task, "smoke", {"episodes": EPISODES})
+    return PromptSet(frozen, "smoke", data_dir=data_dir)
+
+
+def _of_episodes(episodes: Episodes) -> list[float]:
+    parts = [episodes.context.x, episodes.context.y, episodes.asked.x, episodes.asked.y]
+    return [value for part in parts for value in _thinned(part, KEPT // 2)]
+
+
+def _of_prediction(answer: Prediction) -> list[float]:
+    return [value for tensor in answer.tensors().values() for value in _thinned(tensor, KEPT)]
+
+
+def _thinned(values: Tensor, count: int) -> list[float]:
+    """The mean size of all values, and a few spread over them."""
+    flat = values.detach().double().flatten().clamp(-1e6, 1e6)
+    spread = flat[torch.linspace(0, len(flat) - 1, count).round().long()]
+    return [float(f"{value:.7g}") for value in [flat.abs().mean().item(), *spread.tolist()]]
