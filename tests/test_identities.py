@@ -8,6 +8,7 @@ import pytest
 
 from iclbench import cards, config, versions
 from iclbench.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
+from iclbench.cli.main import main
 from iclbench.config import resolve_run
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Entry, Registry
 from iclbench.sweep.cells import GridCell, grid_cells
@@ -119,3 +120,27 @@ def test_a_number_of_the_backbone_is_part_of_what_was_trained(monkeypatch: pytes
     after = resolve_run("linear", "mamba", "smoke")
     assert before.trained != after.trained and before.variant != after.variant
     assert after.dump()["backbone"]["code"] == 2
+
+
+def test_a_run_whose_plug_in_was_edited_is_refused_until_the_sources_are_back(
+    tmp_path: Path, card_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "from iclbench.backbones.cnp import CNP\n\n\nclass EditedNet(CNP):\n    doubled = False\n"
+    (tmp_path / "edited_net.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "edited_net")
+    where = ["--results", str(tmp_path)]
+    train = ["train", str(card_path), "edited_net:EditedNet", "-p", "smoke", "--name", "mine", *where]
+    evaluate = ["eval", "mine", *where]
+    assert main(train) == 0 and main(evaluate) == 0
+    cells = {path: path.read_bytes() for path in tmp_path.glob("tables/*/mine.values.parquet")}
+    capsys.readouterr()
+    (tmp_path / "edited_net.py").write_text(source.replace("False", "True"))
+    for command in (train, evaluate):
+        assert main(command) == 2
+        said = capsys.readouterr().err.strip().splitlines()
+        assert len(said) == 1 and "--name" in said[0] and "iclbench rm mine" in said[0]
+    assert main(["adopt", "mine", *where]) == 2, "it is known what it was trained with"
+    (tmp_path / "edited_net.py").write_text("# as it was\n" + source)
+    assert main(train) == 0 and main(evaluate) == 0
+    assert {path: path.read_bytes() for path in tmp_path.glob("tables/*/mine.values.parquet")} == cells

@@ -86,7 +86,7 @@ def test_points_are_streamed_through_its_weights(
     points = Points.full(torch.tensor([[[0.0, 1, 2], [1, 0, 1]]]), torch.tensor([[[0.5], [-0.5]]]))
     with torch.no_grad():
         expected = find(Path("results"), RUN).load().predict_targets(points, torch.ones(1, 1, 3)).mean
-    assert code == 0 and float(out.splitlines()[-1].split(",")[0]) == pytest.approx(float(expected), rel=1e-4)
+    assert code == 0 and float(out.splitlines()[-1].split(",")[-1]) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_its_packed_grid_has_every_cell_done(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
