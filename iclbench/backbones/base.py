@@ -115,7 +115,8 @@ class Backbone(nn.Module, Predictor, abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Training loss: the trained question, scored by the head, averaged over the positions that count.
+        """Training loss: the trained question, scored by the head, averaged over the positions that count; 0 where none
+        does (a curriculum may give fewer points than the first that is scored).
 
         Args:
             episodes: a batch.
@@ -126,7 +127,7 @@ class Backbone(nn.Module, Predictor, abstract=True):
             The loss and its named parts.
         """
         each = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
-        loss = (each * episodes.scored).sum() / episodes.scored.sum()
+        loss = (each * episodes.scored).sum() / episodes.scored.sum().clamp(min=1)
         return loss, {"loss": loss.detach()}
 
     @property

@@ -157,7 +157,7 @@ class CoQE(Backbone):
         if noise is not None:
             logits = logits + noise.draw(static, self._present(episodes), progress, generator)
         parts = {
-            name: (Categorical(values).loss(asked.y) * episodes.scored).sum() / episodes.scored.sum()
+            name: (Categorical(values).loss(asked.y) * episodes.scored).sum() / episodes.scored.sum().clamp(min=1)
             for name, values in (("modified", logits), ("original", static))
         }
         loss = parts["modified"] + parts["original"]

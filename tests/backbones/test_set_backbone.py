@@ -64,6 +64,31 @@ def test_unscored_and_masked_points_do_not_count_in_the_question_next():
         assert loss == 9
 
 
+def test_where_nothing_is_scored_there_is_nothing_to_learn():
+    """As where a curriculum gives fewer points than the first that counts: neither NaN nor a gradient."""
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    context = Points(torch.zeros(2, 3, 2), torch.ones(2, 3, 1), mask)
+    nowhere = Episodes(context=context, scored=torch.zeros_like(mask))
+    for question, classes in (("next", None), ("targets", None), ("targets", 2)):
+        head = "point" if classes is None else "categorical"
+        shape = TaskShape(x_dim=2, points=3, question=question, classes=classes, head=head)
+        cls = BACKBONES.get("gpt2" if question == "next" else "coqe" if classes else "cnp")
+        model = cls(cls.Settings(width=8), shape)
+        asked = nowhere if classes is None else replace(
+            nowhere, classes=2, context=replace(context, y=torch.ones(2, 3, dtype=torch.long))
+        )  # fmt: skip
+        loss, _ = model.loss(asked, 0.0, torch.Generator().manual_seed(0))
+        loss.backward()
+        assert loss == 0
+        assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
+    model = Remembers(SetSettings(), TaskShape(x_dim=2, points=3))
+    assert model.loss(nowhere, 0.0, torch.Generator().manual_seed(0))[0] == 0
+    # An episode without anything to learn from does not count in the mean over the others.
+    half = Episodes(context=context, scored=torch.tensor([[False] * 3, [True] * 3]))
+    losses = {model.loss(half, 0.0, torch.Generator().manual_seed(seed))[0].item() for seed in range(8)}
+    assert losses == {1.0}
+
+
 def test_fourier_features_have_periods_8_4_2_per_input():
     model = build("cnp", {"fourier": 3})
     x = torch.randn(5, 2, dtype=torch.float64)

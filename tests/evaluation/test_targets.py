@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm
 
 from iclbench import tables
 from iclbench.backbones.base import TaskShape
@@ -15,9 +16,12 @@ from iclbench.episodes import first_related
 from iclbench.errors import UsageError
 from iclbench.evaluation import cells, examples, gaps, scoring, targets
 from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.evaluate import summarise
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.gp_mixture import GPMixture, GPParameters
 from iclbench.predictions import Gaussian
 from iclbench.predictor import Oracle, Predictor
+from iclbench.registry import ESTIMATORS
 
 SMALL = {"episodes": 20, "points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
 
@@ -74,6 +78,55 @@ def test_scores_are_those_of_every_episode_asked_alone(prompts, model):
             for metric, expected in naive.items():
                 scale = prompts.family.normaliser if metric == "squared_error" else 1.0
                 assert found.scores[metric][b, n] == pytest.approx(expected / scale, abs=1e-5)
+
+
+class Scaled(GPMixture):
+    """A family whose normaliser is not 1, as that of every shipped task of targets at these sizes is."""
+
+    normaliser = 4.0
+
+
+def test_squared_errors_alone_are_divided_by_the_normaliser(prompts, tmp_path: Path):
+    scaled = PromptSet(prompts.task, "smoke", given=Scaled(GPParameters(**prompts.task.parameters)))
+    asked = scaled.episodes.asked
+    outputs = [y[mask].numpy() for y, mask in zip(asked.y, asked.mask, strict=True)]
+    plain = [np.mean(y**2) for y in outputs]
+    likelihood = [norm.logpdf(y).mean() for y in outputs]
+    found = scoring.target_scores(Prior(), scaled)
+    assert found.normaliser == 4
+    np.testing.assert_allclose(found.scores["squared_error"][:, 0], np.array(plain) / 4, rtol=1e-5)
+    np.testing.assert_allclose(found.scores["log_likelihood"][:, 0], likelihood, rtol=1e-5)
+    targets.evaluate_targets(tmp_path, contestant(Prior(), "prior"), scaled)
+    values = tables.read_all("values", tmp_path)
+    normalisers = values.groupby("metric")["normaliser"].agg(set).to_dict()
+    assert normalisers.pop("squared_error") == {4.0} and all(each == {1.0} for each in normalisers.values())
+    error = values[values["metric"].eq("squared_error") & values["axis"].isna()]["value"].item()
+    assert error == pytest.approx(np.mean(plain) / 4)
+
+
+def test_what_follows_from_all_contestants_of_targets_is_written(prompts, model, tmp_path: Path):
+    """Gaps, scores and the points themselves; nothing of the kind that tests of a family have."""
+    asked = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
+    zero = contestant(ESTIMATORS.get("zero")(), "zero", "baseline")
+    for one in (contestant(Prophet(), "prophet", "oracle"), contestant(model, "model"), zero):
+        targets.evaluate_targets(tmp_path, one, asked)
+    summarise(tmp_path, asked)
+    folder = tmp_path / "tables" / asked.id
+    assert sorted(path.name for path in (folder / "summary").iterdir()) == [
+        "gaps.values.parquet", "scores.values.parquet"
+    ]  # fmt: skip
+    assert (folder / "prompts.examples.parquet").exists()
+
+
+def test_of_the_question_next_only_scores_are_written(card_path: Path, tmp_path: Path):
+    asked = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
+    for name in ("zero", "least-squares"):
+        kind = "baseline" if name == "zero" else "oracle"
+        cells.evaluate_cell(tmp_path, contestant(ESTIMATORS.get(name)(), name, kind), asked)
+    summarise(tmp_path, asked)
+    folder = tmp_path / "tables" / asked.id
+    assert [path.name for path in (folder / "summary").iterdir()] == ["scores.values.parquet"]
+    assert not (folder / "prompts.examples.parquet").exists()
 
 
 def test_the_portions_in_which_episodes_are_computed_change_nothing(prompts, model, monkeypatch):
@@ -230,6 +283,21 @@ def test_a_failed_cell_is_a_row_of_the_question(prompts, tmp_path: Path):
     assert reason == "RuntimeError: out of luck"
     row = tables.read("values", cells.cell_path(tmp_path, contestant(Broken(), "broken"), prompts)).iloc[0]
     assert (row["evaluator"], row["status"], pd.isna(row["value"])) == ("targets", "failed", True)
+    assert row["metric"] == "squared_error"
+
+
+@pytest.mark.parametrize(("task", "metric"), [("bursty", "accuracy"), ("linear", "squared_error")])
+def test_the_metric_of_a_cell_without_any_number_is_that_of_its_task(task: str, metric: str, tmp_path: Path):
+    """By which the report knows what is missing."""
+    asked = PromptSet(resolve_task(task, "smoke")[0], "smoke")
+    assert asked.headline == metric
+
+    def work():
+        raise RuntimeError("out of luck")
+
+    one = contestant(Prior(), "broken")
+    assert cells.compute_cell(tmp_path, one, asked, cells.row(one, asked, "next"), work) == "RuntimeError: out of luck"
+    assert tables.read_all("values", tmp_path)["metric"].tolist() == [metric]
 
 
 def test_a_predictor_that_cannot_forget_says_so(prompts):

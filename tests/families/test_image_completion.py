@@ -291,3 +291,12 @@ def test_real_mnist():
     assert middle[found.truth["label"] == 0].mean() < 0.3 * middle[found.truth["label"] == 1].mean()
     test = mnist.held_out().sample(200, 156, stream())
     assert found.truth["image"].max() >= 10_000 > test.truth["image"].max()
+
+
+@pytest.mark.parametrize("sampling", ["share", "cmab"])
+def test_the_normaliser_is_the_variance_of_the_intensities_that_are_predicted(sampling):
+    """Of pixels from many images, on the scale of the task: about 1 where they are standardised."""
+    whole = ImageCompletion(ImageParameters(sampling=sampling))
+    drawn = whole.sample(400, 200, stream())
+    there = torch.cat([points.y[points.mask] for points in (drawn.context, drawn.targets)])
+    assert float(there.var()) == pytest.approx(whole.normaliser, rel=0.03)
