@@ -16,7 +16,7 @@ from iclbench.drawing import Drawer, Script
 from iclbench.errors import IclbenchError, UsageError
 from iclbench.formats import plural
 from iclbench.report import exports, workers
-from iclbench.report.blocks import Text
+from iclbench.report.blocks import Glance, Text
 from iclbench.report.data import Results, load
 from iclbench.report.page import Part, part, render
 from iclbench.report.sections import Job, chosen, jobs
@@ -89,7 +89,7 @@ def _build(
         parts = [each for _, each in sorted(made.items()) if each is not None]
         vega, undrawn = _script(script) if any(each.drawn for each in parts) else ("", "")
         page = out / PAGE
-        html = render(parts, title or "In-context learning results", subtitle(found), vega, undrawn)
+        html = render(parts, title or "In-context learning results", subtitle(found), vega, undrawn, awaiting(found))
         exports.write_text(page, html)
     except OSError as error:
         raise IclbenchError(
@@ -117,7 +117,7 @@ def _write(job: Job, out: Path, formats: tuple[str, ...]) -> Part | None:
         return None
     missing = {}
     for block in section.walk():
-        if isinstance(block, Text):
+        if isinstance(block, Text | Glance):
             continue
         if (reason := exports.write(block, out, formats, _drawer())) is not None:
             missing[block.name] = reason
@@ -128,6 +128,15 @@ def _write(job: Job, out: Path, formats: tuple[str, ...]) -> Part | None:
 def _drawer() -> Drawer:
     """One for each process."""
     return Drawer(vega_lite())
+
+
+def awaiting(results: Results) -> list[str]:
+    """A line for every reason for which cells await recomputation."""
+    cells = results.cells[results.cells["status"] == "awaiting"]
+    return [
+        f"{plural(len(own), 'cell')} awaiting recomputation: {reason}"
+        for reason, own in cells.groupby(cells["reason"].fillna("no reason told"))
+    ]
 
 
 def subtitle(results: Results) -> str:

@@ -188,7 +188,32 @@ class Text:
     folded: bool = False
 
 
-Block = Text | Table | Figure | Gallery
+@dataclass(frozen=True)
+class Tile:
+    """A coloured cell: its text, its colour, that of the text, and what pointing tells."""
+
+    text: str
+    colour: str
+    ink: str
+    told: str
+
+
+@dataclass(frozen=True)
+class Glance:
+    """The first screen: sentences on what was `compared`, the heat map of a preset in small (`more` rows do not fit),
+    `findings`, and what is `missing`."""
+
+    name: str
+    compared: tuple[str, ...]
+    preset: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, list[Tile]], ...]
+    more: int
+    findings: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+Block = Text | Table | Figure | Gallery | Glance
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from iclbench.report.comparable import comparable, name_variants, on_one_line, t
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.report.language import PRESET, Language, answers, prepared
-from iclbench.report.style import Look, looks
+from iclbench.report.style import Look, looks, order_of
 
 KINDS = ("oracle", "backbone", "baseline", "published")
 # What names a curve.
@@ -50,6 +50,12 @@ class Results:
         """The look of every contestant, the same all over the report."""
         by_kind = self.rows.groupby("kind")["contestant"].unique()
         return looks(*(by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle")))
+
+    @cached_property
+    def orders(self) -> dict[str, str]:
+        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known."""
+        names = self.rows.loc[self.rows["kind"] == "backbone", "contestant"].unique()
+        return {str(name): order for name in names if (order := order_of(str(name))) is not None}
 
     @cached_property
     def published(self) -> pd.DataFrame:
@@ -245,6 +251,12 @@ class Slice:
         """The names of the runs of every backbone, in order."""
         trained = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
         return {str(name): sorted(runs) for name, runs in trained.groupby("contestant")["run"]}
+
+    @cached_property
+    def orders(self) -> dict[str, str]:
+        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known."""
+        names = self.rows.loc[self.rows["kind"] == "backbone", "contestant"].unique()
+        return {str(name): order for name in names if (order := order_of(str(name))) is not None}
 
     @cached_property
     def published(self) -> pd.DataFrame:

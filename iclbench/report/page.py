@@ -6,7 +6,7 @@ import gzip
 import json
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,7 +16,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from iclbench.formats import Number
-from iclbench.report.blocks import Figure, Gallery, Section, Table, Text
+from iclbench.report.blocks import Figure, Gallery, Glance, Section, Table
 from iclbench.report.exports import TABLE_FORMATS
 from iclbench.report.style import Look
 
@@ -37,14 +37,14 @@ class Part:
     """A section as HTML, and what the table of contents needs of it.
 
     Attributes:
+        section: without its contents.
+        html: the section.
         drawn: whether there are figures in it.
         pictures: how many pictures were asked for.
         missing: why pictures of it were not written, by figure.
     """
 
-    id: str
-    short: str
-    group: str
+    section: Section
     html: Markup
     drawn: bool
     pictures: int
@@ -58,11 +58,15 @@ def part(section: Section, formats: Sequence[str], missing: dict[str, str]) -> P
     blocks = section.walk()
     drawn = any(isinstance(block, Figure) for block in blocks)
     pictures = sum(isinstance(block, Figure | Gallery) for block in blocks) if formats else 0
-    return Part(section.id, section.short, section.group, Markup(html), drawn, pictures, missing)
+    about = replace(section, blocks=(), parts=())
+    return Part(about, Markup(html), drawn, pictures, missing)
 
 
-def render(parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn: str = "") -> str:
-    """The whole page; `vega` is the script that draws figures, `undrawn` says why there is none."""
+def render(
+    parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn: str = "", notes: Sequence[str] = ()
+) -> str:
+    """The whole page; `vega` is the script that draws figures, `undrawn` says why there is none; `notes` stand in the
+    header."""
     return _environment().get_template("page.html").render(
         sections=parts,
         contents=contents(parts),
@@ -71,7 +75,9 @@ def render(parts: Sequence[Part], title: str, subtitle: str, vega: str, undrawn:
         style=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
         vega=Markup(vega),
+        choices=choices([each.section for each in parts]),
         undrawn=undrawn,
+        notes=list(notes),
     )  # fmt: skip
 
 
@@ -81,7 +87,7 @@ def _environment() -> Environment:
         loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"json": embedded, "packed": packed, "background": background}
-    environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "paragraph": _is(Text)}
+    environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "glance": _is(Glance)}
     environment.globals |= {"swatch": swatch, "table_formats": TABLE_FORMATS}
     return environment
 
@@ -104,8 +110,17 @@ def contents(sections: Sequence[Part]) -> dict[str, list[Part]]:
     """The sections by group, first those without one."""
     groups: dict[str, list[Part]] = {"": []}
     for section in sections:
-        groups.setdefault(section.group, []).append(section)
+        groups.setdefault(section.section.group, []).append(section)
     return groups
+
+
+def choices(sections: Sequence[Section]) -> dict[str, list[str]]:
+    """What the sections can be filtered by: the names of tasks, presets and contestants."""
+    return {
+        "task": sorted({section.task for section in sections if section.task}),
+        "preset": sorted({section.preset for section in sections if section.preset}),
+        "contestant": sorted({name for section in sections for name in section.contestants}),
+    }
 
 
 def columns(data: pd.DataFrame) -> dict[str, Any]:

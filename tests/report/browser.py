@@ -49,6 +49,14 @@ class Page:
                 found: dict[str, Any] = answer["result"]
                 return found
 
+    def send_to_browser(self, method: str, **params: Any) -> dict[str, Any]:
+        """The same to the browser instead of its page."""
+        session, self._session = self._session, None
+        try:
+            return self.send(method, **params)
+        finally:
+            self._session = session
+
     def _next(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._rest:
             if not select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:

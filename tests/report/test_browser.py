@@ -14,7 +14,7 @@ from tests.report import browser
 pytestmark = pytest.mark.skipif(browser.executable() is None, reason="needs Chromium or Chrome")
 
 CURVES = "linear-small-curves-next-squared-error"
-CONTROLS = "a[href], button, summary, [tabindex='0']"
+CONTROLS = "a[href], button, select, summary, [tabindex='0']"
 # What a user can reach now: inside closed details there is only their summary.
 REACHABLE = f"[...document.querySelectorAll(`{CONTROLS}`)].filter((e) => e.checkVisibility())"
 
@@ -57,7 +57,9 @@ def test_nothing_is_wider_than_the_screen(view: browser.Page, width: int) -> Non
 def test_the_tab_key_visits_every_control_once_and_shows_where_it_is(view: browser.Page) -> None:
     view.run(f"window.rows = document.querySelector('[id=\"{CURVES}\"] details.rows'); rows.open = true")
     view.wait("rows.querySelector('table') !== null")
-    view.run("window.controls = " + REACHABLE + "; document.activeElement.blur(); scrollTo(0, 0)")
+    view.run("window.controls = " + REACHABLE + "; scrollTo(0, 0)")
+    # Where tabbing starts is the beginning of the page, whatever was focused before.
+    view.run("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
     visited = []
     for _ in range(view.run("controls.length")):
         view.press("Tab", 9)
@@ -87,7 +89,7 @@ def test_the_legend_lights_several_contestants_by_keyboard(view: browser.Page) -
 def test_the_rows_button_shows_and_saves_what_the_file_beside_the_page_holds(
     view: browser.Page, page: Path, tmp_path: Path
 ) -> None:
-    view.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    view.send_to_browser("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     view.run(f"window.figure = document.getElementById('{CURVES}')")
     view.run("figure.querySelector('details.rows summary').focus()")
     view.press("Enter", 13, "\r")
@@ -106,15 +108,17 @@ def test_the_rows_button_shows_and_saves_what_the_file_beside_the_page_holds(
     view.press("Enter", 13, "\r")
 
 
-def test_the_contents_open_lead_on_and_close(view: browser.Page) -> None:
+def test_the_contents_open_lead_on_and_close_on_a_narrow_screen(view: browser.Page) -> None:
+    view.size(390)
     view.run("window.menu = document.querySelector('nav details'); menu.querySelector('summary').focus()")
+    view.wait("!menu.open")
     view.press("Enter", 13, "\r")
     view.wait("menu.open")
     view.press("Escape", 27)
     assert view.run("!menu.open && document.activeElement.matches('nav summary')")
     view.press("Enter", 13, "\r")
     view.wait("menu.open")
-    view.press("Tab", 9)
+    view.run("menu.querySelector('a').focus()")
     target = view.run("document.activeElement.getAttribute('href')")
     view.press("Enter", 13, "\r")
     view.wait("!menu.open")
@@ -123,6 +127,64 @@ def test_the_contents_open_lead_on_and_close(view: browser.Page) -> None:
     assert view.run(top) >= view.run("document.querySelector('nav').getBoundingClientRect().bottom"), (
         "not below the bar"
     )
+    view.size(1280)
+
+
+def test_the_summary_fits_a_screen_beside_the_list_of_sections(view: browser.Page) -> None:
+    view.size(1280, 800)
+    view.run("scrollTo(0, 0)")
+    box = "document.querySelector('.glance').getBoundingClientRect()"
+    assert view.run(f"[{box}.top > 0, {box}.bottom <= 800]") == [True, True]
+    assert view.run(
+        "document.querySelector('nav details').open && !document.querySelector('nav summary').checkVisibility()"
+    )
+    assert view.run(f"document.querySelector('.menu').getBoundingClientRect().right <= {box}.left")
+
+
+def test_the_list_is_filtered_by_task_preset_and_contestant(view: browser.Page) -> None:
+    def choose(by: str, name: str) -> list[str]:
+        view.run(
+            f"(() => {{ const s = document.querySelector('select[data-by={by}]'); s.value = {name!r};"
+            " s.dispatchEvent(new Event('change')); })()"
+        )
+        shown = "[...document.querySelectorAll('main > section[data-task]')].filter((s) => !s.hidden).map((s) => s.id)"
+        listed = (
+            "[...document.querySelectorAll('.menu a')].filter((a) => a.checkVisibility()).map((a) => a.hash.slice(1))"
+        )
+        sections: list[str] = view.run(shown)
+        assert [name for name in view.run(listed) if name in sections or name.endswith("-small")] == sections
+        return sections
+
+    every = choose("task", "")
+    assert every == ["decision-tree-small", "linear-small", "sparse-linear-small"]
+    assert choose("task", "linear") == ["linear-small"]
+    total = view.run("document.querySelectorAll('main > section').length")
+    assert view.run("document.querySelector('.count').textContent") == f"{total - 2} of {total} sections"
+    assert choose("task", "") == every
+    assert choose("preset", "small") == every
+    choose("preset", "")
+    of_mamba = choose("contestant", "mamba")
+    assert "linear-small" in of_mamba and set(of_mamba) < set(every)
+    assert (
+        view.run(f"document.getElementById('{CURVES}').querySelector('.entry[aria-pressed=true]').dataset.name")
+        == "mamba"
+    )
+    assert view.run("[...document.querySelectorAll('tr.picked th')].every((th) => th.textContent === 'mamba')")
+    assert view.run("document.querySelectorAll('tr.picked').length") > 3
+    assert choose("contestant", "") == every
+    assert view.run("document.querySelectorAll('tr.picked, .entry[aria-pressed=true]').length") == 0
+
+
+def test_tables_scroll_inside_their_frame_on_a_narrow_screen(view: browser.Page) -> None:
+    view.size(390)
+    inside = """[...document.querySelectorAll(".wide table")].filter((t) => t.checkVisibility()).map((table) => {
+      const box = table.parentElement, before = scrollX; box.scrollLeft = 1e6;
+      const read = table.scrollWidth <= box.clientWidth + box.scrollLeft + 1 && scrollX === before;
+      const head = table.querySelector("tbody th"); const room = head ? box.clientWidth - head.offsetWidth : 1e6;
+      box.scrollLeft = 0; return [read, room >= 90, table.textContent.slice(0, 60)]; })"""
+    assert [found for found in view.run(inside) if not (found[0] and found[1])] == []
+    assert view.run("document.documentElement.scrollWidth") <= 390
+    view.size(1280)
 
 
 def _table(path: Path) -> list[list[str]]:

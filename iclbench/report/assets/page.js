@@ -135,15 +135,66 @@
     rows?.addEventListener("toggle", () => rows.open && tabulate(figure));
   }
 
-  // The table of contents closes when it has been used, by Escape, and by a click elsewhere.
+  // Beside the sections where there is room; elsewhere the table of contents closes when it has been used, by Escape,
+  // and by a click elsewhere.
   const menu = document.querySelector("nav details");
-  menu.addEventListener("click", (event) => event.target.closest("a") && (menu.open = false));
-  document.addEventListener("click", (event) => menu.contains(event.target) || (menu.open = false));
+  const wide = window.matchMedia("(min-width: 64rem)");
+  const place = () => (menu.open = wide.matches);
+  const close = () => wide.matches || (menu.open = false);
+  wide.addEventListener("change", place);
+  place();
+  menu.addEventListener("click", (event) => event.target.closest("a") && close());
+  document.addEventListener("click", (event) => menu.contains(event.target) || close());
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
+    if (event.key !== "Escape" || !menu.open || wide.matches) return;
     menu.open = false;
     menu.querySelector("summary").focus();
   });
+
+  // Sections about a task, a preset or a contestant, in the list and on the page; what is about all of them stays.
+  const filters = [...document.querySelectorAll(".filter select")];
+  const sections = [...document.querySelectorAll("main > section")];
+
+  function meets(section, by, name) {
+    if (!name || !section.dataset.task) return true;
+    return by === "contestant" ? JSON.parse(section.dataset.contestants).includes(name) : section.dataset[by] === name;
+  }
+
+  function filter() {
+    const wanted = filters.map((select) => [select.dataset.by, select.value]);
+    for (const section of sections) {
+      section.hidden = !wanted.every(([by, name]) => meets(section, by, name));
+      const link = document.querySelector(`nav a[href="#${section.id}"]`);
+      if (link) link.parentElement.hidden = section.hidden;
+    }
+    for (const list of document.querySelectorAll(".menu ul[aria-labelledby]")) {
+      const none = [...list.children].every((item) => item.hidden);
+      list.hidden = document.getElementById(list.getAttribute("aria-labelledby")).hidden = none;
+    }
+    const shown = sections.filter((section) => !section.hidden).length;
+    document.querySelector(".filter .count").textContent =
+      shown === sections.length ? "" : `${shown} of ${sections.length} sections`;
+  }
+
+  // A contestant that is picked is lit in every figure and marked in every table.
+  function pick(name) {
+    for (const figure of document.querySelectorAll("figure")) {
+      const entries = [...figure.querySelectorAll(".entry")];
+      const there = entries.some((entry) => entry.dataset.name === name);
+      for (const entry of entries) entry.setAttribute("aria-pressed", String(there && entry.dataset.name === name));
+      if (entries.length) highlight(figure);
+    }
+    for (const head of document.querySelectorAll("main tbody th")) {
+      head.parentElement.classList.toggle("picked", Boolean(name) && head.textContent.trim() === name);
+    }
+  }
+
+  for (const select of filters) {
+    select.addEventListener("change", () => {
+      filter();
+      if (select.dataset.by === "contestant") pick(select.value);
+    });
+  }
 
   // Figures are drawn as they come near, so that a page of twenty tasks opens at once; all of them before printing.
   const margin = 600;

@@ -35,11 +35,13 @@ from iclbench.report.sections import (
     related,
     representation,
     shifts,
+    summary,
     targets,
     training,
 )
 
 OPENING: list[Callable[[Results], Section | None]] = [
+    summary.section,
     heat_map.section,
     ranking.section,
     pareto.section,

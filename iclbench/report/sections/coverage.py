@@ -10,7 +10,8 @@ from iclbench.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 
-_STATUSES = ("done", "failed", "skipped")
+_STATUSES = ("done", "failed", "diverged", "awaiting", "skipped")
+_ALWAYS = ("done", "failed", "skipped")
 
 
 def section(results: Results) -> Section | None:
@@ -24,6 +25,8 @@ def section(results: Results) -> Section | None:
         f"The sweep has {plural(len(cells), 'cell')} (trainings, evaluations, probes, costs): {said}. The ones done "
         f"took {total} in all, added up over cells that ran side by side. Failed cells are tried again by the next "
         "sweep; skipped ones make no sense."
+        + (" Diverged ones are not tried again as they are." if "diverged" in counts else "")
+        + (" Awaiting ones were taken out and are to be computed again." if "awaiting" in counts else "")
     )
     blocks: list[Block] = [text, by_kind(cells)]
     if (table := without_numbers(cells)) is not None:
@@ -35,13 +38,14 @@ def section(results: Results) -> Section | None:
 def by_kind(cells: pd.DataFrame) -> Table:
     """A row per preset and kind: how many of each status, and seconds."""
     keys = ["preset", "kind"]
+    statuses = [status for status in _STATUSES if status in _ALWAYS or cells["status"].eq(status).any()]
     counted = cells.pivot_table("cell", index=keys, columns="status", aggfunc="count", fill_value=0)
-    counted = counted.reindex(columns=list(_STATUSES), fill_value=0).reset_index()
+    counted = counted.reindex(columns=statuses, fill_value=0).reset_index()
     measured = cells.groupby(keys, as_index=False).agg(seconds=("seconds", "sum"))
     frame = counted.merge(measured, on=keys).sort_values(keys, ignore_index=True)
     columns = (
         Column("kind", "cells"), Column("preset", "preset"),
-        *(Column(status, status, integer, numeric=True) for status in _STATUSES),
+        *(Column(status, status, integer, numeric=True) for status in statuses),
         Column("seconds", "time", seconds, numeric=True),
     )  # fmt: skip
     return Table(
@@ -50,7 +54,7 @@ def by_kind(cells: pd.DataFrame) -> Table:
 
 
 def without_numbers(cells: pd.DataFrame) -> Table | None:
-    """Failed and skipped cells: those of one contestant, kind and reason in one row."""
+    """Cells that are not done: those of one contestant, kind and reason in one row."""
     rows = cells[cells["status"] != "done"]
     if rows.empty:
         return None
@@ -65,8 +69,10 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
     )
     return Table(
         "not-done",
-        "Failed and skipped cells",
-        "Failed: started without giving a number. Skipped: makes no sense, for the reason given.",
+        "Cells without numbers",
+        "Failed: started without giving a number. Diverged: training gave no finite loss or weights, and is not tried "
+        "again as it is. Awaiting: packed numbers that this version no longer computes were taken out. Skipped: makes "
+        "no sense, for the reason given.",
         frame,
         (
             Column("contestant", "contestant"), Column("status", "status"), Column("kind", "cells"),

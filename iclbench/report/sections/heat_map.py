@@ -16,7 +16,10 @@ from iclbench.report.normalised import NOTHING, Contest
 from iclbench.report.sections.overview import shade
 
 BEST = "best baseline"
+# What became of a cell without a score, the most telling first.
+MISSING = ("awaiting", "diverged", "failed", "skipped")
 NOT_LEARNED = "its interval holds 0: not told apart from knowing nothing"
+_IN_WORDS = {"skipped": "makes no sense", "awaiting": "awaiting recomputation"}
 _BACKBONES, _BASELINES = "backbones", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
 _COMMON = 5
@@ -39,17 +42,17 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     rows = [contest.title for contest in contests]
     backbones = in_order(scores)
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
-    shown = pd.concat([scores, _best(scores)], ignore_index=True)
+    shown = pd.concat([scores, best(scores)], ignore_index=True)
     panels = {title: names for title, names in ((_BACKBONES, backbones), (_BASELINES, baselines)) if names}
     cells = pd.concat(
-        [_cells(results, contests, shown, names).assign(panel=panel) for panel, names in panels.items()],
+        [cells_of(results, contests, shown, names).assign(panel=panel) for panel, names in panels.items()],
         ignore_index=True,
     )
     title = f"{preset}: every family, every backbone"
     name = f"heat-map-{slug(preset)}"
     if backbones:
         marks = [
-            f"{mark}: {status.replace('skipped', 'makes no sense')}"
+            f"{mark}: {_IN_WORDS.get(status, status)}"
             for status, mark in heat_map.MARKS.items()
             if status in set(cells["status"])
         ]
@@ -89,14 +92,14 @@ def _common(scores: pd.DataFrame) -> list[str]:
     return [str(name) for name in most.sort_values("mean", ascending=False)["contestant"]]
 
 
-def _best(scores: pd.DataFrame) -> pd.DataFrame:
+def best(scores: pd.DataFrame) -> pd.DataFrame:
     """Rows of a contestant that is the best baseline of each row; which one stands in `reason`."""
     of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOTHING)]
     best = of.sort_values(["score", "contestant"], ascending=[False, True]).drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST)
 
 
-def _cells(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """A row for every cell, in the order of the columns; those without a score say why."""
     grid = pd.DataFrame([(c.title, n) for n in names for c in contests], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
@@ -107,7 +110,7 @@ def _cells(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, 
     ):
         why = told.get((row, name), {})
         reason = "; ".join(reason for lines in why.values() for reason in lines)
-        missing = next((status for status in ("failed", "skipped") if status in why), "not run")
+        missing = next((status for status in MISSING if status in why), "not run")
         status.append(missing if pd.isna(score) else "ok")
         reasons.append(best if pd.notna(best) else reason or ("nobody asked" if pd.isna(score) else ""))
     cells = cells.assign(status=status, reason=reasons)
@@ -132,7 +135,7 @@ def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str]
             tell(contest, name, "failed", f"{run}: {why}")
         of = cells[(cells["task"] == task.task) & (cells["preset"] == task.preset)]
         for name, status, run, why in zip(of["contestant"], of["status"], of["run"], of["reason"], strict=True):
-            tell(contest, name, status, str(why) if status == "skipped" else f"{run}: {why}")
+            tell(contest, name, status, str(why) if status in _IN_WORDS else f"{run}: {why}")
     return found
 
 

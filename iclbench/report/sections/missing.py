@@ -16,10 +16,9 @@ _UNREADABLE = "Files that were skipped because they could not be read as tables 
 
 def section(results: Results) -> Section:
     blocks: list[Block] = []
-    if (failed := _failed(results)) is not None:
-        blocks.append(failed)
-    # A task has a slice per trained length; what is missing altogether is missing once.
-    if gaps := list(dict.fromkeys(gap for task in results.slices for gap in _gaps(task))):
+    if (table := failed(results)) is not None:
+        blocks.append(table)
+    if not_run := gaps(results):
         headers = {
             "task": "task",
             "preset": "preset",
@@ -27,7 +26,7 @@ def section(results: Results) -> Section:
             "what": "missing",
             "fix": "what to run",
         }
-        frame = pd.DataFrame(gaps, columns=list(headers))
+        frame = pd.DataFrame(not_run, columns=list(headers))
         caption = "What others have on the same task, or the same backbone on other tasks."
         blocks.append(Table("missing", "Not run", caption, frame, tuple(Column(k, h) for k, h in headers.items())))
     if results.skipped:
@@ -39,7 +38,7 @@ def section(results: Results) -> Section:
     return Section("missing", "What is missing or failed", tuple(blocks))
 
 
-def _failed(results: Results) -> Table | None:
+def failed(results: Results) -> Table | None:
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "reason"]
     rows = pd.concat(
         [every.loc[every["status"] == "failed", [*keys, "metric"]] for every in (results.rows, results.language.rows)]
@@ -53,6 +52,12 @@ def _failed(results: Results) -> Table | None:
     return Table(
         "failed", "Failed", "Cells that were started and gave no number, with the reason they gave.", frame, columns
     )
+
+
+def gaps(results: Results) -> list[tuple[str, str, str, str, str]]:
+    """Task, preset, contestant, what is missing and what to run."""
+    # A task has a slice per trained length; what is missing altogether is missing once.
+    return list(dict.fromkeys(gap for task in results.slices for gap in _gaps(task)))
 
 
 def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
