@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from iclbench.cards import Strict, content_hash
@@ -22,13 +23,12 @@ EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "c
 
 
 class BackboneSettings(Strict):
-    """Of every backbone of ours.
+    """Settings shared by all built-in backbones; the text below a setting is what `iclbench show` says of it."""
 
-    `encoder` turns the images of a task into features (`image_encoder`); None is the backbone's `default_encoder` on
-    images, and nothing elsewhere.
-    """
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     encoder: EncoderName | None = None
+    """What turns images into features; by default the backbone's own on images, nothing elsewhere."""
 
 
 @dataclass(frozen=True)

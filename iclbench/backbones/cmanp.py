@@ -31,11 +31,13 @@ from iclbench.predictor import join_positions
 
 
 class CMANPSettings(LatentSettings):
-    """`chunk`: points held at once. `state_dtype`: "float64" computes everything from the points to the state in double
-    precision and keeps the state so; what follows stays in the precision of the weights."""
+    """Settings of the constant-memory model."""
 
     chunk: PositiveInt = 128
+    """Points held at once: memory against speed, not the answer."""
     state_dtype: Literal["float32", "float64"] = "float32"
+    """float64 computes from the points to the state in double precision and keeps the state so; what follows stays
+    in the precision of the weights."""
 
 
 class CMANP(LatentBackbone):

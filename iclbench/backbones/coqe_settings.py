@@ -18,36 +18,38 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class CoQESettings(BackboneSettings):
-    """Sizes and, for regression, the sample representation; for classification, how vectors are composed and the noise.
-
-    Task encoder: `layers` (3 for regression, 4 for classification), `width`, `heads` (2, 8), `positions` (`none`,
-    `sinusoidal`) and `init_std`, the standard deviation of its initial weights (GPT-2's 0.02; 1 / sqrt(width), that of
-    Chan et al.).
-
-    Regression: `sample_dim`, the width of the sample representation (that of the task encoder), and `readout` of the
-    task vectors.
-
-    Classification: `variant`; `noise`, the mean of the noise on the logits in training at the start (0: there is none);
-    `noise_std`, its standard deviation (`released` 3, `paper` 1); both grow by `noise_growth` with every further
-    `noise_every` of training, for the first time at `noise_first` (`released` 0.2, `paper` 0.1); `noise_on`, the logits
-    that get it (`released` the `lowest`, `paper` `all`), and `noise_lowest`, which share of them is the lowest.
-    """
+    """Sizes; for regression the sample representation, for classification how vectors are composed and the noise."""
 
     layers: PositiveInt | None = None
+    """Blocks of the task encoder; by default 3 for regression, 4 for classification."""
     width: PositiveInt = 64
+    """Width D of the task encoder."""
     heads: PositiveInt | None = None
+    """Attention heads per layer; by default 2 for regression, 8 for classification."""
     positions: Positions | None = None
+    """Of the task encoder: none, learned, sinusoidal; by default none for regression, sinusoidal for classification."""
     init_std: PositiveFloat | None = None
+    """Standard deviation of the task encoder's initial weights; by default 0.02, for classification 1 / sqrt(width)."""
     sample_dim: PositiveInt | None = None
+    """Regression: width of the sample representation; by default that of the task encoder."""
     readout: Literal["inner", "mlp"] = "inner"
+    """Regression: how task vector and sample meet: inner product or mlp."""
     variant: Variant = "released"
+    """Classification: as the released code composes vectors and adds noise, or as the paper says."""
     noise: NonNegativeFloat = 5.0
+    """Classification: mean of the noise on the logits when training starts; 0: there is none."""
     noise_std: NonNegativeFloat | None = None
+    """Classification: standard deviation of that noise; by default 3 as released, 1 in the paper."""
     noise_growth: NonNegativeFloat = 1.0
+    """Classification: what both grow by with every further `noise_every` of training."""
     noise_every: PositiveFraction = 0.1
+    """Classification: the part of training between two steps of growth."""
     noise_first: Fraction | None = None
+    """Classification: the part of training before the first; by default 0.2 as released, 0.1 in the paper."""
     noise_on: Where | None = None
+    """Classification: the logits that get noise, lowest or all; by default lowest as released, all in the paper."""
     noise_lowest: PositiveFraction = 0.924
+    """Classification: the share of logits that counts as the lowest."""
 
     def refuse_unused(self, labelled: bool) -> None:
         """Raise `UsageError` when something is set that this kind of task (class labels or numbers) has no use for."""

@@ -34,21 +34,24 @@ _CPU_GROUPS = 4
 
 
 class GPT2Settings(BackboneSettings):
-    """Garg's sizes by name (`size`), each number may be given instead.
-
-    `init_std` is the standard deviation of the initial weights: 0.02 is GPT-2's; at width 64 it starts attention
-    nearly uniform. `read_in = "mlp"` is the two-layer read-in that CoQE's paper gives its baseline too; `linear` where
-    nothing is said.
-    """
+    """Garg's sizes by name, each number may be given instead."""
 
     size: Literal["tiny", "small", "standard"] = "standard"
+    """Sizes by name: tiny (3 layers of width 64), small (6 of 128), standard (12 of 256)."""
     layers: PositiveInt | None = None
+    """Transformer blocks; by default those of `size`."""
     width: PositiveInt | None = None
+    """Width D of a token; by default that of `size`."""
     heads: PositiveInt | None = None
+    """Attention heads per layer; by default those of `size`."""
     positions: Positions = "none"
+    """How tokens are told where they stand: none, learned, sinusoidal."""
     max_points: PositiveInt | None = None
+    """Points that learned positions are made for; by default the trained length."""
     init_std: PositiveFloat = 0.02
+    """Standard deviation of the initial weights; GPT-2's 0.02 starts attention nearly uniform at width 64."""
     read_in: Literal["linear", "mlp"] | None = None
+    """What embeds a point: linear, or the two-layer mlp of CoQE's baseline; by default linear."""
 
 
 class GPT2(CausalTransformer, SequenceBackbone):

@@ -30,11 +30,14 @@ PACKED_ON = ("cpu",)
 
 
 class ICICLTNPSettings(TransformerSettings):
-    """`pseudo_tokens` is M, `related_pseudo_tokens` M_ic (None: as many)."""
+    """Settings of the TNP that reads related datasets."""
 
     pseudo_tokens: PositiveInt = 32
+    """Pseudo-tokens M of the context."""
     related_pseudo_tokens: PositiveInt | None = None
+    """Pseudo-tokens M_ic of every related dataset; by default as many."""
     coupling: Literal["paper", "direct"] = "paper"
+    """paper: related datasets and context tell each other; direct: targets read all summaries."""
 
 
 @dataclass(frozen=True)

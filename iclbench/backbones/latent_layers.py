@@ -25,14 +25,20 @@ Residual = Literal["standard", "normed"]
 
 
 class LatentSettings(SetSettings):
-    """Sizes of both papers. `hidden` is the width of the feed-forward blocks after the gate."""
+    """Sizes of both papers."""
 
     layers: PositiveInt = 6
+    """Blocks of attention and feed-forward layers."""
     width: PositiveInt = 64
+    """Width D of a token."""
     heads: PositiveInt = 4
+    """Attention heads per layer."""
     hidden: PositiveInt = 128
+    """Width of the feed-forward blocks after the gate."""
     latents: PositiveInt = 128
+    """Latent vectors M that summarise the context."""
     residual: Residual = "standard"
+    """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
 
 
 class FeedForward(nn.Module):

@@ -27,18 +27,22 @@ _EPS = 1e-5
 
 
 class MambaSettings(BackboneSettings):
-    """Mamba's own names for the sizes: d_state, d_conv, expand, dt_rank (default: width / 16, rounded up).
-
-    `scan` is the back end of the recurrence; `auto` takes the fastest that the device has.
-    """
+    """Mamba's own names for the sizes: d_state, d_conv, expand, dt_rank."""
 
     layers: PositiveInt = 24
+    """Mamba blocks."""
     width: PositiveInt = 256
+    """Width D of a token."""
     state: PositiveInt = 16
+    """Numbers of recurrent state per channel (d_state)."""
     conv: PositiveInt = 4
+    """Taps of the causal convolution (d_conv)."""
     expand: PositiveInt = 2
+    """Inner width over width."""
     dt_rank: PositiveInt | None = None
+    """Rank of the map to the step sizes dt; by default width / 16, rounded up."""
     scan: Backend = "auto"
+    """What computes the recurrence; auto: the fastest that the device has."""
 
 
 class Mixer(nn.Module):

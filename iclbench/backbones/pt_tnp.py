@@ -22,10 +22,12 @@ from iclbench.episodes import Points
 
 
 class PTTNPSettings(TransformerSettings):
-    """`pseudo_tokens` is M."""
+    """Settings of pseudo-token TNPs."""
 
     pseudo_tokens: PositiveInt = 32
+    """Pseudo-tokens M that summarise the context."""
     style: Literal["perceiver", "ist"] = "perceiver"
+    """perceiver: pseudo-tokens read the data and one another; ist: the data read them too."""
 
 
 class PTTNP(TransformerNP):

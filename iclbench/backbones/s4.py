@@ -31,18 +31,22 @@ from iclbench.predictions import Prediction
 
 
 class S4Settings(BackboneSettings):
-    """`state` is N, real numbers per channel. Initial steps dt are log-uniform between `dt_min` and `dt_max`.
-
-    `rate_factor` is the learning rate of A, B and dt relative to the others'; they have no weight decay.
-    """
+    """Sizes, initial step sizes and learning rate of the state spaces."""
 
     layers: PositiveInt = 24
+    """State-space blocks."""
     width: PositiveInt = 435
+    """Width D of a token: channels with a state space each."""
     state: Annotated[int, Field(gt=0, le=1024, multiple_of=2)] = 64
+    """Real numbers N of state per channel."""
     dt_min: PositiveFloat = 1e-3
+    """Initial step sizes dt are log-uniform from here ..."""
     dt_max: PositiveFloat = 1e-1
+    """... to here."""
     dropout: Decay = 0.0
+    """Dropout in training, on the output of every state space."""
     rate_factor: PositiveFloat = 1.0
+    """Learning rate of A, B and dt relative to the others'; they have no weight decay."""
 
     @model_validator(mode="after")
     def _in_order(self) -> S4Settings:
@@ -52,9 +56,10 @@ class S4Settings(BackboneSettings):
 
 
 class S4DSettings(S4Settings):
-    """`init`: the first eigenvalues, S4D-Lin (-1/2 + iπn), those of HiPPO-LegS, or S4D-Inv."""
+    """Settings of S4 with a diagonal state matrix."""
 
     init: Spectrum = "lin"
+    """First eigenvalues: lin (S4D-Lin, -1/2 + iπn), legs (those of HiPPO-LegS), inv (S4D-Inv)."""
 
 
 class S4Block(RecurrentBlock):

@@ -29,14 +29,12 @@ LONGEST_PERIOD = 8.0
 
 
 class SetSettings(BackboneSettings):
-    """Of every set model.
-
-    `fourier` is an option that the papers do not have: so many pairs sin, cos of every input are appended to it, of
-    periods 8, 4, 2, ...
-    """
+    """Settings shared by all set models."""
 
     width: PositiveInt = 128
+    """Width D of a token."""
     fourier: Annotated[int, Field(ge=0, le=16)] = 0
+    """Pairs sin, cos of every input appended to it, of periods 8, 4, 2, ...; the papers have none."""
 
     def x_features_dim(self, x_dim: int) -> int:
         """Width of what is made of an input."""

@@ -17,13 +17,16 @@ from iclbench.cards import PositiveFloat, PositiveInt
 
 
 class TransformerSettings(BackboneSettings):
-    """Sizes of Chan et al.; `init_std`, the standard deviation of the layers' initial weights, is 1/sqrt(width) by
-    default, as theirs."""
+    """Sizes of Chan et al."""
 
     layers: PositiveInt = 12
+    """Transformer blocks."""
     width: PositiveInt = 64
+    """Width D of a token."""
     heads: PositiveInt = 8
+    """Attention heads per layer."""
     init_std: PositiveFloat | None = None
+    """Standard deviation of the layers' initial weights; by default 1 / sqrt(width), as theirs."""
 
 
 class Transformer(CausalTransformer, SequenceBackbone):

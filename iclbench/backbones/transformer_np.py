@@ -32,7 +32,9 @@ class TransformerSettings(SetSettings):
     """Five layers of eight heads of 16."""
 
     layers: PositiveInt = 5
+    """Transformer blocks."""
     heads: PositiveInt = 8
+    """Attention heads per layer."""
 
 
 @dataclass(frozen=True)

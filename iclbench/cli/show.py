@@ -5,8 +5,7 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,7 +37,7 @@ def show(
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:
-    """Show a task card, a backbone's settings, a baseline card, a grid card or a run's configuration.
+    """Show what a task samples and how big it is, what a backbone's settings mean, a baseline, a grid or a run.
 
     Code that a card or a run names is not run.
     """
@@ -59,11 +58,30 @@ def show(
     if json:
         typer.echo(json_module.dumps(found, indent=2))
         return
+    _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    """One screen of a task or a backbone; all else as TOML."""
     import tomli_w
 
+    from iclbench.cli.show_backbone import print_backbone
+    from iclbench.cli.show_task import print_task
     from iclbench.cli.terminal import out
+    from iclbench.registry import FAMILIES
 
-    out.print(tomli_w.dumps(found).rstrip())
+    if "task" in found and "presets" in found:
+        family = found["family"]
+        print_task(found, FAMILIES.get(family) if _may_load(family) else None)
+    elif "backbone" in found and "settings" in found:
+        print_backbone(found)
+    else:
+        out.print(tomli_w.dumps(found).rstrip())
+
+
+def _may_load(family: str) -> bool:
+    """Whether the family is from iclbench or an installed plug-in: what is shown is not run."""
+    return ":" not in family or trust.is_ours(family)
 
 
 def _glyphs(name: str, path: Path | None) -> str:
@@ -91,7 +109,7 @@ def _commands(name: str, preset: str | None, results: Path | None) -> Iterator[s
 
 def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]
     from iclbench.cards import content_hash, load_baseline, load_task, names
-    from iclbench.cli import show_language
+    from iclbench.cli import show_backbone, show_language
     from iclbench.config import resolve_task
     from iclbench.errors import UnknownNameError
     from iclbench.grids import is_grid
@@ -106,7 +124,7 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     if name.endswith(".toml") or short in names("tasks"):
         task, card = load_task(name)
         values = {"task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
-        known = ":" not in card.family or trust.is_ours(card.family)
+        known = _may_load(card.family)
         values["presets"] = {
             each: card.preset(each, task).model_dump(mode="json", exclude_none=True)
             | {"parameters": resolve_task(name, each)[0].parameters if known else _written(card, each)}
@@ -122,7 +140,7 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
         baseline, card_ = load_baseline(name)
         return {"baseline": baseline, "hash": content_hash(card_), **card_.model_dump(mode="json", exclude_none=True)}
     if short in BACKBONES.entries:
-        return _backbone(short)
+        return show_backbone.find(short)
     runs = {run.name: run for run in all_runs(results)}
     if name in runs:
         return {"run": name, "hash": runs[name].hash, **runs[name].config.dump()}
@@ -150,33 +168,3 @@ def _grid(name: str, preset: str | None) -> dict[str, Any]:
         return plain | {"runs": [run.name for run in grid_runs(name, preset)]}
     except trust.UntrustedError as error:
         return plain | {"runs": [], "not_resolved": str(error)}
-
-
-def _backbone(name: str) -> dict[str, Any]:
-    """Where the backbone comes from, what it declares, and its settings with defaults."""
-    from iclbench.registry import BACKBONES
-
-    entry = BACKBONES.entry(name)
-    cls = entry.load()
-    settings = {
-        key: {"type": _type_name(field.annotation), "default": repr(field.default)}
-        for key, field in cls.Settings.model_fields.items()
-    }
-    return {
-        "backbone": name, "class": entry.target, "summary": entry.summary, "order": cls.order, "heads": list(cls.heads),
-        "uses_related": cls.uses_related, "removes_points": cls.removes_points, "settings": settings,
-    }  # fmt: skip
-
-
-def _type_name(annotation: Any) -> str:
-    """`int`, `'a' or 'b'`, `int or none`: a setting's type in a reader's words."""
-    args = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return _type_name(args[0])
-    if get_origin(annotation) is Literal:
-        return " or ".join(map(repr, args))
-    if args and get_origin(annotation) in (Union, UnionType):
-        return " or ".join(_type_name(arg) for arg in args)
-    if annotation is NoneType:
-        return "none"
-    return getattr(annotation, "__name__", str(annotation)) if not args else str(annotation)

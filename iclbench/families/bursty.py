@@ -62,7 +62,9 @@ class Sequences(NamedTuple):
 
 
 class Bursty(Family):
-    """See the module; `truth` holds for every image, the query last, the class of the data and the drawing.
+    """Sequences of labelled characters, some bursty: the query's class in context; tests tell ICL from IWL.
+
+    `truth` holds for every image, the query last, the class of the data and the drawing.
 
     Args:
         parameters: see `BurstyParameters`.

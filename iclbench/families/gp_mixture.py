@@ -125,7 +125,10 @@ class Process:
 
 
 class GPMixture(Family):
-    """See the module; `points` is the largest context, under `points-N` every context has exactly N points."""
+    """Functions of a Gaussian process whose kernel is drawn per episode, with related datasets of the same kernel.
+
+    `points` is the largest context, under `points-N` every context has exactly N points.
+    """
 
     Parameters = GPParameters
     questions = frozenset({"targets"})

@@ -65,7 +65,9 @@ class ImageParameters(Strict):
 
 
 class ImageCompletion(Family):
-    """See the module; `points` is the largest context, under `points-N` every context has exactly N pixels.
+    """Pixel intensities as a function of coordinates, some pixels known, with related images of the same class.
+
+    `points` is the largest context, under `points-N` every context has exactly N pixels.
 
     Args:
         parameters: see `ImageParameters`.

@@ -267,14 +267,6 @@ def test_three_ctrl_c_end_with_130_and_without_a_traceback(card_path: Path, tmp_
     assert "interrupted" in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("name", ["linear", "gpt2", "skewed_linear"])
-def test_show_prints_every_number(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run("show", name, capsys=capsys)
-    assert code == 0 and "=" in out
-    code, out, _ = run("show", name, "--json", capsys=capsys)
-    assert code == 0 and json.loads(out)
-
-
 def test_check_runs_the_contracts_and_fails_on_a_broken_plugin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

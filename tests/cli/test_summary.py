@@ -43,11 +43,11 @@ def test_the_gap_has_a_column_where_there_is_an_oracle() -> None:
 def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:
     from typing import Annotated, Literal
 
-    from iclbench.cli.show import _type_name
+    from iclbench.cli.show_backbone import type_name
 
-    assert _type_name(Annotated[int, "positive"] | None) == "int or none"
-    assert _type_name(Literal["a", "b"]) == "'a' or 'b'"
-    assert _type_name(tuple[float, float]) == "tuple[float, float]"
+    assert type_name(Annotated[int, "positive"] | None) == "int or none"
+    assert type_name(Literal["a", "b"]) == "'a' or 'b'"
+    assert type_name(tuple[float, float]) == "tuple[float, float]"
 
 
 def test_where_there_is_no_interval_none_is_printed() -> None:

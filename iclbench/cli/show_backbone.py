@@ -1,0 +1,61 @@
+"""What `iclbench show BACKBONE` prints: what it is, and each setting with its type, default and meaning."""
+
+from __future__ import annotations
+
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+_ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
+
+
+def find(name: str) -> dict[str, Any]:
+    """Where the backbone comes from, what it declares, and its settings with defaults and meanings."""
+    from iclbench.registry import BACKBONES
+
+    entry = BACKBONES.entry(name)
+    cls = entry.load()
+    settings = {
+        key: {"type": type_name(field.annotation), "default": repr(field.default), "meaning": field.description or ""}
+        for key, field in cls.Settings.model_fields.items()
+    }
+    return {
+        "backbone": name, "class": entry.target, "summary": entry.summary, "order": cls.order, "heads": list(cls.heads),
+        "uses_related": cls.uses_related, "removes_points": cls.removes_points, "settings": settings,
+    }  # fmt: skip
+
+
+def print_backbone(found: dict[str, Any]) -> None:
+    """Print what `find` has found."""
+    from iclbench.cli.terminal import out, table
+
+    about = [
+        ["summary", found["summary"]],
+        ["class", found["class"]],
+        ["reads points", _ORDERS[found["order"]]],
+        ["heads", ", ".join(found["heads"])],
+        ["related datasets", "used where a task has them" if found["uses_related"] else "not used"],
+        ["forgets points", "yes" if found["removes_points"] else "no"],
+    ]
+    table("", ["backbone", found["backbone"]], [line for line in about if line[1]])
+    if found["settings"]:
+        out.print()
+        rows = [
+            [name, "-" if field["default"] == "None" else field["default"], field["meaning"] or field["type"]]
+            for name, field in found["settings"].items()
+        ]
+        table("", ["setting", "default", "meaning"], rows)
+    out.print("\nset one with -o backbone.NAME=VALUE; types: --json; a task's presets have sizes of their own")
+
+
+def type_name(annotation: Any) -> str:
+    """`int`, `'a' or 'b'`, `int or none`: a setting's type in a reader's words."""
+    args = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return type_name(args[0])
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(repr, args))
+    if args and get_origin(annotation) in (Union, UnionType):
+        return " or ".join(type_name(arg) for arg in args)
+    if annotation is NoneType:
+        return "none"
+    return getattr(annotation, "__name__", str(annotation)) if not args else str(annotation)

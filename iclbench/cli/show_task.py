@@ -1,0 +1,84 @@
+"""What `iclbench show TASK` prints: one screen of what is sampled, how big, and what stands beside it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from iclbench.formats import number
+
+# Published numbers that fit the screen.
+_PUBLISHED = 8
+_QUESTIONS = {
+    "next": "the next output, after every number of examples (question next)",
+    "targets": "several outputs from one context (question targets)",
+}
+
+
+def print_task(found: dict[str, Any], family: type | None) -> None:
+    """Print one task.
+
+    Args:
+        found: the card's values with parameters complete, as `iclbench show --json` has them.
+        family: its class; None: it may not be imported.
+    """
+    from iclbench.cli.terminal import out, table
+
+    presets = found["presets"]
+    every = [preset["parameters"] for preset in presets.values()]
+    shared = {key: value for key, value in every[0].items() if all(each.get(key) == value for each in every)}
+    about = [
+        ["summary", found["summary"]],
+        ["samples", f"{found['family']}: {_documented(family)}" if family else found["family"]],
+        ["parameters", _written(shared)],
+        ["asks", f"{_QUESTIONS[found['question']]}, answered by a {found['head']} head"],
+        ["baselines", ", ".join(found["baselines"])],
+        ["oracles", ", ".join(found["oracles"]) or "none"],
+        ["shifts", ", ".join(found["shifts"]) or "none on the card"],
+        ["tests", ", ".join(found["evaluators"])],
+        ["source", found["source"]],
+    ]
+    table("", ["task", found["task"]], [line for line in about if line[1]])
+    out.print()
+    columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "backbones", "parameters"]
+    lines = [_preset(name, preset, shared) for name, preset in presets.items()]
+    shown = len(columns) if any(line[-1] for line in lines) else -1
+    table("", columns[:shown], [line[:shown] for line in lines], range(1, 7))
+    if found["published"]:
+        out.print()
+        _print_published(found["published"])
+    task = found["task"]
+    out.print(f"\nthe card: iclbench show {task} --card; every number: --json; train: iclbench train {task} gpt2")
+
+
+def _documented(family: type) -> str:
+    """The first paragraph that says what the family draws."""
+    return " ".join((inspect.getdoc(family) or "").partition("\n\n")[0].split())
+
+
+def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[str]:
+    train = preset["train"]
+    own = {key: value for key, value in preset["parameters"].items() if key not in shared}
+    sizes = (preset["points"], preset["episodes"], train["steps"], train["batch"])
+    points, episodes, steps, batch = (f"{size:,}" for size in sizes)
+    return [name, points, episodes, steps, batch, f"{train['lr']:g}", str(len(preset["backbones"])), _written(own)]
+
+
+def _written(parameters: dict[str, Any]) -> str:
+    shown = {key: ", ".join(map(str, v)) if isinstance(v, list) else v for key, v in parameters.items()}
+    return " ".join(f"{key}={value}" for key, value in shown.items())
+
+
+def _print_published(rows: list[dict[str, Any]]) -> None:
+    from iclbench.cli.terminal import out, table
+
+    named = ("shift", "evaluator", "n_context", "n_related")
+    lines = []
+    for row in rows[:_PUBLISHED]:
+        where = [f"{key.removeprefix('n_')} {row[key]}" for key in named if row.get(key) not in (None, "none")]
+        lines.append([row["contestant"], row["preset"], row["metric"], ", ".join(where), number(row["value"])])
+    table("published", ["contestant", "preset", "metric", "at", "value"], lines, [4])
+    if len(rows) > _PUBLISHED:
+        out.print(f"and {len(rows) - _PUBLISHED} more: --json")
+    for source in dict.fromkeys(row["source"] for row in rows):
+        out.print(f"from {source}")

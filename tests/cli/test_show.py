@@ -1,0 +1,57 @@
+"""`iclbench show`: a task on one screen, and what the settings of a backbone mean."""
+
+import json
+import tomllib
+
+import pytest
+
+from iclbench.cards import load_task, names
+from iclbench.cli.main import main
+from iclbench.cli.show_backbone import find
+from iclbench.registry import BACKBONES
+
+
+def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["show", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("task", names("tasks"))
+def test_a_task_fits_one_screen(task: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = shown(task, capsys=capsys).splitlines()
+    assert len(lines) <= 50
+    assert all(len(line.rstrip()) <= 80 for line in lines if not line.startswith(("from", "the card")))
+
+
+def test_a_task_says_what_it_samples_how_big_and_beside_what(capsys: pytest.CaptureFixture[str]) -> None:
+    card = load_task("gp-mixture")[1]
+    out = " ".join(shown("gp-mixture", capsys=capsys).split())
+    for said in (card.summary, card.source, *card.baselines, *card.oracles, *card.shifts, card.published[0].source):
+        assert " ".join(said.split()) in out
+    assert "Gaussian process whose kernel is drawn per episode" in out
+    for name, preset in card.presets.items():
+        assert f"{name} {preset.points:,} {preset.episodes:,} {preset.train.steps:,} {preset.train.batch}" in out
+    assert f"and {len(card.published) - 8} more" in out
+
+
+def test_the_card_and_every_number_are_there_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    card = tomllib.loads(shown("linear", "--card", capsys=capsys))
+    whole = json.loads(shown("skewed_linear", "--json", capsys=capsys))
+    assert card["presets"]["paper"]["train"]["steps"] == 500_001
+    assert whole["task"] == "skewed-linear" and whole["presets"]["paper"]["parameters"]["dim"] == 20
+
+
+def test_one_preset_is_shown_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown("linear", "--preset", "grid", capsys=capsys)
+    assert "\ngrid " in out and "\npaper " not in out
+
+
+@pytest.mark.parametrize("name", BACKBONES.names())
+def test_every_setting_of_a_backbone_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = find(name)["settings"]
+    out = " ".join(shown(name, capsys=capsys).split())
+    for key, field in settings.items():
+        assert len(field["meaning"].split()) >= 2, f"{key} is not explained"
+        assert key in out
+    assert "-o backbone.NAME=VALUE" in out
