@@ -387,6 +387,11 @@ def create(
     return Run(run.path)
 
 
+def refuse_other(run: Run, config: RunConfig) -> None:
+    """Raise `UsageError` where the folder holds a run that was trained otherwise; nothing is written."""
+    _to_be_written(run, config)
+
+
 def _to_be_written(run: Run, config: RunConfig) -> str | None:
     """The text of the run's configuration, None where it is there; raises `UsageError` when something else was trained.
 

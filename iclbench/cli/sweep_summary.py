@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from iclbench.sweep.estimate import Amount, Estimates, measure_step, parameter_r
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
+from iclbench.sweep.there import Found, look
 
 _STATES = ("done", "failed", "skipped", "to do")
 
@@ -27,7 +28,10 @@ _STATES = ("done", "failed", "skipped", "to do")
 def print_dry_run(
     plan: Plan, store: Store, device: str, data_dir: Path | None, workers: int, json: bool = False
 ) -> None:
-    """What is done and what is to do, task by task, with parameters, time and disk."""
+    """What is done and what is to do, task by task, with parameters, time and disk; what lies in the results folder
+    without a sweep's doing, and what will be refused."""
+    found = look(plan, store.results, data_dir)
+    plan = found.plan
     estimates = Estimates(store, device, partial(measure_step, data_dir=data_dir, device=device))
     by_group = groups(plan)
     amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in by_group}
@@ -39,7 +43,8 @@ def print_dry_run(
              "to_do": to_do(plan, group), "parameters": parameters.get(group), **asdict(amounts[group])}
             for group, cells in by_group.items()
         ]  # fmt: skip
-        total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan), "workers": workers, **asdict(whole)}
+        total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan), "workers": workers, **asdict(whole),
+                 "there": found.there, "refused": found.refused}  # fmt: skip
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
         return
     columns = ["task", "preset", *_STATES, "work", "parameters", "time", "disk"]
@@ -52,8 +57,11 @@ def print_dry_run(
     table("", columns, rows, numeric=[*range(2, 6), 7, 8, 9])
     if plan.waiting:
         out.print(left_alone(plan))
+    for line in (*_there(found), *_refused(found)):
+        out.print(line)
     if not plan.todo:
-        out.print("nothing to do")
+        if not found.refused:
+            out.print("nothing to do")
         return
     known = "not known yet" if whole.seconds is None else f"about {duration(whole.seconds / workers)}"
     beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
@@ -123,6 +131,18 @@ def amount(of: Amount) -> list[str]:
     seconds = "" if of.seconds is None else duration(of.seconds)
     unknown = "" if not of.unknown else " + ?" if seconds else "?"
     return [seconds + unknown, nbytes(of.bytes) if of.bytes else ""]
+
+
+def _there(found: Found) -> Iterator[str]:
+    if found.there:
+        number = sum(found.there.values())
+        yield f"{number} of those done were done outside of a sweep ({words(found.there)}); it only adds their rows"
+
+
+def _refused(found: Found) -> Iterator[str]:
+    if found.refused:
+        yield f"{plural(found.failing, 'cell')} of these will fail, and no time is counted for them:"
+    yield from (f"  {run}: {why}" for run, why in found.refused.items())
 
 
 def _again(plan: Plan) -> str:

@@ -72,7 +72,7 @@ class Estimates:
         """Of one cell on one worker; None: not known."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if all(map(is_whole, run.written)):  # trained by hand: only its row is missing
+            if all(map(is_whole, run.written)):  # trained outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.steps - run.reached)

@@ -175,14 +175,14 @@ def _is_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
         return rows["kind"].eq("prompts")
     if table != "values":
         return rows["run"].eq(cell.run)
-    sort = sort_of(rows)
+    sort = _sort(rows)
     if cell.run == SUMMARY:
         return sort.eq(SUMMARY)
     # The reference levels beside a probe are of all probes together.
     return sort.eq(cell.kind) & (rows["run"].eq(cell.run) | (sort.eq("probe") & rows["kind"].ne("backbone")))
 
 
-def sort_of(values: pd.DataFrame) -> pd.Series:
+def _sort(values: pd.DataFrame) -> pd.Series:
     """Of which kind of cell every row of `values` is: train, evaluate, probe, or the summary."""
     summary = values["metric"].isin(["score", "gap"]) | values["run"].eq("chance") | values["kind"].eq("published")
     trained = values["evaluator"].eq("train") | values["axis"].eq("train_step").fillna(False).astype(bool)
@@ -203,7 +203,7 @@ class _Compared:
     """
 
     def __init__(self, values: pd.DataFrame) -> None:
-        own = values[values["shift"].eq("none") & sort_of(values).isin(["evaluate", SUMMARY])]
+        own = values[values["shift"].eq("none") & _sort(values).isin(["evaluate", SUMMARY])]
         self._paired = set(own["prompt_set"].dropna())
         self._coarse = _coarse_sizes(own[own["metric"].eq("squared_error")])
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")

@@ -25,7 +25,6 @@ from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Shipped
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.pack import sort_of
 from iclbench.sweep.plan import by_episode
 
 log = logging.getLogger("iclbench")
@@ -86,7 +85,10 @@ def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
 def _found(group: _Group, contestant: Contestant, prompts: PromptSet) -> Shipped | None:
     source, packed = group
     values = packed["values"]
-    values = values[values["run"].eq(contestant.run) & sort_of(values).eq("evaluate")]
+    # Neither what follows from all contestants together nor what probes found.
+    tests = [prompts.task.question, *prompts.family.evaluators()]
+    own_rows = values["run"].eq(contestant.run) & values["evaluator"].isin(tests)
+    values = values[own_rows & ~values["metric"].isin(["score", "gap"])]
     row = _row(packed["cells"], values, contestant, prompts)
     if row is None:
         return None

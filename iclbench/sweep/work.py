@@ -23,6 +23,7 @@ from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.store import is_whole, paths, record
+from iclbench.sweep.there import in_the_way
 
 if TYPE_CHECKING:
     from iclbench.evaluation.evaluate import Cell
@@ -216,10 +217,7 @@ def _run(cell: GridCell, place: Place) -> Run:
     try:
         return create(place.results, cell.config, cell.run, place.data_dir, wait=True)
     except TrainedOtherwiseError as error:
-        raise IclbenchError(
-            f"{error.run.path} holds a run of this name that was trained under other settings: move it away or delete "
-            f"it, and the same command trains anew ({error.difference})"
-        ) from error
+        raise IclbenchError(in_the_way(error)) from error
 
 
 def _files(results: Path, found: Iterable[Cell]) -> list[Path]:

@@ -1,0 +1,106 @@
+"""What a plan has to do by the table `cells`, against what lies in the results folder: trainings and evaluations that
+were done outside of any sweep, and folders of runs that a sweep will refuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from iclbench.errors import IclbenchError
+from iclbench.runs import Run, TrainedOtherwiseError, refuse_other
+from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
+from iclbench.sweep.plan import Plan
+from iclbench.sweep.store import is_whole
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan without what takes no work.
+
+    Attributes:
+        plan: what is left; cells that are there count as done.
+        there: cells of which only the row is missing, by kind.
+        refused: why a sweep will refuse runs, by name.
+        failing: cells that will fail for it.
+    """
+
+    plan: Plan
+    there: dict[str, int]
+    refused: dict[str, str]
+    failing: int
+
+
+def look(plan: Plan, results: Path, data_dir: Path | None = None) -> Found:
+    """Compare the cells to do with the results folder, which stays as it is."""
+    refused: dict[str, str] = {}
+    for cell in plan.todo:
+        asked = cell.config is not None and not cell.reason and cell.run not in refused
+        if asked and (why := refusal(results, cell)) is not None:
+            refused[cell.run] = why
+    # What a backbone costs does not depend on its weights.
+    failing = {cell.hash for cell in plan.todo if cell.run in refused and cell.kind != "cost"}
+    again = {cell.hash for cell in plan.again}
+    there = [
+        cell for cell in plan.todo
+        if cell.hash not in failing | again and not cell.reason and _is_there(results, cell, data_dir)
+    ]  # fmt: skip
+    settled = failing | {cell.hash for cell in there}
+    left = replace(
+        plan,
+        status={**plan.status, **{cell.hash: "done" for cell in there}},
+        todo=tuple(cell for cell in plan.todo if cell.hash not in settled),
+    )
+    found = Counter(cell.kind for cell in there)
+    return Found(left, {kind: found[kind] for kind in KINDS if found[kind]}, refused, len(failing))
+
+
+def refusal(results: Path, cell: GridCell) -> str | None:
+    """Why the folder of a cell's run cannot be the run that the grid asks for; None: it can."""
+    assert cell.config is not None
+    run = Run(results / "runs" / cell.run)
+    try:
+        refuse_other(run, cell.config)
+    except TrainedOtherwiseError as error:
+        return in_the_way(error)
+    except IclbenchError as error:
+        return str(error)
+    return None
+
+
+def in_the_way(error: TrainedOtherwiseError) -> str:
+    """What to do about another run in a folder that a grid needs."""
+    return (
+        f"{error.run.path} holds a run of this name that was trained under other settings: move it away or delete it, "
+        f"and the same command trains anew ({error.difference})"
+    )
+
+
+def _is_there(results: Path, cell: GridCell, data_dir: Path | None) -> bool:
+    """Whether everything that the cell would do is done."""
+    if cell.kind == "train":
+        return all(map(is_whole, Run(results / "runs" / cell.run).written))
+    return cell.kind == "evaluate" and cell.run != SUMMARY and _is_evaluated(results, cell, data_dir)
+
+
+def _is_evaluated(results: Path, cell: GridCell, data_dir: Path | None) -> bool:
+    asked = len(cell.asked["shifts"]) + len(cell.asked["evaluators"])
+    folders = results.glob(f"tables/{cell.group}-*")
+    if sum((folder / f"{cell.run}.values.parquet").is_file() for folder in folders) < asked:
+        return False  # known without drawing episodes, reading weights or importing torch
+    from iclbench.evaluation import contestants
+    from iclbench.evaluation.cells import is_done
+    from iclbench.evaluation.evaluate import prompt_sets
+
+    try:
+        family = cell.frozen.build(data_dir).held_out()
+        sets = prompt_sets(
+            cell.frozen, cell.preset, cell.asked["shifts"], cell.asked["evaluators"], cell.asked["seed"], data_dir,
+            family,
+        )  # fmt: skip
+        if cell.baseline is not None:
+            return all(is_done(results, contestants.baselines(each, [cell.baseline])[0], each) for each in sets)
+        run = contestants.backbone(Run(results / "runs" / cell.run), data_dir=data_dir)
+        return all(is_done(results, run, each) for each in sets)
+    except IclbenchError:  # the sweep will say why
+        return False

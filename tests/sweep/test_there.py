@@ -1,0 +1,67 @@
+"""A dry run counts as work what is work: not what was done by hand, and not what will be refused."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from iclbench.cli.main import main
+from iclbench.sweep.cells import grid_cells
+from iclbench.sweep.plan import plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.there import Found, look
+from tests.sweep.conftest import tiny_grid
+
+RUN = "tiny-linear-gpt2-smoke-s0"
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    return tiny_grid(tmp_path, backbones=("gpt2",), probe=None, evaluate={})
+
+
+def by_hand(*command: object, results: Path) -> None:
+    assert main([*map(str, command), "--results", str(results), "--device", "cpu"]) == 0
+
+
+def found(grid: Path, results: Path) -> Found:
+    return look(plan(grid_cells([str(grid)]), Store(results)), results)
+
+
+def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    capsys.readouterr()
+    assert main(["sweep", str(grid), "--dry-run", "--results", str(results), "--device", "cpu", *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_what_was_trained_and_evaluated_by_hand_is_done(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    by_hand("train", tmp_path / "tiny-linear.toml", "gpt2", "-p", "smoke", results=results)
+    assert found(grid, results).there == {"train": 1}
+    by_hand("eval", RUN, results=results)
+    assert found(grid, results).there == {"train": 1, "evaluate": 5}  # the run, and four baselines
+    left = Counter(cell.kind for cell in found(grid, results).plan.todo if cell.task == "tiny-linear")
+    assert left == {"evaluate": 1}, "the summary of all"
+    shown = dry_run(grid, results, capsys)
+    assert "6 of those done were done outside of a sweep (1 train 5 evaluate); it only adds their rows" in shown
+    # An evaluation that is gone, or of other weights, is none.
+    next((results / "tables").rglob(f"{RUN}.errors.parquet")).unlink()
+    assert found(grid, results).there == {"train": 1, "evaluate": 4}
+
+
+def test_a_run_that_will_be_refused_is_said_to_be_and_counts_no_time(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    card = tmp_path / "tiny-linear.toml"
+    by_hand("train", card, "gpt2", "-p", "smoke", "-o", "train.lr=0.5", results=results)
+    said = json.loads(dry_run(grid, results, capsys, "--json"))
+    assert "trained under other settings: move it away or delete it" in said["total"]["refused"][RUN]
+    assert "train" not in said["tasks"][0]["to_do"]
+    assert said["tasks"][0]["seconds"] is None, "nothing of this task is known to take 0 s"
+    shown = dry_run(grid, results, capsys)
+    assert "2 cells of these will fail" in shown and f"  {RUN}: {results / 'runs' / RUN} holds a run" in shown
+    assert "train.lr: 0.5 -> 0.001" in shown
