@@ -248,6 +248,11 @@ class DivergedError(IclbenchError):
             else f"run '{run.name}' {self.reason}; the last good checkpoint is kept. Try {advice}"
         )
 
+    @property
+    def left(self) -> list[Path]:
+        """What the training left behind: its curve as far as it goes, and why it ended."""
+        return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
+
     def __reduce__(self) -> tuple[Any, ...]:  # it crosses to other processes
         return DivergedError, (self.run, self.step, self.what, self._remembered)
 

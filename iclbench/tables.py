@@ -157,10 +157,11 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "status": (
         "string",
         False,
-        "done; failed (tried again by the next sweep); skipped (it makes no sense); awaiting (packed results that are "
+        "done; failed (tried again by the next sweep); skipped (it makes no sense); diverged (its training "
+        "came to no finite weights, and is not tried again); awaiting (packed results that are "
         "no longer what this version computes were taken out and are to be computed again)",
     ),
-    "reason": ("string", True, "why it failed or makes no sense"),
+    "reason": ("string", True, "why it failed, diverged or makes no sense"),
     "files": ("string", True, "what it wrote, as a JSON list of paths below the results folder"),
     "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
     "device": ("string", True, "cpu or the name of the accelerator"),

@@ -22,7 +22,7 @@ from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.there import Found, look
 
-_STATES = ("done", "failed", "skipped", "to do")
+_STATES = ("done", "failed", "diverged", "skipped", "to do")
 
 
 def print_dry_run(
@@ -47,14 +47,15 @@ def print_dry_run(
                  "there": found.there, "refused": found.refused}  # fmt: skip
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
         return
-    columns = ["task", "preset", *_STATES, "work", "parameters", "time", "disk"]
+    columns = ["task", "preset", *shown(plan), "work", "parameters", "time", "disk"]
     rows = [
         [cells[0].task, cells[0].preset, *states(plan, cells), words(to_do(plan, group)),
          "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))), *amount(amounts[group])]
         for group, cells in by_group.items()
     ]  # fmt: skip
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
-    table("", columns, rows, numeric=[*range(2, 6), 7, 8, 9])
+    work = columns.index("work")
+    table("", columns, rows, numeric=[*range(2, work), *range(work + 1, len(columns))])
     if plan.waiting:
         out.print(left_alone(plan))
     for line in (*_there(found), *_refused(found)):
@@ -84,7 +85,11 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
         return len(failed)
     rows = [[cells[0].task, cells[0].preset, *states(plan, cells)] for cells in groups(plan).values()]
     rows.append(["all", "", *states(plan, plan.cells)])
-    table("", ["task", "preset", *_STATES], rows, numeric=range(2, 6))
+    table("", ["task", "preset", *shown(plan)], rows, numeric=range(2, 2 + len(shown(plan))))
+    for cell in plan.cells:
+        outcome = outcomes.get(cell.hash)
+        if outcome is not None and outcome.status == "diverged" and cell.kind == "train":
+            out.print(f"diverged: {label(cell)}: {outcome.reason}; it is not tried again")
     for cell, outcome in failed:
         out.print(f"failed: {label(cell)}: {outcome.reason or 'without a reason'}")
     return len(failed)
@@ -103,6 +108,11 @@ def groups(plan: Plan) -> dict[str, list[GridCell]]:
     return found
 
 
+def shown(plan: Plan) -> list[str]:
+    """The states that a table has columns for: that of diverged trainings only where there are any."""
+    return [state for state in _STATES if state != "diverged" or state in plan.status.values()]
+
+
 def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
     """Numbers of cells by kind and state."""
     found = Counter[tuple[str, str]]((cell.kind, plan.status[cell.hash] or "to do") for cell in cells)
@@ -112,7 +122,7 @@ def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
 def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
     """Numbers of cells by state, as a row of a table has them."""
     found = Counter[str](plan.status[cell.hash] or "to do" for cell in cells)
-    return [str(found[state] or "") for state in _STATES]
+    return [str(found[state] or "") for state in shown(plan)]
 
 
 def to_do(plan: Plan, group: str | None = None) -> dict[str, int]:

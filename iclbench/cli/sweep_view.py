@@ -62,8 +62,8 @@ class View:
             took = f" in {duration(outcome.seconds)}" if outcome.status == "done" else ""
             left = f", {duration(rest)} left" if rest else ""
             say(f"{self.settled}/{self._total} {label(cell)} {outcome.status}{took}{why}{left}")
-        elif outcome.status == "failed":
-            say(f"failed: {label(cell)}{why}")
+        elif outcome.status in ("failed", "diverged"):
+            say(f"{outcome.status}: {label(cell)}{why}")
         for line in outcome.warnings:
             say(f"WARNING: {label(cell)}: {line}")
 
@@ -85,10 +85,13 @@ class View:
 
     def __rich__(self) -> Group:
         counts = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("cells", "done", "failed", "skipped", "to do"):
+        states = ["done", "failed", "diverged", "skipped", "to do"]
+        if not any(count["diverged"] for count in self._counts.values()):
+            states.remove("diverged")
+        for column in ("cells", *states):
             counts.add_column(column, justify="left" if column == "cells" else "right", no_wrap=True)
         for kind, count in self._counts.items():
-            counts.add_row(kind, *(str(count[status]) for status in ("done", "failed", "skipped", "to do")))
+            counts.add_row(kind, *(str(count[status]) for status in states))
         doing = Table("", "", box=None, pad_edge=False, show_header=False)
         doing.columns[1].no_wrap = True  # a long name folds, never the time
         now = time.monotonic()

@@ -92,4 +92,6 @@ class Order:
         reason = self._reasons.get(need.hash) or need.reason or "see there"
         if self._status[need.hash] == "skipped":
             return Outcome("skipped", f"{what} makes no sense: {reason}")
+        if self._status[need.hash] == "diverged":
+            return Outcome("diverged", f"{what} diverged (run '{need.run}'): {reason}")
         return Outcome("failed", f"{what} failed (run '{need.run}'): {reason}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Status = Literal["done", "failed", "skipped", "awaiting"]
+Status = Literal["done", "failed", "skipped", "diverged", "awaiting"]
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,10 @@ class Outcome:
     """What became of a cell.
 
     Attributes:
-        status: `skipped` means that the cell makes no sense; it is not tried again, a failed one is. `awaiting` stands
-            in packed results only, where what they held is no longer what this version computes.
+        status: `skipped` means that the cell makes no sense; it is not tried again, a failed one is. `diverged`: the
+            training came to no finite weights, or the cell needs such a one; not tried again either, as long as it is
+            remembered. `awaiting` stands in packed results only, where what they held is no longer what this version
+            computes.
         reason: why it failed or makes no sense.
         files: what holds its rows and weights, relative to the results folder.
         seconds: how long it took in this process.

@@ -98,8 +98,8 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     if not path.is_file():
         return
     rows = tables.read("cells", path)
-    kept = {cell.hash for cell in cells if store.status(cell) == "done"}
-    lost = rows[rows["status"].eq("done") & ~rows["cell"].isin(list(kept))]
+    kept = {cell.hash for cell in cells if store.status(cell) in ("done", "diverged")}
+    lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(kept))]
     if len(lost):
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
@@ -144,7 +144,7 @@ def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None)
     recorded = store.rows.loc[cell.hash]
     about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
     about["cell"] = cell.hash
-    if status == "done":
+    if status in ("done", "diverged"):
         about["files"] = json.dumps(sorted(files))
     return about
 

@@ -39,10 +39,15 @@ class Plan:
 
 def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     """Cells without a row or with files missing are to do, and failed ones are tried again. Those that make no sense
-    are to do until a row says so, which takes no time."""
+    are to do until a row says so, which takes no time; those that need a training that diverged, when that is to do
+    again or no longer diverged."""
     status = {cell.hash: store.status(cell) for cell in cells}
     # One that makes no sense is settled once, by a row with the reason.
     todo = {cell.hash for cell in cells if status[cell.hash] in (None, "failed") or not store.has_row(cell)}
+    for cell in cells:
+        changed = (need in todo or status.get(need, "diverged") != "diverged" for need in cell.needs)
+        if status[cell.hash] == "diverged" and any(changed):
+            todo.add(cell.hash)
     for cell in cells:
         # What all contestants did together changes with any of them.
         if cell.run == SUMMARY and (cell.hash in todo or todo & set(cell.needs)):
@@ -52,7 +57,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     for cell in cells:
         of_weights = cell.config is not None and cell.needs and not cell.reason
         if cell.hash in todo and of_weights and not weights(store.results, cell).is_file():
-            todo.update(cell.needs)
+            todo.update(need for need in cell.needs if status.get(need) != "diverged")
     return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
 
 

@@ -80,8 +80,9 @@ class Store:
         return cell.hash in self.rows.index[self.rows["status"].eq("awaiting")]
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
-        """The files that hold what a cell found; none where it is not done."""
-        return tuple(self.results / file for file in self._files[cell.hash]) if self.status(cell) == "done" else ()
+        """The files that hold what a cell found; none where it came to no end."""
+        ended = self.status(cell) in ("done", "diverged")
+        return tuple(self.results / file for file in self._files[cell.hash]) if ended else ()
 
     def is_packed(self, cell: str) -> bool:
         """Whether what the cell of this hash found is there in packed files alone."""

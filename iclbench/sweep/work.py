@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from iclbench import tables
 from iclbench.errors import IclbenchError, Interrupted, one_line
-from iclbench.runs import Run, TrainedOtherwiseError, create
+from iclbench.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
@@ -92,6 +92,10 @@ def _outcome(cell: GridCell, place: Place) -> Outcome:
         return Outcome("done", None, paths(place.results, files), seconds)
     except Interrupted:
         raise
+    except DivergedError as error:
+        left = [path for path in error.left if path.is_file()] if cell.kind == "train" else []
+        seconds = time.perf_counter() - started
+        return Outcome("diverged", error.reason, paths(place.results, left), seconds)
     except _Skipped as error:
         return Outcome("skipped", str(error))
     except Exception as error:

@@ -37,6 +37,18 @@ def test_what_is_said_of_many_runs_in_the_same_words_stands_once(grid: Grid) -> 
     assert found.frame[["cells", "reason"]].to_numpy().tolist() == [[2, "the run has no layers to probe"]]
 
 
+def test_what_diverged_and_what_awaits_is_counted_and_said_as_such(grid: Grid) -> None:
+    cells = tables.read_all("cells", grid.folder)
+    some = cells[cells["kind"].eq("train")].head(3).assign(status=["diverged", "awaiting", "done"], preset="smoke")
+    counted = coverage.by_kind(some).frame.iloc[0]
+    assert counted[["done", "failed", "diverged", "skipped", "awaiting"]].tolist() == [1, 0, 1, 0, 1]
+    assert "diverged" not in coverage.by_kind(cells).frame
+    found = coverage.without_numbers(some)
+    assert found is not None
+    assert set(found.frame["status"]) == {"diverged", "awaiting"}
+    assert "Diverged: " in found.caption and "Awaiting: " in found.caption
+
+
 def test_without_a_sweep_there_is_no_section(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("alone")
     tables.write("values", tables.read_all("values", grid.folder), folder / "all.values.parquet", {})

@@ -34,6 +34,8 @@ def sweep(cells: list[GridCell], results: Path) -> None:
     for cell in plan(cells, Store(results)).todo:
         if cell.reason:
             Store(results).record(cell, Outcome("skipped", cell.reason), Place(results))
+        elif cell.run == FAILED:
+            Store(results).record(cell, Outcome("failed", "no luck"), Place(results))
         else:
             work(cell, Place(results))
 
@@ -57,7 +59,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
         "without": [{"tasks": [str(linear)], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
         "more": [
             {**alone, "backbones": ["cnp"], "evaluate": {},
-             "overrides": {"smoke": {"broken": [fast, "train.lr=1e30"]}}},
+             "overrides": {"smoke": {"broken": [fast]}}},
             {**alone, "tasks": [str(classes)], "backbones": ["gpt2"], "overrides": {"smoke": {"few": [fast]}},
              "evaluate": {}, "probe": {"of": ["rank"]}},
         ],

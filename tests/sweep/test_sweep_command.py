@@ -10,11 +10,12 @@ import torch
 
 from iclbench.cli.main import main
 from iclbench.cli.sweep import _devices
+from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import label, view
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
+from iclbench.sweep.store import Store, record
 from tests.sweep.conftest import tiny_grid
 
 
@@ -141,15 +142,16 @@ def test_recorded_seconds_parameters_and_sizes_make_the_estimate(
 def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second task cannot be trained: its learning rate makes the loss infinite."""
+    """The second task cannot be trained: a file lies where the folder of its run has to be."""
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     quadratic = tmp_path / "tiny-quadratic.toml"
-    quadratic.write_text(quadratic.read_text().replace("lr = 0.001", "lr = 1e30"))
     results = tmp_path / "results"
+    (results / "runs").mkdir(parents=True)
+    (results / "runs" / "tiny-quadratic-gpt2-smoke-s0").touch()
     command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", "2", "--results", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "train tiny-quadratic-gpt2-smoke-s0" in done.stdout and "loss is" in done.stdout
+    assert "train tiny-quadratic-gpt2-smoke-s0" in done.stdout and "a file where a folder" in done.stdout
     assert "its training failed (run 'tiny-quadratic-gpt2-smoke-s0')" in done.stdout.replace("\n", " ")
     assert "2 cells failed; the same command tries them again" in done.stderr
     left = plan(grid_cells([str(grid)]), Store(results)).todo
@@ -184,3 +186,23 @@ def test_every_visible_gpu_is_one_that_workers_may_see(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     kind, gpus = _devices(typed)
     assert (kind, gpus) == ("cuda" if expected else "cpu", expected)
+
+
+def test_what_diverged_is_told_once_and_has_a_column_from_then_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = tiny_grid(tmp_path, backbones=("gpt2",), evaluate=None, probe=None)
+    cells = grid_cells([str(grid)])
+    results = Store(tmp_path / "results")
+    before = plan(cells, results)
+    print_outcomes(before, {})
+    assert "diverged" not in capsys.readouterr().out
+    outcome = Outcome("diverged", "diverged at step 3: the loss is nan")
+    record(results.results, cells[0], outcome, Place(results.results))
+    after = plan(cells, Store(results.results))
+    assert print_outcomes(after, {cells[0].hash: outcome}) == 0, "an end, not a failure"
+    out = capsys.readouterr().out
+    assert "diverged: train tiny-linear-gpt2-smoke-s0: diverged at step 3: the loss is nan; it is not" in out
+    print_dry_run(after, results, "cpu", None, 1)
+    header, first, *_ = capsys.readouterr().out.splitlines()
+    assert "diverged" in header.split() and first.split()[:3] == ["tiny-linear", "smoke", "1"]

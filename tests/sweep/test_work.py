@@ -1,5 +1,7 @@
 """The work of one cell: its files and its row, and reasons that a user can act on."""
 
+import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +14,23 @@ from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.costs import measure_costs
 from iclbench.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.order import Order
 from iclbench.sweep.outcome import Place
+from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
-from iclbench.sweep.store import Store
+from iclbench.sweep.store import Store, record
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
 RUN = "tiny-gpt2-smoke-s0"
 
 
-def cells_of(folder: Path, lr: float = 1e-3, notes: str = "", cost: list[int] | None = None) -> dict[str, GridCell]:
+def cells_of(
+    folder: Path, lr: float = 1e-3, notes: str = "", cost: list[int] | None = None, **train: object
+) -> dict[str, GridCell]:
     """A run of four steps and its evaluation, by kind."""
     card = small_card(notes=notes, baselines=["zero"], oracles=[], shifts=[])
-    card["presets"]["smoke"]["train"] |= {"steps": 4, "lr": lr, "log_every": 2, "checkpoint_every": 2}  # type: ignore[index]
+    card["presets"]["smoke"]["train"] |= {"steps": 4, "lr": lr, "log_every": 2, "checkpoint_every": 2, **train}  # type: ignore[index]
     (folder / "tiny.toml").write_text(tomli_w.dumps(card))
     grid = {
         "summary": "one run", "tasks": [str(folder / "tiny.toml")], "backbones": ["gpt2"], "presets": ["smoke"],
@@ -176,3 +182,52 @@ def test_a_failing_cell_leaves_a_row_with_one_line_and_is_tried_again(tmp_path: 
     assert store.rows.loc[cells["evaluate"].hash, "reason"] == outcome.reason
     assert do(tmp_path / "results", cells) == {"train": None, "evaluate": None}
     assert Store(tmp_path / "results").status(cells["evaluate"]) == "done"
+
+
+def diverging(folder: Path) -> dict[str, GridCell]:
+    """A training whose rate is far too high, and its evaluation."""
+    return cells_of(folder, lr=1e12, clip=0.0, schedule="constant", warmup=0, log_every=1)
+
+
+def test_a_training_that_diverged_is_an_end_that_no_sweep_tries_again(tmp_path: Path) -> None:
+    cells, results = diverging(tmp_path), tmp_path / "results"
+    outcome = work(cells["train"], Place(results))
+    assert outcome.status == "diverged"
+    assert re.fullmatch(r"diverged at step \d: the loss is (nan|inf)", outcome.reason or "")
+    found = plan(list(cells.values()), Store(results))
+    assert found.todo == (cells["evaluate"],), "which gets its row without work"
+    given_up = list(Order(found, 1).given_up())
+    ((cell, without),) = given_up
+    assert (cell, without.status) == (cells["evaluate"], "diverged")
+    record(results, cell, without, Place(results))
+    found = plan(list(cells.values()), Store(results))
+    assert found.todo == ()
+    assert set(found.status.values()) == {"diverged"}
+    rows = Store(results).rows["reason"]
+    assert rows[cells["train"].hash] == outcome.reason
+    assert rows[cells["evaluate"].hash].startswith(f"its training diverged (run '{RUN}')")
+
+
+@pytest.mark.parametrize("name", ["diverged.json", "values.parquet"])
+def test_without_its_record_what_diverged_is_tried_again_with_all_that_needs_it(tmp_path: Path, name: str) -> None:
+    cells, results = diverging(tmp_path), tmp_path / "results"
+    for cell in cells.values():
+        assert work(cell, Place(results)).status == "diverged"
+    assert plan(list(cells.values()), Store(results)).todo == ()
+    (results / "runs" / RUN / name).unlink()
+    assert plan(list(cells.values()), Store(results)).todo == tuple(cells.values())
+
+
+def test_a_diverged_training_is_packed_with_its_curve(tmp_path: Path) -> None:
+    """A point of the rate curve: how far it came, and that it came no farther."""
+    cells, results = diverging(tmp_path), tmp_path / "results"
+    for cell in cells.values():
+        work(cell, Place(results))
+    pack(list(cells.values()), Store(results), results / "reference")
+    for folder in ("runs", "cells"):
+        shutil.rmtree(results / folder)
+    store = Store(results)
+    assert plan(list(cells.values()), store).todo == ()
+    curve = tables.read_all("values", results)
+    assert curve["status"].tolist()[-1] == "failed" and set(curve["evaluator"]) == {"train"}
+    assert curve["reason"].tolist()[-1] == store.rows.loc[cells["train"].hash, "reason"]
