@@ -1,6 +1,7 @@
 # make demo       install into .venv and run the main job on embedded defaults
 # make test       lint, types, tests: what CI runs
 # make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
+# make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios against plain re-implementations
 
 PYTHON ?= python3
@@ -9,10 +10,11 @@ BIN := $(VENV)/bin
 # A branch of torch per machine: constraints.txt pins the CPU build.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
+MUTANTS ?= iclbench.evaluation.*
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow mutation lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
@@ -22,6 +24,14 @@ test: $(VENV)/.installed-dev lint
 
 test-slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+# Each mutant meets the tests that call the changed function, the fastest first. mutmut knows what it has tried before:
+# the same command again goes on, and tries what has changed.
+mutation: $(VENV)/.installed-mutation
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 "$(MUTANTS)"
+	$(BIN)/mutmut results
+	$(BIN)/mutmut export-cicd-stats
+	@cat mutants/mutmut-cicd-stats.json
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -51,5 +61,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e ".[dev]"
 	@touch $@
 
+$(VENV)/.installed-mutation: $(VENV)/.installed-dev
+	$(PIP) -e ".[mutation]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iclbench.evaluation.bootstrap import bootstrap_interval, summaries
+from iclbench.evaluation.bootstrap import bootstrap_interval, resampled_counts, summaries
 
 
 def test_equals_explicit_resampling_with_the_same_draws() -> None:
@@ -30,6 +30,41 @@ def test_unscored_positions_are_left_out() -> None:
     low, high = bootstrap_interval(errors)
     assert np.isnan(low[1]) and np.isnan(high[1])
     assert low[2] < np.nanmean(errors[:, 2]) < high[2]
+
+
+@pytest.mark.parametrize("level", [0.95, 0.5])
+def test_positions_that_some_episodes_were_not_asked_equal_explicit_resampling_of_the_others(level: float) -> None:
+    errors = np.random.default_rng(3).gamma(1.0, size=(6, 2)) - 3.0
+    errors[:2, 1] = np.nan
+    picks = np.random.default_rng(0).integers(6, size=(300, 6))
+    asked = np.isfinite(errors[picks][..., 1]).sum(1)
+    assert asked.min() == 1, "some resample has a single episode that was asked, none has none"
+    means = np.nanmean(errors[picks], axis=1)
+    low, high = bootstrap_interval(errors, seed=0, resamples=300, level=level)
+    assert np.allclose(low, np.quantile(means, 0.5 - level / 2, axis=0))
+    assert np.allclose(high, np.quantile(means, 0.5 + level / 2, axis=0))
+
+
+def test_there_is_no_interval_where_a_resample_may_have_nobody() -> None:
+    errors = np.array([[1.0], [2.0], [np.nan], [np.nan], [np.nan], [np.nan]])
+    assert np.isnan(bootstrap_interval(errors)).all()
+
+
+def test_a_resample_draws_as_many_episodes_as_there_are() -> None:
+    for seed in range(6):
+        counts = resampled_counts(3, seed, resamples=5)
+        assert counts.shape == (5, 3) and (counts.sum(1) == 3).all()
+    assert (resampled_counts(3) == resampled_counts(3, 0)).all()
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    errors = np.random.default_rng(4).gamma(1.0, size=(20, 1))
+    assert bootstrap_interval(errors) == bootstrap_interval(errors, seed=0)
+    (found,) = summaries(errors, seed=5)
+    assert (found["low"], found["high"]) == tuple(float(end[0]) for end in bootstrap_interval(errors, seed=5))
+    assert (found["low"], found["high"]) != tuple(float(end[0]) for end in bootstrap_interval(errors, seed=6))
+    (two,) = summaries(np.array([[1.0], [2.0]]), seed=0)
+    assert (two["low"], two["high"], two["n_episodes"]) == (1.0, 2.0, 2)
 
 
 def test_a_single_episode_has_a_mean_and_no_interval() -> None:
