@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from iclbench import __version__, tables
+from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
 from iclbench.families.base import Evaluator
@@ -202,3 +203,90 @@ def test_tests_are_scored_from_guessing_to_who_can_know(tmp_path: Path) -> None:
     assert icl["value"].to_dict() == pytest.approx({("chance", 0): 0, ("pixel-1nn", 0): 1, ("gpt2", 0): 0.5})
     assert iwl["value"][("gpt2", 0)] == pytest.approx(0.6 / 0.9)
     assert set(iwl["reason"]) == {"accuracy_within_choices: 1 is always right"}
+
+
+def accuracies(**values: tuple[str, float]) -> Rows:
+    return [
+        row(run.replace("_", "-"), kind, "icl", "accuracy_within_choices", value, n_related=0)
+        for run, (kind, value) in values.items()
+    ]
+
+
+def of_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
+    found = scored(folder, prompts("targets", "categorical", "icl", evaluators=lambda: {"icl": test}), values)
+    return None if found is None else found.droplevel("n_related")
+
+
+def test_the_best_baseline_of_a_test_scores_one_and_neither_guessing_nor_a_model_does(tmp_path: Path) -> None:
+    values = accuracies(
+        chance=("baseline", 0.99), b_worse=("baseline", 0.7), b_first=("baseline", 0.9), b_same=("baseline", 0.9),
+        gpt2=("backbone", 0.95),
+    )  # fmt: skip
+    found = of_test(tmp_path, Evaluator(0.5), values)
+    assert found is not None and set(found["reason"]) == {"accuracy_within_choices: 1 is b-first"}
+    assert found["value"]["b-worse"] == pytest.approx(0.5) and found["value"]["gpt2"] == pytest.approx(0.45 / 0.4)
+
+
+@pytest.mark.parametrize("ends", [{"low": 0.5}, {"low": None, "high": None}], ids=["touches guessing", "no interval"])
+def test_a_baseline_that_is_not_told_apart_from_guessing_does_not_score_one(tmp_path: Path, ends: dict) -> None:
+    values = accuracies(pixel_1nn=("baseline", 0.6), gpt2=("backbone", 0.75))
+    values[0] |= ends
+    found = of_test(tmp_path, Evaluator(0.5), values)
+    assert found is not None and set(found["reason"]) == {"accuracy_within_choices: 1 is always right"}
+    assert found["value"]["gpt2"] == pytest.approx(0.5)
+
+
+def test_a_test_of_the_context_needs_a_baseline_and_one_of_the_weights_does_not(tmp_path: Path) -> None:
+    alone = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
+    assert of_test(tmp_path / "context", Evaluator(0.5), alone) is None
+    found = of_test(tmp_path / "weights", Evaluator(0.5, knows="weights"), alone[1:])
+    assert found is not None and found["value"]["gpt2"] == pytest.approx(0.5)
+    nobody = [row("gpt2", "backbone", "icl", "accuracy", 0.7, n_related=0)]
+    assert of_test(tmp_path / "nobody", Evaluator(0.5, knows="weights"), nobody) is None
+
+
+def test_what_points_would_get_as_gaussians_holds_for_several_outputs_and_its_interval_is_turned_round(
+    likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
+) -> None:
+    """A Gaussian of constant variance in each of two outputs: twice the log-density of half the squared error."""
+    values, errors, scores = likelihoods
+    known = [[one for one in rows if one["run"] != "inferring"] for rows in (values, errors)]
+    found = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0, y_dim=2), *known)
+    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is told"}
+    assert set(found["n_episodes"]) == {EPISODES}, "of an oracle that was asked about all of them"
+
+    def constant(error: float) -> float:
+        variance = 2.0 * error / 2
+        return float(2 * norm(0, np.sqrt(variance)).logpdf(np.sqrt(variance) * np.array([-1.0, 1.0])).mean())
+
+    nothing, best = constant(scores["zero", 0].mean()), scores["told", 0].mean()
+    low, high = (float(end[0]) for end in bootstrap_interval(scores["knn", 0][:, None], seed=0))
+    expected = [(constant(error) - nothing) / (best - nothing) for error in (scores["knn", 0].mean(), high, low)]
+    assert found.loc[("knn", 0), ["value", "low", "high"]].tolist() == pytest.approx(expected)
+    low, high = (float(end[0]) for end in bootstrap_interval(scores["icicl", 2][:, None], seed=0))
+    assert found.loc[("icicl", 2), ["low", "high"]].tolist() == pytest.approx(
+        [(end - nothing) / (best - nothing) for end in (low, high)]
+    )
+
+
+def test_who_was_not_asked_about_all_those_episodes_has_no_score_and_the_others_do(
+    likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
+) -> None:
+    values, errors, _ = likelihoods
+    less = [one | {"run": "a-few"} for one in errors if (one["run"], one["n_related"]) == ("icicl", 0)][:5]
+    points = [one | {"run": "b-few"} for one in errors if one["run"] == "knn"][:5]
+    about = [
+        row("a-few", "backbone", "targets", "log_likelihood", 9.0, n_related=0),
+        row("b-few", "baseline", "targets", "squared_error", 0.0, n_related=0),
+    ]
+    found = scored(tmp_path, prompts("targets", "gaussian"), [*about, *values], [*less, *points, *errors])
+    assert found is not None
+    assert set(found.index.get_level_values("run")) == {"told", "inferring", "icicl", "zero", "knn"}
+
+
+def test_likelihoods_without_the_zero_predictor_have_no_score(
+    likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
+) -> None:
+    values, errors, _ = likelihoods
+    without = [[one for one in rows if one["run"] != "zero"] for rows in (values, errors)]
+    assert scored(tmp_path, prompts("targets", "gaussian"), *without) is None
