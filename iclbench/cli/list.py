@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
+from iclbench.formats import fixed, nbytes, number
 
 # Too wide for a terminal; `iclbench show` has them too.
-_FOR_SCRIPTS = {"tasks": {"family", "evaluators"}, "grids": {"tasks", "backbones"}}
+_FOR_SCRIPTS = {"tasks": {"family", "evaluators"}, "grids": {"tasks", "backbones"},
+                "runs": {"task", "backbone", "preset", "seed"}}  # fmt: skip
+_NUMERIC = ("size", "loss", "score")
 
 
 def list_things(
@@ -47,11 +53,14 @@ def list_things(
             out.print(f"no {name}" + (f" in {results}" if name == "runs" else ""))
             continue
         columns = [column for column in rows[0] if column not in _FOR_SCRIPTS.get(name, ())]
-        table(name if what == "all" else "", columns, [[row[c] for c in columns] for row in rows])
+        cells = [[_shown(column, row[column]) for column in columns] for row in rows]
+        table(name if what == "all" else "", columns, cells, [columns.index(c) for c in _NUMERIC if c in columns])
         if name == "tasks":
             out.print("tasks for language models: iclbench lm tasks")
         if name == "grids":
             out.print("tasks and backbones of a grid: iclbench show GRID")
+        if name == "runs":
+            out.print("task, backbone and settings of a run: iclbench show RUN")
         if what == "all":
             out.print()
 
@@ -112,22 +121,30 @@ def _entries(kind: str, registry) -> list[dict[str, str]]:  # type: ignore[no-un
     ]
 
 
-def _runs(results) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]
+def _runs(results: Path) -> list[dict[str, Any]]:
+    from iclbench import inventory
     from iclbench.errors import UsageError
     from iclbench.runs import all_runs
 
-    rows = []
-    for run in all_runs(results):
+    rows, runs = [], all_runs(results)
+    scores = inventory.scores(results) if runs else {}
+    for run in runs:
+        row: dict[str, Any] = {"run": run.name, "task": None, "backbone": None, "preset": None, "seed": None}
         try:
             config = run.config
+            state = "finished" if run.finished else f"step {run.reached}/{config.train.steps}"
+            row |= {"task": config.task.name, "backbone": config.backbone.name, "preset": config.preset,
+                    "seed": str(config.seed), "state": state if run.diverged is None else "diverged"}  # fmt: skip
         except UsageError as error:
-            rows.append(
-                {"run": run.name, "task": "-", "backbone": "-", "preset": "-", "seed": "-", "state": str(error)}
-            )
-            continue
-        state = "finished" if run.finished else f"step {run.reached}/{config.train.steps}"
-        rows.append(
-            {"run": run.name, "task": config.task.name, "backbone": config.backbone.name, "preset": config.preset,
-             "seed": str(config.seed), "state": state}
-        )  # fmt: skip
+            row["state"] = str(error)
+        row |= {"size": inventory.size(run), "date": inventory.date(run), "loss": inventory.loss(run)}
+        rows.append(row | {"score": scores.get(run.name)})
     return rows
+
+
+def _shown(column: str, value: Any) -> str:
+    """A value as a table has it."""
+    if value is None:
+        return "-"
+    numbers: dict[str, Callable[[Any], str]] = {"size": nbytes, "loss": number, "score": partial(fixed, decimals=2)}
+    return numbers.get(column, str)(value)

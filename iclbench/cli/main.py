@@ -24,7 +24,9 @@ from iclbench.cli.eval import evaluate
 from iclbench.cli.list import list_things
 from iclbench.cli.lm import lm
 from iclbench.cli.probe import probe
+from iclbench.cli.prune import prune
 from iclbench.cli.report import report
+from iclbench.cli.rm import rm
 from iclbench.cli.show import show
 from iclbench.cli.stream import stream
 from iclbench.cli.sweep import sweep
@@ -61,6 +63,8 @@ app.command("stream")(stream)
 app.command("sweep")(sweep)
 app.command("report")(report)
 app.command("adopt")(adopt)
+app.command("rm")(rm)
+app.command("prune")(prune)
 app.command("check")(check)
 app.command("doctor")(doctor)
 app.add_typer(lm, name="lm")

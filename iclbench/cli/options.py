@@ -33,7 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def _max_bytes(text: str | None) -> str | None:
-    if text is not None:
+    if text:
         limits.parse(text)
         os.environ[limits.VARIABLE] = text
     return text
@@ -59,7 +59,8 @@ MaxBytes = Annotated[
         "--max-bytes",
         metavar="SIZE",
         callback=_max_bytes,
-        help="Largest file unpacked, table in memory, or model: 500M, 8G. Also ICLBENCH_MAX_BYTES.",
+        envvar=limits.VARIABLE,
+        help="Largest file unpacked, table in memory, or model: 500M, 8G.",
         show_default="1G",
     ),
 ]

@@ -1,0 +1,39 @@
+"""`iclbench rm RUN...`: deletes runs with all that was found out about them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from iclbench.cli import completion
+from iclbench.cli.options import RESULTS, Results
+
+
+def rm(
+    run: Annotated[list[str], typer.Argument(autocompletion=completion.runs, help="Runs to delete.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    results: Results = RESULTS,
+) -> None:
+    """Delete runs: folder, tables, rows of sweeps. Packed results are left alone."""
+    from iclbench.cleaning import parts_of, remove_run
+    from iclbench.cli.terminal import say
+    from iclbench.errors import UsageError
+    from iclbench.formats import nbytes, plural
+
+    names = list(dict.fromkeys(run))
+    found = {name: parts_of(results, name) for name in names}  # a mistyped name fails before anything is deleted
+    if not yes:
+        if not (sys.stdin and sys.stdin.isatty()):
+            raise UsageError(f"nobody can be asked whether to delete {', '.join(names)}; give --yes")
+        for name, parts in found.items():
+            say(f"{name}: {plural(len(parts), 'part')}, {nbytes(_size(parts))}")
+        if not typer.confirm(f"delete {plural(len(names), 'run')} and all that was evaluated of them?", err=True):
+            raise typer.Exit(1)
+    for name in names:
+        say(f"deleted run '{name}': {nbytes(remove_run(results, name))}")
+
+
+def _size(parts) -> int:  # type: ignore[no-untyped-def]
+    return sum(part.size for part in parts)
