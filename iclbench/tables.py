@@ -46,6 +46,11 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         True,
         "hash of what was trained but for the seed: the same for runs that differ in nothing else; backbones only",
     ),
+    "context_order": (
+        "string",
+        True,
+        "causal (the answer may depend on the order of the points) or set; backbones only, missing in older tables",
+    ),
     "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
     "evaluator": (
         "string",

@@ -56,6 +56,11 @@ class Contestant:
     device: str = "cpu"
     libraries: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def order(self) -> str | None:
+        """Whether a backbone's answer may depend on the order of the points ("causal") or not ("set")."""
+        return self.predictor.order if self.kind == "backbone" else None
+
 
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
     """The trained backbone of a run."""

@@ -82,7 +82,9 @@ def _build(
     try:
         todo = jobs(found, names)
         made: dict[int, Part | None] = {}
-        for place, written in workers.each([partial(_write, job, out, tuple(formats)) for job in todo], processes):
+        for place, written in workers.each(
+            [partial(_write, job, out, tuple(formats), found.own) for job in todo], processes
+        ):
             made[place] = written
             if progress is not None:
                 progress(len(made), len(todo), todo[place].title)
@@ -110,7 +112,7 @@ def _script(script: Script) -> tuple[str, str]:
         return "", str(error)
 
 
-def _write(job: Job, out: Path, formats: tuple[str, ...]) -> Part | None:
+def _write(job: Job, out: Path, formats: tuple[str, ...], own: frozenset[str]) -> Part | None:
     """Make a section, write the files of its blocks, and return its HTML; None if it has nothing to say."""
     section = job.make()
     if section is None:
@@ -121,7 +123,7 @@ def _write(job: Job, out: Path, formats: tuple[str, ...]) -> Part | None:
             continue
         if (reason := exports.write(block, out, formats, _drawer())) is not None:
             missing[block.name] = reason
-    return part(section, formats, missing)
+    return part(section, formats, missing, own)
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench.formats import text
-from iclbench.report.style import Look, order_of
+from iclbench.report.style import Look
 
 # How the page calls backbones that read their context in order, and those that take it as a set.
 GROUPS: dict[str | None, str] = {"causal": "causal models", "set": "set models"}
@@ -150,7 +150,7 @@ class Figure:
         """The legend in groups: causal models, set models, and everybody else; without names where all are alike."""
         found: dict[str, dict[str, Look]] = {}
         for name, look in self.legend.items():
-            found.setdefault(GROUPS.get(order_of(name), "others"), {})[name] = look
+            found.setdefault(GROUPS.get(look.order, "others"), {})[name] = look
         order = [title for title in (*GROUPS.values(), "others") if title in found]
         alike = len(set(order) - {"others"}) < 2
         return {"": dict(self.legend)} if alike else {title: found[title] for title in order}

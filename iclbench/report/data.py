@@ -49,13 +49,23 @@ class Results:
     def looks(self) -> dict[str, Look]:
         """The look of every contestant, the same all over the report."""
         by_kind = self.rows.groupby("kind")["contestant"].unique()
-        return looks(*(by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle")))
+        backbones, baselines, oracles = (by_kind.get(kind, []) for kind in ("backbone", "baseline", "oracle"))
+        return looks(backbones, baselines, oracles, self.orders)
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """Backbones that do not come with the package: the user's."""
+        return frozenset(name for name, look in self.looks.items() if look.own)
 
     @cached_property
     def orders(self) -> dict[str, str]:
-        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known."""
-        names = self.rows.loc[self.rows["kind"] == "backbone", "contestant"].unique()
-        return {str(name): order for name in names if (order := order_of(str(name))) is not None}
+        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known: rows
+        say so, those that come with the package are known."""
+        of_backbones = self.rows[self.rows["kind"] == "backbone"]
+        said = of_backbones.dropna(subset="context_order").drop_duplicates("contestant")
+        known = {str(name): order_of(str(name)) for name in of_backbones["contestant"].unique()}
+        told = dict(zip(said["contestant"], said["context_order"], strict=True))
+        return {name: order for name, order in (known | told).items() if order is not None}
 
     @cached_property
     def published(self) -> pd.DataFrame:
@@ -251,12 +261,6 @@ class Slice:
         """The names of the runs of every backbone, in order."""
         trained = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
         return {str(name): sorted(runs) for name, runs in trained.groupby("contestant")["run"]}
-
-    @cached_property
-    def orders(self) -> dict[str, str]:
-        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known."""
-        names = self.rows.loc[self.rows["kind"] == "backbone", "contestant"].unique()
-        return {str(name): order for name in names if (order := order_of(str(name))) is not None}
 
     @cached_property
     def published(self) -> pd.DataFrame:

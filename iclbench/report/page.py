@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -51,10 +51,14 @@ class Part:
     missing: dict[str, str]
 
 
-def part(section: Section, formats: Sequence[str], missing: dict[str, str]) -> Part:
+def part(section: Section, formats: Sequence[str], missing: dict[str, str], own: Collection[str] = ()) -> Part:
     """One section of the page. `formats` are the figure formats that lie in `figures/` beside it, but for those of the
-    figures that are `missing`, with the reason."""
-    html = _environment().get_template("section.html").render(section=section, formats=list(formats), missing=missing)
+    figures that are `missing`, with the reason; contestants that are the user's `own` stand out."""
+    html = (
+        _environment()
+        .get_template("section.html")
+        .render(section=section, formats=list(formats), missing=missing, own=own)
+    )
     blocks = section.walk()
     drawn = any(isinstance(block, Figure) for block in blocks)
     pictures = sum(isinstance(block, Figure | Gallery) for block in blocks) if formats else 0

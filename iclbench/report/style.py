@@ -6,8 +6,8 @@ Tol (2021), thin and dashed; oracles are black. The colours of one kind stay apa
 test), and no two backbones that come with the package share a shape: nothing hangs on colour alone.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import cycle, product
 from typing import Any
 
@@ -15,6 +15,8 @@ STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
 DASHES = ((7, 3), (3, 2), (10, 3, 2, 3), (2, 2))
 LONG = (9, 3)
+# Width of the line of a backbone of the user's own.
+WIDE = 3.4
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 GREY = "#B5B5B5"
 INK = "#1A1A1A"
@@ -47,13 +49,16 @@ def vega_lite() -> str:
 @dataclass(frozen=True)
 class Look:
     """Colour, dash pattern (pixels; empty: solid) and width of a contestant's line; shape of its points, as Vega-Lite
-    calls it, and whether that is an outline."""
+    calls it, and whether that is an outline; whether a backbone reads its context in order ("causal") or as a "set", if
+    that is known; and whether it is the user's own, which stands out."""
 
     colour: str
     dash: tuple[int, ...] = ()
     width: float = 1.6
     shape: str = "circle"
     hollow: bool = False
+    order: str | None = None
+    own: bool = False
 
 
 # The same look in every report, whoever else is in it.
@@ -74,6 +79,8 @@ SETS = {
     "icicl-cnp": Look("#A0A0FF", LONG, 2.6, "cross", True),
     "icicl-tnp": Look("#003D33", LONG, 2.6, "triangle-right", True),
 }
+CAUSAL = {name: replace(look, order="causal") for name, look in CAUSAL.items()}
+SETS = {name: replace(look, order="set") for name, look in SETS.items()}
 OWN = CAUSAL | SETS
 BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
@@ -84,15 +91,20 @@ NEAREST = Look(MUTED[4], DASHES[0])
 FIXED = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST}
 
 
-def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterable[str]) -> dict[str, Look]:
-    """A look for every contestant, by name; more backbones than colours differ in their dashes."""
+def looks(
+    backbones: Collection[str],
+    baselines: Iterable[str],
+    oracles: Iterable[str],
+    orders: Mapping[str, str] | None = None,
+) -> dict[str, Look]:
+    """A look for every contestant, by name; more backbones than colours differ in their dashes.
+
+    A backbone that does not come with the package looks like its kind, by its order in `orders`: causal ones have
+    strong colours and filled shapes, set models long dashes and hollow shapes; its line is wider.
+    """
     baselines = set(baselines)
     own = {name: OWN[name] for name in backbones if name in OWN}
-    taken = {(look.colour, look.dash) for look in own.values()}
-    # Not the dash that looks like that of set models.
-    pairs = [(colour, dash) for dash, colour in product(((), *DASHES[1:]), STRONG)]
-    free = [Look(*pair, 2.6, shape) for pair, shape in zip(pairs, cycle(SHAPES), strict=False) if pair not in taken]
-    others = sorted(set(backbones) - set(own))
+    others = _others(sorted(set(backbones) - set(own)), list(own.values()), orders or {})
     fixed = {name: look for name, look in FIXED.items() if name in {"zero", *baselines}}
     muted = (Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES))
     dashed = [look for look in muted if look not in fixed.values()]
@@ -101,9 +113,26 @@ def looks(backbones: Collection[str], baselines: Iterable[str], oracles: Iterabl
         {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(baselines))}
         | fixed
         | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
-        | {name: free[i % len(free)] for i, name in enumerate(others)}
+        | others
         | own
     )
+
+
+def _others(names: list[str], taken: list[Look], orders: Mapping[str, str]) -> dict[str, Look]:
+    """Looks of variants and of the user's own backbones: colours and dashes that no other of their kind has."""
+    used = {(look.colour, look.dash) for look in taken}
+    # Not the dash that looks like that of the other kind.
+    dashes = {"set": (LONG, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}
+    colours = {"set": tuple(look.colour for look in SETS.values()), "causal": STRONG}
+    found = {}
+    for kind in dashes:
+        pairs = [(colour, dash) for dash, colour in product(dashes[kind], colours[kind])]
+        free = [pair for pair in pairs if pair not in used]
+        own = [name for name in names if (orders.get(name) == "set") == (kind == "set")]
+        for (name, pair), shape in zip(zip(own, cycle(free), strict=False), cycle(SHAPES), strict=False):
+            alien = order_of(name) is None
+            found[name] = Look(*pair, WIDE if alien else 2.6, shape, kind == "set", orders.get(name), alien)
+    return found
 
 
 def order_of(backbone: str) -> str | None:

@@ -25,8 +25,9 @@ from iclbench.sweep.work import set_up, work
 
 # Seconds that workers have to end when verifying is interrupted.
 _GRACE = 5.0
-# Provenance: a note on a card or a new version of iclbench may change them without changing a value.
-_PROVENANCE = ("card", "version")
+# Provenance: a note on a card or a new version of iclbench may change them without changing a value; older tables lack
+# the order.
+_PROVENANCE = ("card", "version", "context_order")
 
 
 @dataclass(frozen=True)

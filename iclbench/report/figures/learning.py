@@ -13,7 +13,7 @@ from iclbench.report.blocks import GROUPS, Figure, Panel
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import curves
 from iclbench.report.metrics import Metric, metric
-from iclbench.report.style import BACKGROUND, Look, order_of
+from iclbench.report.style import BACKGROUND, Look
 
 FEATURED = 7
 # With more backbones than this, lines are means over seeds, fewer baselines are featured, and one drawing of everybody
@@ -23,8 +23,8 @@ CROWDED = 3
 _CURVE = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
 _ORDERS: dict[str | None, int] = {order: place for place, order in enumerate(GROUPS)}
 EXAMPLES = "examples in context"
-# Width of a line where a backbone has several runs.
-THIN = 1.7
+# What a line's width is multiplied by where a backbone has several runs.
+THIN = 0.65
 
 
 def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title: str, caption: str) -> Figure:
@@ -37,7 +37,7 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
     rows = pd.concat(panels.values())
     if crowd := is_crowd(rows):
         panels = {panel: task.complete(average(own, _CURVE)) for panel, own in panels.items()}
-        panels = _by_order(next(iter(panels.values()))) if len(panels) == 1 else panels
+        panels = _by_order(next(iter(panels.values())), task.looks) if len(panels) == 1 else panels
     looks = cast(task, rows)
     data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)
     data["band"] &= not crowd
@@ -59,10 +59,11 @@ def is_crowd(rows: pd.DataFrame) -> bool:
     return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > CROWD)
 
 
-def _by_order(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:
     """A panel for the causal models, one for the set models, one for those of which it is not known; everybody else in
     each of them."""
-    titles = rows["contestant"].map(lambda name: GROUPS.get(order_of(name), "other models"))
+    orders = {name: look.order for name, look in looks.items()}
+    titles = rows["contestant"].map(lambda name: GROUPS.get(orders.get(name), "other models"))
     backbones = rows["kind"] == "backbone"
     found = [title for title in (*GROUPS.values(), "other models") if titles[backbones].eq(title).any()]
     return {title: rows[~backbones | titles.eq(title)] for title in found}
@@ -110,9 +111,10 @@ def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     ]
     featured += [n for n in names["baseline"] if n == "zero"]
     several = rows.groupby("contestant")["run"].nunique().gt(1)
+    own = {name: task.looks[name] for name in names["backbone"]}
     looks = {
-        name: replace(task.looks[name], width=THIN) if several[name] else task.looks[name]
-        for name in sorted(names["backbone"], key=lambda name: (_ORDERS.get(order_of(name), len(_ORDERS)), name))
+        name: replace(look, width=look.width * THIN if several[name] else look.width)
+        for name, look in sorted(own.items(), key=lambda one: (_ORDERS.get(one[1].order, len(_ORDERS)), one[0]))
     }
     looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
     return looks | {n: BACKGROUND for n in names["baseline"] if n not in looks}

@@ -18,10 +18,10 @@ from iclbench.report.normalised import Contest
 
 LEVEL = 0.05
 _READING = (
-    "Ranked are backbones with a score on every task; the two tests of a task count as one, by their mean. The "
-    "test takes tasks as the units, since they are what a ranking generalises over: Wilcoxon's signed-rank test "
-    "of the paired score differences (two-sided; exact where no two are alike), which assumes no normal "
-    "distribution and does not let one task with huge differences decide. To the row above: the mean difference "
+    "Ranked are backbones with a score on every task that at least half of them have; the two tests of a task count as "
+    "one, by their mean. The test takes tasks as the units, since they are what a ranking generalises over: Wilcoxon's "
+    "signed-rank test of the paired score differences (two-sided; exact where no two are alike), which assumes no "
+    "normal distribution and does not let one task with huge differences decide. To the row above: the mean difference "
     "of scores, and its p corrected by Holm's method for the number of neighbours; from 0.05 on the two are tied. "
     "Rank: the places that all pairs of backbones leave possible, corrected by Holm for all pairs. Better, tied, "
     "worse: on how many tasks or tests the row is told apart from the one above by a paired 95 % interval over "
@@ -78,6 +78,31 @@ def by_task(contests: Sequence[Contest]) -> pd.DataFrame:
     return wide.groupby(level="task").mean().where(wide.notna().groupby(level="task").all())
 
 
+def shared_tasks(scores: pd.DataFrame) -> pd.DataFrame:
+    """The tasks that at least half of the backbones have a score on: a task of one's own says nothing of the others."""
+    return scores[scores.notna().sum(axis=1) >= scores.shape[1] / 2]
+
+
+def among(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
+    """A row per backbone that is not ranked, as it lacks tasks: its place among the ranked on the tasks that it shares
+    with them, and how it differs there from the one above (below, for the first)."""
+    scores, rows = by_task(contests), []
+    for name in sorted(set(scores.columns) - set(ranked)):
+        own = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
+        if own.empty:
+            continue
+        ranks, means = own.rank(axis=1, ascending=False).mean(), own.mean()
+        order = sorted(own.columns, key=lambda other: (ranks[other], -means[other], other))
+        place = order.index(name)
+        neighbour = order[place - 1] if place else order[1]
+        rows.append({
+            "contestant": name, "tasks": len(own), "place": f"{place + 1} of {len(order)}", "mean_rank": ranks[name],
+            "mean_score": means[name], "neighbour": neighbour, "behind": means[name] - means[neighbour],
+            **_counts([c for c in contests if c.task.title in own.index], str(name), str(neighbour)),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
 def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
     """First and last rank that each contestant may have: between those told to be better and those told to be worse."""
     pairs = list(combinations(order, 2))
@@ -94,7 +119,7 @@ def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, i
 
 def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str]]:
     """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two."""
-    scores = by_task(contests)
+    scores = shared_tasks(by_task(contests))
     complete = scores.columns[scores.notna().all()]
     lacking = {
         str(name): ", ".join(scores.index[scores[name].isna()]) for name in scores.columns if name not in complete
@@ -153,10 +178,32 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
         ),
         _neighbours(contests, frame["contestant"].tolist(), name, preset),
     ]  # fmt: skip
+    if len(beside := among(contests, frame["contestant"].tolist())):
+        blocks.append(_beside(beside, name, preset))
     if lacking:
         lines = tuple(f"{who}: no score on {where}" for who, where in sorted(lacking.items()))
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
     return blocks
+
+
+def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
+    return Table(
+        name=f"{name}-shared",
+        title=f"{preset}: others among the ranked, on the tasks they share",
+        caption=f"Preset {preset}. Backbones without a score on every task: the place that each has among the "
+        "ranked on the tasks that it shares with all of them, by mean rank there. Neighbour: the one above (of the "
+        "first, the one below); better, tied, worse: on how many of these tasks or tests it is told apart from the "
+        "neighbour, as above.",
+        frame=frame,
+        columns=(
+            Column("contestant", "backbone"), Column("tasks", "shared tasks", integer, numeric=True),
+            Column("place", "place", numeric=True), Column("mean_rank", "mean rank", _two, numeric=True),
+            Column("mean_score", "mean score", fixed, numeric=True), Column("neighbour", "neighbour"),
+            Column("behind", "to the neighbour", signed, numeric=True),
+            Column("better", "better on", integer, numeric=True), Column("tied_on", "tied on", integer, numeric=True),
+            Column("worse", "worse on", integer, numeric=True),
+        ),
+    )  # fmt: skip
 
 
 def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
