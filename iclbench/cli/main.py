@@ -29,6 +29,7 @@ from iclbench.cli.report import report
 from iclbench.cli.rm import rm
 from iclbench.cli.show import show
 from iclbench.cli.stream import stream
+from iclbench.cli.streams import print_anything
 from iclbench.cli.sweep import sweep
 from iclbench.cli.train import train
 from iclbench.errors import IclbenchError, Interrupted
@@ -145,6 +146,7 @@ def main(arguments: list[str]) -> int:
     """Run one command; returns its exit code: 0 done, 1 failed, 2 usage, 130 interrupted."""
     if completion.ASKED in os.environ:
         completion.answer(command())
+    print_anything()
     debug = "--debug" in arguments
     arguments = _optional_values([a for a in arguments if a != "--debug"]) or ["--help"]
     logging.basicConfig(level=logging.WARNING, handlers=[_Lines()])
@@ -161,6 +163,12 @@ def main(arguments: list[str]) -> int:
         return _report(error)
     except KeyboardInterrupt:
         return _interrupted()
+    except SystemExit as error:  # nothing of ours calls it: the command has not ended
+        if debug:
+            traceback.print_exc()
+        where = f"code from outside iclbench called sys.exit({error.code!r}) in the midst of the work"
+        print(f"error: {where}; --debug shows where", file=sys.stderr)  # noqa: T201
+        return 1
 
 
 def _ask(target: str) -> bool:

@@ -113,6 +113,8 @@ def _run(
 def _opened(path: Path | None) -> Iterator[io.TextIOBase]:
     """The lines of a file or of standard input; bytes that are no text show up as wrong numbers."""
     if path is None:
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; give a file with --csv FILE")
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
         yield cast(io.TextIOBase, sys.stdin)
