@@ -90,7 +90,7 @@ def evaluate(
     """Score runs on frozen prompts, the task's baselines always beside them."""
     from iclbench.cards import load_baseline
     from iclbench.cli.summary import print_summary
-    from iclbench.cli.terminal import say
+    from iclbench.cli.terminal import out, say
     from iclbench.errors import UsageError
 
     if (csv is None) != (target is None):
@@ -106,6 +106,7 @@ def evaluate(
     chosen = set_up_torch(device, threads)
     failed = 0
     evaluated: list[str] = []
+    remarks: dict[str, None] = {}
     for each in runs:
         try:
             own_table = _own_table(each, csv, target) if csv is not None and target is not None else None
@@ -123,6 +124,7 @@ def evaluate(
                 evaluator,
                 way,
                 fresh,
+                None if json else remarks,
             )
         except UsageError as error:
             if run and len(runs) == 1:
@@ -130,6 +132,8 @@ def evaluate(
             failed += 1  # the others go on
             say(f"skipped run '{each.name}': {error}")
     print_summary(results, evaluated, json)
+    for line in remarks:
+        out.print(line)
     if failed:
         say(f"{failed} failed; the same command tries them again")
         raise typer.Exit(1)
@@ -139,13 +143,17 @@ def evaluate_run(  # type: ignore[no-untyped-def]
     results: Path, run: Run, shift: list[str], extrapolate: int | str | None, device: str, seed: int = 0,
     data_dir: Path | None = None, own_table=None, baseline: list[str] | None = None, evaluated: list[str] | None = None,
     evaluator: list[str] | None = None, method: Method | None = None, fresh: bool = False,
+    remarks: dict[str, None] | None = None,
 ) -> int:  # fmt: skip
-    """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets."""
+    """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets, and what must
+    be known of them to read their scores."""
     from iclbench.cli.terminal import say, step_bar
     from iclbench.evaluation.evaluate import evaluate as run_evaluation
     from iclbench.evaluation.evaluate import evaluators_of, shifts_of
+    from iclbench.evaluation.whole_table import remarks as remarks_on
     from iclbench.sweep.reference import Reference
 
+    noted: set[str] = set()
     beyond = None if extrapolate is None else _examples(str(extrapolate), run.config.task.points)
     shifts = shifts_of(run, shift, beyond)
     task, family = own_table or (run.config.task, None)
@@ -175,6 +183,10 @@ def evaluate_run(  # type: ignore[no-untyped-def]
             begins=begins,
         ):
             done += 1
+            if remarks is not None and task.family == "tabular" and cell.prompts.id not in noted:
+                noted.add(cell.prompts.id)
+                update(done, "XGBoost on all rows but the targets")
+                remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
             if evaluated is not None and cell.prompts.id not in evaluated:
                 evaluated.append(cell.prompts.id)
             if cell.reason:

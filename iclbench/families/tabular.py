@@ -129,11 +129,50 @@ class Tabular(Family):
             y[here] = target.to(device)[rows[here]]
         if active_dims is not None:
             x = x * (torch.arange(self.x_dim, device=device) < active_dims)
-        opening = min(self.parameters.opening, max(1, points // 2))
-        y = self.parameters.variance**0.5 * _by_opening(y, opening)
+        y = self.parameters.variance**0.5 * _by_opening(y, opening := self._opening(points))
         context = Points.full(x, y.unsqueeze(-1))
         scored = (torch.arange(points, device=device) >= opening).expand(episodes, points)
         return Episodes(context=context, scored=scored, truth={"table": which, "rows": rows})
+
+    def _opening(self, points: int) -> int:
+        return min(self.parameters.opening, max(1, points // 2))
+
+    def in_episodes(
+        self, values: Float[np.ndarray, "B N"], which: Int[np.ndarray, " B"], rows: Int[np.ndarray, "B N"]
+    ) -> Float[np.ndarray, "B N"]:
+        """Values of the target in the units of the files, as labels of the episodes that these rows make up.
+
+        Args:
+            values: of every row of every episode, like what is predicted for it.
+            which: table of every episode.
+            rows: its rows.
+        """
+        labels = np.stack([self.tables[table].y[of] for table, of in zip(which, rows, strict=True)])
+        mean, scale = _opening_scale(torch.from_numpy(labels), self._opening(rows.shape[1]))
+        return np.asarray(self.parameters.variance**0.5 * (values - mean.numpy()) / scale.numpy())
+
+    def remarks(self, examples: int) -> list[str]:
+        """How episodes of so many examples are made from these tables, in lines for whoever reads scores on them."""
+        opening = self._opening(examples + 1)
+        scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
+        one = len(self.tables) == 1
+        of, target = ("", f"'{self.tables[0].target}'") if one else (" of one table", "the target")
+        return [
+            *(f"{table.name}: {self._features(table)}, of {table.rows} rows" for table in self.tables),
+            f"an episode: {examples + 1} rows{of} drawn at random, in random order; features standardised over the "
+            f"whole table; {target} by mean and deviation of its first {opening} rows{scale}, which are not scored",
+            f"every contestant, XGBoost too, sees the n rows before the one it predicts: {opening} to {examples}",
+        ]
+
+    def _features(self, table: Table) -> str:
+        """Which features of a table models and baselines see."""
+        names, dim = ", ".join(table.features[:12]) + (", ..." if len(table.features) > 12 else ""), self.x_dim
+        count = len(table.features)
+        if self.parameters.encoding == "project":
+            return f"{dim} random projections of {count} features ({names}), others in every episode"
+        if count > dim:
+            return f"a random {dim} of {count} features ({names}), others in every episode"
+        return f"all {count} features ({names})" + (f" and {dim - count} columns of zeros" if count < dim else "")
 
     def _encode(self, features: Float[Tensor, "B N F"], generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
         batch, _, count = features.shape
@@ -164,10 +203,16 @@ def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator)
 
 def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
     """Labels standardised by the mean and standard deviation of the first `opening` points."""
+    mean, scale = _opening_scale(y, opening)
+    return ((y - mean) / scale).to(y.dtype)
+
+
+def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+    """Mean and standard deviation of the first `opening` points; 1 where they are all equal."""
     first = y[:, :opening].double()
     std = first.std(1, correction=0, keepdim=True)
     flat = first.amax(1, keepdim=True) == first.amin(1, keepdim=True)
-    return ((y - first.mean(1, keepdim=True)) / torch.where(flat, 1.0, std)).to(y.dtype)
+    return first.mean(1, keepdim=True), torch.where(flat, 1.0, std)
 
 
 def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:

@@ -1,0 +1,65 @@
+"""Real tables: what is said of them is so, and XGBoost beside them has seen all rows but those that it predicts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xgboost import XGBRegressor
+
+from iclbench.config import TaskConfig, resolve_task
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.whole_table import all_rows_but_the_targets, out_of_fold, remarks
+from iclbench.families.table_file import Table
+from iclbench.families.tabular import Tabular
+
+
+def made(rows: int = 60, features: int = 3, noise: bool = False) -> Table:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, features))
+    y = rng.normal(size=rows) if noise else 1000 + 300 * np.sign(x[:, 0]) + rng.normal(size=rows)
+    return Table("made", x, y, tuple(f"f{i}" for i in range(features)), "price")
+
+
+def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad") -> PromptSet:
+    parameters = Tabular.Parameters(dim=2, variance=variance, encoding=encoding)  # type: ignore[arg-type]
+    task: TaskConfig = resolve_task("tabular", "smoke")[0].model_copy(
+        update={"points": 20, "episodes": 32, "parameters": parameters.model_dump(mode="json")}
+    )
+    return PromptSet(task, "smoke", given=Tabular(parameters, tables=tables))
+
+
+def test_no_row_is_predicted_by_a_fit_that_has_seen_it() -> None:
+    """Noise cannot be predicted: whoever has seen the row would be closer than the mean."""
+    table = made(200, noise=True)
+    assert ((out_of_fold(table) - table.y) ** 2).mean() > table.y.var()
+    seen = XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1).fit(table.x, table.y).predict(table.x)
+    assert ((seen - table.y) ** 2).mean() < 0.5 * table.y.var()
+
+
+@pytest.mark.parametrize("variance", [1.0, 5.0])
+def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: float) -> None:
+    """By hand: labels by mean and deviation of the first ten rows, trapezoids over the sizes 10 to 20."""
+    table, found = made(), prompts(made(), variance=variance)
+    rows = found.episodes.truth["rows"].numpy()
+    deviation = table.y[rows[:, :10]].std(1, keepdims=True)
+    errors = ((out_of_fold(table)[rows] - table.y[rows]) / deviation) ** 2
+    expected = np.trapezoid(errors[:, 10:], axis=1).mean() / 10
+    assert all_rows_but_the_targets(found)["value"] == pytest.approx(expected, rel=1e-4)
+    assert expected < 0.1, "a step that every fit on 54 rows finds"
+
+
+def test_features_rows_and_scales_are_told() -> None:
+    told = remarks(prompts(made(features=4), variance=4.0))
+    assert told[0] == "made: a random 2 of 4 features (f0, f1, f2, f3), others in every episode, of 60 rows"
+    assert told[1] == (
+        "an episode: 21 rows drawn at random, in random order; features standardised over the whole table; 'price' by "
+        "mean and deviation of its first 10 rows, times 2, which are not scored"
+    )
+    assert told[2] == "every contestant, XGBoost too, sees the n rows before the one it predicts: 10 to 20"
+    assert told[3].startswith("beside it, XGBoost (the same settings) fitted on nine tenths of all rows")
+    assert remarks(prompts(made(features=1)))[0] == "made: all 1 features (f0) and 1 columns of zeros, of 60 rows"
+    assert "2 random projections of 3 features" in remarks(prompts(made(), encoding="project"))[0]
+
+
+def test_of_other_families_nothing_is_said(card_path: Path) -> None:
+    assert remarks(PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")) == []
