@@ -93,6 +93,16 @@ def test_learned_positions_refuse_to_go_beyond_their_table() -> None:
         model("learned").predict_next(points(count=13))
 
 
+def test_a_target_beyond_the_learned_positions_is_refused_and_the_last_one_within_is_answered() -> None:
+    """The table of 12 points holds 11 of context and the target, and not one more."""
+    ours, batch = model("learned"), points()
+    with torch.no_grad():
+        within = ours.predict_targets(batch[:, :11], batch.x[:, 11:]).mean
+        assert torch.allclose(within[:, 0], ours.predict_next(batch).mean[:, 11], atol=2e-5)
+        with pytest.raises(UsageError, match=r"end at 12 points, asked for 13.*positions=none"):
+            ours.predict_targets(batch, batch.x[:, :1])
+
+
 def test_sinusoidal_positions_are_waves_of_geometric_lengths() -> None:
     place, width = np.arange(30, dtype=float)[:, None], 8
     angles = place / 30 ** (np.arange(0, width, 2) / width)
