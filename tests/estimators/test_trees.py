@@ -100,7 +100,9 @@ def test_the_base_score_is_rounded_as_xgboost_rounds_it() -> None:
     rng = np.random.default_rng(0)
     while True:  # until the order of dividing and adding shows
         y = (4 * rng.standard_normal(30)).astype(np.float32)
-        if np.float32(np.cumsum(y, dtype=np.float64)[-1] / 30) != np.float32(np.cumsum(y / np.float64(30))[-1]):
+        terms = y.astype(np.float64)
+        mean = np.float32(np.cumsum(terms / 30)[-1])
+        if mean not in (np.float32(np.cumsum(terms)[-1] / 30), np.float32(np.cumsum(terms * (1 / 30))[-1])):
             break
     points = Points.full(torch.zeros(1, 31, 1), torch.tensor([*y, 0.0])[None, :, None])
     estimator = XGBoost(BoostingSettings(n_estimators=1))
