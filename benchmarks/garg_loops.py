@@ -60,14 +60,15 @@ def library(x: Tensor, y: Tensor, model: Callable[[], object], prefixes: Iterabl
     return answers
 
 
-def lasso(x: Tensor, y: Tensor, alphas: Iterable[float], prefixes: Iterable[int] | None = None) -> None:
+def lasso(x: Tensor, y: Tensor, alphas: Iterable[float], prefixes: Iterable[int] | None = None) -> Tensor:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import Lasso
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        for alpha in alphas:
-            library(x, y, lambda alpha=alpha: Lasso(alpha=alpha, fit_intercept=False, max_iter=100_000), prefixes)
+        return torch.stack(
+            [library(x, y, lambda a=a: Lasso(alpha=a, fit_intercept=False, max_iter=100_000), prefixes) for a in alphas]
+        )
 
 
 def two_layer_network(x: Tensor, y: Tensor, prefixes: Iterable[int], width: int = 100, steps: int = 100) -> Tensor:

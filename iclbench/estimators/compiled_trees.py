@@ -121,9 +121,10 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
         best, best_at, best_feature, threshold = -np.inf, end, 0, 0.0
         screen = -np.inf
         left, drawn, found, visited = dim, 0, 0, 0
+        latest = -1  # the coordinate by which the points are sorted now
         while left > known + found and (visited < dim or visited <= found + drawn):
             visited += 1
-            at = drawn + _random(state) % (left - found - drawn)
+            at = drawn + np.int64(_random(state) % np.uint32(left - found - drawn))
             if at < known:
                 features[drawn], features[at] = features[at], features[drawn]
                 drawn += 1
@@ -131,17 +132,19 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
             at += found
             f = features[at]
             if tied[f]:
+                if latest >= 0:
+                    for k in range(start, end):
+                        samples[k] = rows[latest, k]
                 for k in range(start, end):
                     sorted_values[k] = columns[f, samples[k]]
                 if count > _SMALL:
                     _sort(sorted_values, samples, start, end, stack[waiting:])
                 else:
                     _insertion_sort(sorted_values, samples, start, end)
-            else:
                 for k in range(start, end):
-                    samples[k] = rows[f, k]
-                    sorted_values[k] = columns[f, rows[f, k]]
-            if sorted_values[end - 1] <= sorted_values[start] + _CLOSE:
+                    rows[f, k] = samples[k]
+            latest = f
+            if columns[f, rows[f, end - 1]] <= columns[f, rows[f, start]] + _CLOSE:
                 features[at], features[known + found] = features[known + found], features[at]
                 found += 1
                 continue
@@ -149,19 +152,22 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
             features[left], features[at] = features[at], features[left]
 
             done, on_left = start, 0.0
-            k = start + 1
-            while k < end:
-                if sorted_values[k] <= sorted_values[k - 1] + _CLOSE:
-                    k += 1
+            value = columns[f, rows[f, start]]
+            for k in range(start + 1, end):
+                before = value
+                value = columns[f, rows[f, k]]
+                if value <= before + _CLOSE:
                     continue
                 # From whichever end is nearer, as there: the rounding of the sums depends on it.
-                if k - done <= end - k:
+                if k - done == 1:
+                    on_left += y[rows[f, done]]
+                elif k - done <= end - k:
                     for j in range(done, k):
-                        on_left += y[samples[j]]
+                        on_left += y[rows[f, j]]
                 else:
                     on_left = total
                     for j in range(end - 1, k - 1, -1):
-                        on_left -= y[samples[j]]
+                        on_left -= y[rows[f, j]]
                 done = k
                 on_right = total - on_left
                 a, c = on_left * on_left, on_right * on_right
@@ -170,9 +176,11 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                     if gain > best:
                         best, best_at, best_feature = gain, k, f
                         screen = gain * _SCREEN
-                        threshold = sorted_values[k - 1] / 2.0 + sorted_values[k] / 2.0
-                k += 1
+                        threshold = before / 2.0 + value / 2.0
 
+        if latest >= 0:
+            for k in range(start, end):
+                samples[k] = rows[latest, k]
         constants = known + found
         if best_at < end:
             first, last = start, end
@@ -210,7 +218,7 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
         stack[waiting + 1] = (start, best_at, level + 1, node, 1, constants)
         impurities[waiting + 1] = left_impurity
         waiting += 2
-        if level + 1 < depth:
+        if level + 1 < depth and count > 2:  # or both children are leaves
             for k in range(start, end):
                 goes_left[samples[k]] = k < best_at
             for f in range(dim):
@@ -242,7 +250,7 @@ def _random(state):
     s = np.uint32(s ^ np.uint32(s >> np.uint32(17)))
     s = np.uint32(s ^ np.uint32(s << np.uint32(5)))
     state[0] = s
-    return np.int64(s % np.uint32(1 << 31))
+    return s & np.uint32(2**31 - 1)
 
 
 @compiled

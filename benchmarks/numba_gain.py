@@ -1,0 +1,100 @@
+"""What numba buys and costs: the boosted trees of `iclbench demo`, the first compilation, megabytes on disk.
+
+    python benchmarks/numba_gain.py                       # a minute or two; part of estimators.md
+
+CPU time of one process. Compilation happens once per installation: the code is kept beside the source or in the user's
+cache folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+FIRST = """
+import time
+start = time.process_time()
+import torch
+from iclbench.episodes import Points
+from iclbench.estimators.trees import GreedyTree, XGBoost
+x = torch.randn(1, 3, 2)
+imported = time.process_time()
+for method in (GreedyTree, XGBoost):
+    method().predict_next(Points.full(x, x[..., :1]))
+print(time.process_time() - imported)
+"""
+
+
+def demo_boosting() -> dict[str, float]:
+    """Seconds of `xgboost` at all prompt sets of the demo, by the library and compiled."""
+    from iclbench.cli import demo
+    from iclbench.config import resolve_run
+    from iclbench.evaluation.contestants import baselines
+    from iclbench.evaluation.curves import learning_curve
+    from iclbench.evaluation.prompts import PromptSet
+
+    spent = {"library": 0.0, "auto": 0.0}
+    os.environ["ICLBENCH_WORKERS"] = "1"
+    for task in demo.TASKS:
+        config = resolve_run(task, "gpt2", "small", 0, list(demo.SETTINGS)).task
+        for shift in ("none", *demo.SHIFTS, f"points-{demo.EXTRAPOLATE}"):
+            prompts = PromptSet(config, "small", shift)
+            [contestant] = baselines(prompts, ["xgboost"])
+            prompts.episodes  # noqa: B018  (drawn before the clock starts)
+            for backend in spent:
+                cls, settings = type(contestant.predictor), contestant.predictor.settings
+                predictor = cls(settings.model_copy(update={"backend": backend}), contestant.predictor.facts)
+                start = time.process_time()
+                learning_curve(predictor, prompts, contestant.prefixes)
+                spent[backend] += time.process_time() - start
+    return spent
+
+
+def first_call(cache: str) -> float:
+    """CPU seconds of the first tree and the first boosting in a new process, with code kept in the folder `cache`."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST], check=True, capture_output=True, text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": cache},
+    )  # fmt: skip
+    return float(done.stdout)
+
+
+def megabytes(package: str) -> float:
+    """What a package takes on disk."""
+    files = metadata.files(package) or []
+    return sum(path.stat().st_size for file in files if (path := Path(str(file.locate()))).is_file()) / 2**20
+
+
+def section() -> str:
+    with tempfile.TemporaryDirectory() as cache:
+        compiling, loading = first_call(cache), first_call(cache)
+    demo_boosting()  # so that nothing below compiles or imports for the first time
+    spent = demo_boosting()
+    size = megabytes("numba") + megabytes("llvmlite")
+    others = sum(megabytes(each) for each in ("torch", "xgboost", "pyarrow", "scipy", "scikit-learn"))
+    return f"""## What numba buys
+
+    python benchmarks/numba_gain.py
+
+| | |
+| --- | --- |
+| boosted trees of `iclbench demo` (six prompt sets), XGBoost itself | {spent["library"]:.1f} s |
+| the same, compiled loops | {spent["auto"]:.1f} s |
+| first use of trees and boosting in an installation (compiles, once) | {compiling:.1f} s |
+| first use in every later process (loads what was compiled) | {loading:.1f} s |
+| numba and llvmlite on disk | {size:.0f} MB |
+| torch, xgboost, pyarrow, scipy and scikit-learn on disk | {others:.0f} MB |
+
+So numba is a dependency and no extra: the first demo already gets back what compiling costs. Where it cannot be
+imported, or nothing can be compiled, the libraries fit, with the same answers to the last bit."""
+
+
+if __name__ == "__main__":
+    print(section())
