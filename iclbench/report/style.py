@@ -15,8 +15,9 @@ STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
 DASHES = ((7, 3), (3, 2), (10, 3, 2, 3), (2, 2))
 LONG = (9, 3)
-# Width of the line of a backbone of the user's own.
+# Width of the line of a backbone of the user's own, and colours that no other has.
 WIDE = 3.4
+MINE = ("#B00000", "#3D3DFF", "#7F00B2", "#804000")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 GREY = "#B5B5B5"
 INK = "#1A1A1A"
@@ -100,7 +101,7 @@ def looks(
     """A look for every contestant, by name; more backbones than colours differ in their dashes.
 
     A backbone that does not come with the package looks like its kind, by its order in `orders`: causal ones have
-    strong colours and filled shapes, set models long dashes and hollow shapes; its line is wider.
+    solid lines and filled shapes, set models long dashes and hollow shapes; its colour is its own, and its line wider.
     """
     baselines = set(baselines)
     own = {name: OWN[name] for name in backbones if name in OWN}
@@ -125,12 +126,11 @@ def _others(names: list[str], taken: list[Look], orders: Mapping[str, str]) -> d
     dashes = {"set": (LONG, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}
     colours = {"set": tuple(look.colour for look in SETS.values()), "causal": STRONG}
     found = {}
-    for kind in dashes:
-        pairs = [(colour, dash) for dash, colour in product(dashes[kind], colours[kind])]
+    for kind, alien in product(dashes, (False, True)):
+        pairs = [(colour, dash) for dash, colour in product(dashes[kind], MINE if alien else colours[kind])]
         free = [pair for pair in pairs if pair not in used]
-        own = [name for name in names if (orders.get(name) == "set") == (kind == "set")]
+        own = [n for n in names if (orders.get(n) == "set") == (kind == "set") and (order_of(n) is None) == alien]
         for (name, pair), shape in zip(zip(own, cycle(free), strict=False), cycle(SHAPES), strict=False):
-            alien = order_of(name) is None
             found[name] = Look(*pair, WIDE if alien else 2.6, shape, kind == "set", orders.get(name), alien)
     return found
 

@@ -1,5 +1,6 @@
 """Figures hold exactly the numbers of the tables, and are valid Vega-Lite."""
 
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -216,6 +217,15 @@ def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
     assert set(OWN) == set(BACKBONES.names())
     for name in OWN:
         assert BACKBONES.get(name).order == ("causal" if name in CAUSAL else "set")
+
+
+def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None:
+    """The page carries six digits: a width with more would be drawn by none."""
+    figure = figures["linear-small-curves-next-squared-error"]
+    layers = re.findall(r"datum\.width === ([\d.]+)", " ".join(str(layer) for layer in figure.live["layer"]))
+    widths = {float(f"{width:.6g}") for width in figure.data["width"].dropna()}
+    assert len(widths) > 2
+    assert widths <= {float(width) for width in layers}
 
 
 def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(results: Path) -> None:

@@ -50,7 +50,9 @@ def test_it_looks_like_its_kind_with_a_colour_and_dash_of_its_own(kind: str) -> 
     own, others = OWN.keys(), CAUSAL if kind == "causal" else SETS
     look = looks([*own, "mynet"], [], [], {"mynet": kind})["mynet"]
     assert (look.colour, look.dash) not in {(other.colour, other.dash) for other in OWN.values()}
-    assert look.colour in {other.colour for other in others.values()} and look.hollow == (kind == "set")
+    assert look.colour not in {other.colour for other in OWN.values()}
+    kinds = {(bool(other.dash), other.hollow) for other in others.values()}
+    assert kinds == {(bool(look.dash), look.hollow)}, "as its kind: solid and filled, or dashed and hollow"
     assert look.order == kind and look.own and look.width > max(other.width for other in OWN.values())
     several = looks([*own, *"abcdefghijk"], [], [], dict.fromkeys("abcdefghijk", kind))
     assert len({(look.colour, look.dash) for look in several.values()}) == len(several)

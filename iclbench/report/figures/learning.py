@@ -113,7 +113,7 @@ def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     several = rows.groupby("contestant")["run"].nunique().gt(1)
     own = {name: task.looks[name] for name in names["backbone"]}
     looks = {
-        name: replace(look, width=look.width * THIN if several[name] else look.width)
+        name: replace(look, width=round(look.width * THIN, 2) if several[name] else look.width)
         for name, look in sorted(own.items(), key=lambda one: (_ORDERS.get(one[1].order, len(_ORDERS)), one[0]))
     }
     looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
