@@ -6,10 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from iclbench import tables
+from iclbench.backbones.base import Backbone
+from iclbench.cli.main import app
 from iclbench.cli.summary import leaderboard
-from iclbench.config import resolve_task
+from iclbench.config import resolve_run, resolve_task
 from iclbench.evaluation import cells
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.curves import Curve, learning_curve
@@ -17,6 +20,8 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
 from iclbench.predictions import Categorical, Gaussian, Point
 from iclbench.predictor import Predictor
+from iclbench.runs import create
+from iclbench.training.loop import train
 
 BAD = (2, 5, 6)  # context sizes at which the broken predictor has no number, in the last 42 of 48 episodes
 
@@ -141,3 +146,19 @@ def test_who_failed_stands_last_without_an_area(prompts, tmp_path):
     assert columns == ["contestant", "area", "score", "n=1", "n=5", "n=8"]
     assert [line[:2] for line in lines] == [["[bold]sound[/bold]", lines[0][1]], ["[bold]model[/bold]", "failed"]]
     assert lines[1][-1] == "failed" and lines[1][-2] == lines[0][-2]
+
+
+def test_a_model_that_answers_no_numbers_stays_in_the_table_and_the_command_fails(card_path, tmp_path, monkeypatch):
+    run = create(tmp_path, resolve_run(str(card_path), "gpt2", "smoke", 0, ["train.steps=2"]))
+    train(run)
+    sound = Predictor.ask
+    broken = lambda self, *asked: sound(self, *asked).map(lambda t: t * torch.nan)  # noqa: E731
+    with monkeypatch.context() as patched:
+        patched.setattr(Backbone, "ask", broken)
+        shown = CliRunner().invoke(app, ["eval", "--results", str(tmp_path), "--baseline", "zero"])
+    assert shown.exit_code == 1
+    lines = [line for line in shown.output.splitlines() if line.startswith(run.name)]
+    assert [line.split()[1] for line in lines] == ["failed"]
+    why = f"{run.name}: squared_error is nan in 48 of 48 episodes, at 9 of 9 context sizes; first in episode 0 after 0"
+    assert f"failed: {why}" in shown.output.replace("\n", " ")
+    assert CliRunner().invoke(app, ["eval", "--results", str(tmp_path), "--baseline", "zero"]).exit_code == 0
