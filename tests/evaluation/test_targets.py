@@ -189,18 +189,27 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
         assert own["kind"] == "backbone"
 
 
-def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(prompts, model, tmp_path: Path):
-    task = PromptSet(prompts.task.model_copy(update={"oracles": ["informed"]}), "smoke")
+@pytest.mark.parametrize("most", [1, 2])
+def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(model, tmp_path: Path, most: int):
+    asked = resolve_task("gp-mixture", "smoke", SMALL | {"max_related": most})[0]
+    task = PromptSet(asked.model_copy(update={"oracles": ["informed"]}), "smoke")
     targets.evaluate_targets(tmp_path, contestant(model, "informed", "oracle"), task)
     targets.evaluate_targets(tmp_path, contestant(model, "model"), task)
     targets.evaluate_targets(tmp_path, contestant(Prior(), "prior"), task)
     gaps.write_gaps(tmp_path, task)
     values = tables.read_all("values", tmp_path).query("metric == 'gap'")
-    assert (values.loc[values["run"].eq("model"), "value"] == 0).all()
+    assert set(values["n_related"]) == set(range(most + 1)) and set(values["run"]) == {"model", "prior"}
+    assert (values.loc[values["run"].eq("model"), "value"] == 0).all() and set(values["normaliser"]) == {1.0}
     errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and n_related == 0")
     means = errors.groupby("run")["value"].mean()
     own = values[values["run"].eq("prior") & values["axis"].isna()]
     assert own["value"].item() == pytest.approx(means["informed"] - means["prior"])
+    path = tmp_path / "tables" / task.id / "summary" / "gaps.values.parquet"
+    assert tables.metadata(path)["oracle"] == "informed"
+    for run in ("model", "prior"):
+        cells.cell_path(tmp_path, contestant(model, run), task, "errors").unlink()
+    gaps.write_gaps(tmp_path, task)
+    assert not path.exists(), "nobody is left who has a gap"
 
 
 def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
