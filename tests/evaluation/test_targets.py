@@ -15,6 +15,7 @@ from iclbench.config import resolve_task
 from iclbench.episodes import first_related
 from iclbench.errors import UsageError
 from iclbench.evaluation import cells, examples, gaps, scoring, targets
+from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import summarise
 from iclbench.evaluation.prompts import PromptSet
@@ -100,8 +101,10 @@ def test_squared_errors_alone_are_divided_by_the_normaliser(prompts, tmp_path: P
     values = tables.read_all("values", tmp_path)
     normalisers = values.groupby("metric")["normaliser"].agg(set).to_dict()
     assert normalisers.pop("squared_error") == {4.0} and all(each == {1.0} for each in normalisers.values())
-    error = values[values["metric"].eq("squared_error") & values["axis"].isna()]["value"].item()
-    assert error == pytest.approx(np.mean(plain) / 4)
+    (row,) = values[values["metric"].eq("squared_error") & values["axis"].isna()].to_dict("records")
+    low, high = (float(end[0]) for end in bootstrap_interval(np.array(plain)[:, None] / 4, scaled.seed))
+    assert [row["value"], row["low"], row["high"]] == pytest.approx([np.mean(plain) / 4, low, high], rel=1e-5)
+    assert set(values["evaluator"]) == {"targets"} and set(values["status"]) == {"ok"}
 
 
 def test_what_follows_from_all_contestants_of_targets_is_written(prompts, model, tmp_path: Path):
