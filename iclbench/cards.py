@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from iclbench import limits
-from iclbench.errors import UnknownNameError, UsageError
+from iclbench.errors import UnknownNameError, UsageError, brief, shortened
 from iclbench.formats import plural
 from iclbench.registry import FAMILIES, canonical
 
@@ -307,7 +307,7 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         # A mistyped key is both unknown and missing; the first says what to do.
         first = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
     place = tuple(part for part in first["loc"] if part != "[key]")
-    key = _line(".".join(str(part) for part in place))
+    key = shortened(_line(".".join(str(part) for part in place)))
     if first["type"] == "extra_forbidden":
         raise UsageError(f"{where}: {_unknown_key(model, place)}")
     if first["type"] == "missing":
@@ -325,8 +325,8 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
 
 
 def _line(text: str) -> str:
-    """Without line breaks and other control characters, which a quoted key of a TOML file may hold."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    """Short, and without line breaks and other control characters, which a quoted key of a TOML file may hold."""
+    return "".join(c if c.isprintable() else " " for c in brief(text))
 
 
 def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:

@@ -29,7 +29,7 @@ from iclbench.cards import (
     read_toml,
     validate,
 )
-from iclbench.errors import UnknownNameError, UsageError
+from iclbench.errors import UnknownNameError, UsageError, shortened
 from iclbench.registry import BACKBONES, FAMILIES, Registry, canonical
 
 if TYPE_CHECKING:
@@ -232,13 +232,13 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
         key, equals, text = pair.partition("=")
         path = [part.strip().replace("-", "_") for part in key.split(".")]
         if not equals or len(path) < 2 or not all(path):
-            raise UsageError(f"-o {pair}: write -o root.key=value with root one of {', '.join(roots)}")
+            raise UsageError(f"-o {shortened(pair)}: write -o root.key=value with root one of {', '.join(roots)}")
         _check_root(path[0], roots)
         table = tables
         for part in path[:-1]:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                raise UsageError(f"-o {pair}: '{part}' already has a value")
+                raise UsageError(f"-o {shortened(pair)}: '{part}' already has a value")
         table[path[-1]] = _toml_value(text)
     return tables
 

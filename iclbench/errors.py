@@ -1,16 +1,37 @@
 """What can go wrong by a user's hand: each error is one line that says what to do instead, and an exit code."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 # So many known names still make a line that is read.
 _NAMED = 32
+# So many characters of what the user wrote are echoed: his own words are quoted, or have no blanks.
+_ECHOED = 200
+_LONG = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
+
+
+def brief(text: str) -> str:
+    """The text with every quotation and every word cut to 200 characters, in the middle: names end in what matters.
+
+    >>> brief("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
+    "aaaaaaaaaaaaa ... aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; known: linear"
+    """
+    return _LONG.sub(lambda found: shortened(found[0]), text)
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and its end where it is longer than what is echoed."""
+    return text if len(text) <= _ECHOED else f"{text[:140]} ... {text[-50:]}"
 
 
 class IclbenchError(Exception):
     """One line for the user. `exit_code` 1: the work failed; 2: the request was wrong."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(brief(message))
 
 
 class UsageError(IclbenchError):
@@ -27,7 +48,7 @@ class UnknownNameError(UsageError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        known = sorted(known)
+        known, name = sorted(known), shortened(name)
         near = get_close_matches(name, known, n=3, cutoff=0.5)
         if near:
             advice = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import struct
 import tracemalloc
 import zipfile
@@ -14,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 import torch
 from torch import nn
 
 from iclbench import limits, tables
 from iclbench.backbones.bounds import bounded
 from iclbench.backbones.image_backbone import for_task
-from iclbench.cards import read_toml
+from iclbench.cards import load_task, read_toml
+from iclbench.cli.main import main
 from iclbench.config import backbone_class, resolve_run
 from iclbench.errors import DataError, UsageError
 from iclbench.families.array_cache import cached
@@ -216,3 +219,44 @@ def test_the_limit_is_written_with_or_without_a_unit(monkeypatch: pytest.MonkeyP
             limits.parse(text)
     monkeypatch.setitem(os.environ, limits.VARIABLE, "2M")
     assert (limits.max_bytes(), limits.max_text(), limits.max_line()) == (2 * MEGA, MEGA // 4, 2048)
+
+
+LONG, MANY = "a" * 5000, "several words " * 500
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", LONG, "gpt2"], ["train", "linear", MANY], ["train", f"./{LONG}.toml", "gpt2"], [LONG],
+        ["train", "linear", "gpt2", "-o", LONG], ["train", "linear", "gpt2", "-o", f"{MANY}=3"],
+        ["train", "linear", "gpt2", "-o", f"train.{LONG}=3"], ["train", "linear", "gpt2", "-o", f"train.lr={MANY}"],
+        ["train", "linear", "gpt2", "--name", MANY], ["train", "linear", "gpt2", "--seed", MANY],
+        ["train", "linear", "gpt2", "--trust", f"../{LONG}"], ["train", "linear", "gpt2", "--max-bytes", LONG],
+        ["eval", LONG], ["show", MANY], ["list", LONG], ["check", f"{LONG}:{LONG}"],
+        ["lm", "eval", "-m", LONG, "-t", LONG],
+    ],
+    ids=lambda arguments: " ".join(word[:12] for word in arguments),
+)  # fmt: skip
+def test_an_error_echoes_200_characters_at_most(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "")
+    assert main(arguments) in (1, 2)
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert max(map(len, re.findall("a{2,}", said)), default=0) <= 200
+    assert max((len(found[0]) for found in re.finditer("(several words ?)+", said)), default=0) <= 200
+
+
+def test_an_error_of_a_card_echoes_200_characters_at_most(tmp_path: Path) -> None:
+    for card in (
+        {LONG: 1},
+        {"family": LONG},
+        {"family": MANY},
+        {"family": 3, "summary": [MANY]},
+        {"presets": {LONG: {}}},
+    ):
+        (tmp_path / "card.toml").write_text(tomli_w.dumps({"family": "linear", "summary": "s", "presets": {}} | card))
+        with pytest.raises(UsageError) as error:
+            load_task(str(tmp_path / "card.toml"))
+        assert not re.search("a{201}|(several words ?){15}", str(error.value))

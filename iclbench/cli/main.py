@@ -32,7 +32,7 @@ from iclbench.cli.stream import stream
 from iclbench.cli.streams import print_anything
 from iclbench.cli.sweep import sweep
 from iclbench.cli.train import train
-from iclbench.errors import IclbenchError, Interrupted
+from iclbench.errors import IclbenchError, Interrupted, brief
 from iclbench.formats import printable
 from iclbench.memory import IN_TRAINING, advice, is_out_of_memory
 from iclbench.signals import leave_at_once
@@ -205,7 +205,7 @@ def _report(error: Exception) -> int:
     else:
         text, code = f"{type(error).__name__}: {error} (this is a bug; --debug shows where)", 1
     if text:
-        print("error: " + printable(" ".join(str(text).split())), file=sys.stderr)  # noqa: T201
+        print("error: " + printable(brief(" ".join(str(text).split()))), file=sys.stderr)  # noqa: T201
     return code
 
 
