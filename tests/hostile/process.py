@@ -48,13 +48,13 @@ class Limits:
     powerless: bool = False
     closed: tuple[int, ...] = ()
 
-    def apply(self, already: int) -> None:
+    def apply(self, forked: bool) -> None:
         import resource
 
         if self.file_size is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_size, self.file_size))
         if self.memory is not None:
-            most = already + self.memory
+            most = self.memory + (_addresses() if forked else 0)
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
         for stream in self.closed:
             os.close(stream)
@@ -182,7 +182,7 @@ class Command:
 
         def prepare() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            self.limits.apply(0)
+            self.limits.apply(forked=False)
 
         process = subprocess.Popen(
             [sys.executable, "-m", "iclbench", *self.arguments], cwd=os.fsencode(self.folder), env=environment,
@@ -216,7 +216,7 @@ class Command:
         sys.path[:0] = map(str, self.path)
         for stream, file in enumerate(self._files):
             os.dup2(file.fileno(), stream)
-        self.limits.apply(_addresses())
+        self.limits.apply(forked=True)
         sys.stdin = None if 0 in self.limits.closed else io.TextIOWrapper(io.FileIO(0))
         sys.stdout = None if 1 in self.limits.closed else io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
         sys.stderr = None if 2 in self.limits.closed else io.TextIOWrapper(io.FileIO(2, "w"), write_through=True)
