@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ from iclbench.report import build, subtitle, workers
 from iclbench.report.data import load
 from iclbench.report.style import vega_lite
 from tests.report.test_page import _rows, _write
+from tests.sweep.test_kill import alive
 
 # What V8 says of a limit on addresses, as a child that dies of it would.
 _DIES = "import sys, os; print('# Fatal process out of memory: Oilpan', file=sys.stderr, flush=True); os.abort()"
@@ -56,6 +58,50 @@ def test_what_a_killed_process_leaves_is_done_all_the_same() -> None:
         return 3
 
     assert sorted(workers.each([killed, killed], 2)) == [(0, 3), (1, 3)]
+
+
+def test_an_error_in_a_process_is_raised_here() -> None:
+    def fails() -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        list(workers.each([fails, lambda: 1], 2))
+
+
+def test_where_no_process_can_be_started_everything_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", refused)
+    assert sorted(workers.each([lambda: 1, os.getpid], 2)) == [(0, 1), (1, os.getpid())]
+
+
+def test_more_jobs_than_are_dealt_out_are_all_done() -> None:
+    assert sorted(workers.each([lambda n=n: n * n for n in range(1500)], 2)) == [(n, n * n) for n in range(1500)]
+
+
+def test_a_report_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    def slow() -> None:
+        with pids.open("a") as file:
+            file.write(f"{os.getpid()} ")
+        time.sleep(0.3)
+
+    parent = os.fork()
+    if parent == 0:
+        list(workers.each([slow] * 1000, 2))
+        os._exit(0)
+    deadline = time.monotonic() + 30
+    while len(set(pids.read_text().split() if pids.exists() else ())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    left = {int(pid) for pid in pids.read_text().split()}
+    while any(alive(pid) for pid in left):
+        assert time.monotonic() < deadline, "still at work without a parent"
+        time.sleep(0.02)
 
 
 def test_without_memory_to_draw_the_page_is_written_and_says_why(
