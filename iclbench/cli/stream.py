@@ -21,6 +21,7 @@ from iclbench.signals import held_back, sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
+    from iclbench.predictor import State
     from iclbench.streaming.stream import Answer
 
 
@@ -87,7 +88,7 @@ def _run(
 
     columns = LineFormat.of(backbone.shape, torch.finfo(next(backbone.parameters()).dtype).max)
     sets = read_related(backbone, related, columns) if related else None
-    start = backbone.load_state(state) if state else None
+    start = _start(backbone, state) if state else None
     where = str(path or "stdin")
     streamed = Stream(backbone, start, sets, at_once=path is None or not path.is_file(), where=where)
     if header:
@@ -109,6 +110,13 @@ def _run(
         )
 
 
+def _start(backbone: Backbone, state: Path) -> State:
+    try:
+        return backbone.load_state(state)
+    except DataError as error:
+        raise DataError(f"--state: {error}; give a file that --save of this run has written") from error
+
+
 @contextmanager
 def _opened(path: Path | None) -> Iterator[io.TextIOBase]:
     """The lines of a file or of standard input; bytes that are no text show up as wrong numbers."""
@@ -122,7 +130,7 @@ def _opened(path: Path | None) -> Iterator[io.TextIOBase]:
     try:
         file = path.open(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}; give --csv a file, or - for stdin") from error
     with file:
         yield file
 

@@ -106,7 +106,9 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is not a complete gzip file ({_line(error)}); compress it again") from None
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or _line(error)}") from None
+        raise DataError(
+            f"cannot read {path}: {error.strerror or _line(error)}; name a table that ends in .csv, .csv.gz or .parquet"
+        ) from None
     except (csv.Error, ValueError) as error:
         raise DataError(f"{path} is not a CSV table: {_line(error)}") from None
     if not rows:
@@ -119,7 +121,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     header = _has_header(lines)
     body = lines[1:] if header else lines
     if not body:
-        raise DataError(f"{path} has a header and no rows")
+        raise DataError(f"{path} has a header and no rows; add rows of numbers")
     names = lines[0] if header else [f"column {i + 1}" for i in range(width)]
     return names, [list(column) for column in zip(*body, strict=True)]
 
@@ -179,11 +181,13 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Column | None]]:
             found = iter(loaded.columns)
             columns = [_arrow_numbers(next(found), pa.types) if number else None for number in numeric]
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise DataError(f"{path} is not a parquet table ({_line(error)})") from None
+        raise DataError(f"{path} is not a parquet table ({_line(error)}); write it anew, or as .csv") from None
     except OSError as error:
         if error.strerror is None:
-            raise DataError(f"{path} is not a parquet table ({_line(error)})") from None
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+            raise DataError(f"{path} is not a parquet table ({_line(error)}); write it anew, or as .csv") from None
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; name a table that ends in .csv, .csv.gz or .parquet"
+        ) from None
     if not rows:
         raise DataError(f"{path} has no rows")
     return names, columns
@@ -225,7 +229,7 @@ def _numbers(path: Path, names: list[str], columns: Sequence[list[str] | Column 
     found = [_parse(column) if isinstance(column, list) else column for column in columns]
     text = [name for name, values in zip(names, found, strict=True) if values is None]
     if names[target] in text:
-        raise DataError(f"{path}: the target '{names[target]}' holds text; a regression needs numbers there")
+        raise DataError(f"{path}: the target '{names[target]}' holds text; choose another, or write numbers there")
     if text:
         raise DataError(f"{path}: text in {_listed(text)}; encode it as numbers or remove the column(s)")
     values = [column for column in found if column is not None]

@@ -107,7 +107,7 @@ class LineFormat:
     def _number(self, column: str, field: str) -> float:
         value = number(field)
         if value is None:
-            raise DataError(f"{column} is {field[:40]!r}, not a number")
+            raise DataError(f"{column} is {field[:40]!r}, not a number; write one like 0.5 (? stands for outputs only)")
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
         if abs(value) > self.largest:

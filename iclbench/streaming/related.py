@@ -42,7 +42,7 @@ def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = list(columns.read(limits.lines(file, str(path)), str(path)))
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}; give --related a file of points") from error
     query = next((line.number for line in lines if line.y is None), None)
     if query is not None:
         raise DataError(f"{path}, line {query}: a query; related datasets hold points only")

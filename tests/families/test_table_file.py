@@ -83,7 +83,7 @@ def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path)
     [
         ("", None, "is empty"),
         ("\n\n", None, "is empty"),
-        ("a,b\n", None, "a header and no rows"),
+        ("a,b\n", None, "a header and no rows; add rows of numbers"),
         ("1_5,2\n3,4\n", None, "text in column 1"),
         ("\u0661,\u0662\n3,4\n", None, "the target 'column 2' holds text"),
         ("a,b\n1,2\n\uff11,3\n", None, "text in a"),
@@ -99,7 +99,7 @@ def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path)
         ("a,b\n1,2\n3,4\n", "²", "unknown target"),
         ("a,town,c,y\n1,Rome,x,2\n3,Oslo,y,4\n", "y", "text in town, c; encode"),
         ("1,Rome,2\n3,Oslo,4\n", None, "text in column 2"),
-        ("a,y\n1,low\n3,high\n", "y", "the target 'y' holds text"),
+        ("a,y\n1,low\n3,high\n", "y", "the target 'y' holds text; choose another, or write numbers there"),
         ("a,b,y\n1,,2\n3,NA,4\n?,5,6\n7,8,9\n", "y", r"missing values in a \(1\), b \(2\), 3 of 4 rows"),
         ("a,y\n1,\n3,4\n", "y", r"missing values in y \(1\)"),
         ("a,y\ninf,1\n3,4\n", "y", "infinite values in a"),
