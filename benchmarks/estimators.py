@@ -282,7 +282,8 @@ Garg et al.'s code, which the Mamba paper's code runs, re-implemented in `garg_l
 points, all prefixes. Goal: >= {GOAL}x in geometric mean. Differences of predictions are in standard deviations of y,
 squared errors in its variance, both at the prefixes that the loop ran on. They are no errors of ours: least squares is
 float32 there, float64 here; the Lasso stops at scikit-learn's tolerance there, is exact here; networks start from other
-weights; its trees draw the order of coordinates anew for every fit, which decides between equal splits.
+weights; its trees draw the order of coordinates anew for every fit, which decides between equal splits (with a fixed
+order they are equal to the last bit, as boosting is: `tests/estimators/test_trees.py`).
 
 {seven(rows)}"""
         print(text)
