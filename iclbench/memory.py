@@ -14,7 +14,7 @@ from iclbench.formats import nbytes
 
 _SAID = re.compile(
     r"out of memory|can(no|')t allocate memory|not enough memory|unable to allocate|bad_alloc|ALLOC_FAILED"
-    r"|Storage size calculation overflowed",
+    r"|Storage size calculation overflowed|failed to map segment|can't start new thread",
     re.IGNORECASE,
 )
 _WANTED = re.compile(r"allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTP]i?B)", re.IGNORECASE)

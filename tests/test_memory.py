@@ -95,3 +95,15 @@ def test_want_of_memory_is_not_taken_for_damage(trained: Run, monkeypatch: pytes
     for read in (tables.is_whole, lambda path: tables.read("values", path)):
         with pytest.raises(OutOfMemoryError):
             read(trained.path / "values.parquet")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("_acero.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_libraries_and_threads_that_get_no_memory_are_no_bug(error: Exception) -> None:
+    """What the loader and Python say under a limit on addresses."""
+    assert is_out_of_memory(error)
