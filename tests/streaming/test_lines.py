@@ -8,6 +8,7 @@ from iclbench.errors import DataError
 from iclbench.streaming.lines import Line, LineFormat
 
 TWO_ONE = LineFormat.of(TaskShape(x_dim=2, points=9), torch.finfo(torch.float32).max)
+LIKE = "write one like 0.5 (? stands for outputs only)"
 LABELS = LineFormat.of(TaskShape(x_dim=1, points=9, classes=3, head="categorical"), torch.finfo(torch.float32).max)
 
 
@@ -50,15 +51,15 @@ def test_labels_are_integers() -> None:
     [
         (["1,2,3", "1,2,nan"], "data.csv, line 2: y1 is nan; write finite numbers only"),
         (["1,-inf,3"], "data.csv, line 1: x2 is -inf; write finite numbers only"),
-        (["1,2,3", "", "1,two,3"], "data.csv, line 3: x2 is 'two', not a number"),
-        (["1,2,3", "x1,x2,y1"], "data.csv, line 2: x1 is 'x1', not a number"),
-        (["1,2_0,3"], "data.csv, line 1: x2 is '2_0', not a number"),
-        (["1,\u0662,3"], "data.csv, line 1: x2 is '\u0662', not a number"),
+        (["1,2,3", "", "1,two,3"], "data.csv, line 3: x2 is 'two', not a number; " + LIKE),
+        (["1,2,3", "x1,x2,y1"], "data.csv, line 2: x1 is 'x1', not a number; " + LIKE),
+        (["1,2_0,3"], "data.csv, line 1: x2 is '2_0', not a number; " + LIKE),
+        (["1,\u0662,3"], "data.csv, line 1: x2 is '\u0662', not a number; " + LIKE),
         (
             ["1,2,3", '"1,2,3'],
             "data.csv, line 2: 1 column instead of 3; write x1,x2,y1, with ? for the outputs of a query",
         ),
-        (["?,2,3"], "data.csv, line 1: x1 is '?', not a number"),
+        (["?,2,3"], "data.csv, line 1: x1 is '?', not a number; " + LIKE),
         (["1,2,1e39"], "data.csv, line 1: y1 is 1e39, more than 3.4e+38 in size; scale the data or try --float64"),
         (["1,2"], "data.csv, line 1: 2 columns instead of 3; write x1,x2,y1, with ? for the outputs of a query"),
         (["1;2;3"], "data.csv, line 1: 1 column instead of 3; write x1,x2,y1, with ? for the outputs of a query"),
