@@ -315,3 +315,9 @@ def test_the_metric_of_a_cell_without_any_number_is_that_of_its_task(task: str, 
 def test_a_predictor_that_cannot_forget_says_so(prompts):
     with pytest.raises(UsageError, match="Prior cannot forget points"):
         Prior().remove(None, prompts.episodes.context)
+
+
+def test_targets_that_do_not_count_are_no_part_of_the_mean():
+    scores = torch.tensor([[1.0, 7.0, 3.0], [float("nan"), 5.0, 2.0]])
+    scored = torch.tensor([[True, False, True], [False, True, False]])
+    assert scoring._mean(scores, scored).tolist() == [2.0, 5.0]
