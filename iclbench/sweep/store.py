@@ -100,6 +100,17 @@ class Store:
             self._readable[file] = is_whole(self.results / file)
         return self._readable[file]
 
+    def damaged(self, cell: GridCell) -> Path | None:
+        """The first file that the row of a finished cell names, and that is there, but not as it was written."""
+        if cell.hash not in self.rows.index[self.rows["status"].eq("done") & ~self.rows["there"]]:
+            return None
+        try:
+            named = _named(self.rows.loc[cell.hash, "files"])
+        except ValueError:
+            return None
+        broken = (self.results / file for file in named if not self._is_readable(file))
+        return next((path for path in broken if path.is_file()), None)
+
     def record(self, cell: GridCell, outcome: Outcome, place: Place) -> None:
         """Write the row of a cell."""
         record(self.results, cell, outcome, place)

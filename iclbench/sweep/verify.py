@@ -71,7 +71,8 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Pl
         IclbenchError: no evaluation is finished whose data set is there.
     """
     known = {cell.hash: cell for cell in cells}
-    done = [cell for cell in cells if cell.kind == "evaluate" and cell.run != SUMMARY and store.status(cell) == "done"]
+    finished = (cell for cell in cells if store.status(cell) == "done" or store.damaged(cell))
+    done = [cell for cell in finished if cell.kind == "evaluate" and cell.run != SUMMARY]
     there = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, place)}
     done = [cell for cell in done if cell.group in there]
     if not done:
@@ -132,6 +133,11 @@ def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _W
         for cell in [] if difference else cells:
             found = value_rows(fresh, cell)
             rows += len(found)
+            if damaged := store.damaged(cell):
+                difference = (
+                    difference or f"{damaged} is damaged or cut short; delete it, and a sweep does its cells again"
+                )
+                continue
             try:
                 stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
             except tables.TableError as error:

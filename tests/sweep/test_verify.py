@@ -72,7 +72,7 @@ def test_a_damaged_file_is_a_difference_that_names_it(swept: tuple[Path, list[Gr
     path.write_bytes(content)
     only = [cell for cell in cells if cell.baseline == "knn-3"]
     (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Place(tmp_path))
-    assert f"{path} cannot be read" in str(found.difference) and "delete it" in str(found.difference)
+    assert f"{path} is damaged" in str(found.difference) and "delete it" in str(found.difference)
 
 
 def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
