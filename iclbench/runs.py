@@ -137,6 +137,20 @@ class Run:
         """Hash of all that training depends on, which code the names stand for included."""
         return content_hash({"config": self.hash, **self.codes})
 
+    @property
+    def signature(self) -> dict[str, str]:
+        """What weights and checkpoints say of themselves to show that they are this run's."""
+        return {"config": self.hash, **({"configured": self.configured} if self.codes else {})}
+
+    def check_signature(self, metadata: Mapping[str, str] | None) -> None:
+        """Raise `ValueError` for weights or a checkpoint of another configuration, or made by other code; version 0.1.0
+        did not write by which."""
+        found = metadata or {}
+        if found.get("config") != self.hash:
+            raise ValueError("another configuration")
+        if found.get("configured", self.configured) != self.configured:
+            raise ValueError("other sources of a plug-in")
+
     def check_codes(self) -> None:
         """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
         it was trained with."""
@@ -206,8 +220,10 @@ class Run:
         backbone = self.config.build(self.config.task.build(data_dir), anywhere=True)
         try:
             with advised(IN_EVALUATION), safe_open(self.weights, framework="pt") as file:
-                if (file.metadata() or {}).get("config") != self.hash:
-                    raise ValueError("they belong to another configuration")
+                try:
+                    self.check_signature(file.metadata())
+                except ValueError as error:
+                    raise ValueError(f"they belong to {error}") from None
                 if self.digest not in (None, digests.of_file(self.weights)):
                     raise ValueError(f"their digest is not that in {digest_path(self.weights).name}")
                 backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
@@ -387,9 +403,27 @@ def create(
         run = Run(run.path)  # it may have been trained meanwhile
         text = _to_be_written(run, config)
         if text is not None:
+            unknown = run.finished and not (run.path / "config.toml").is_file()
             with writing(results):
                 _write(run, text)
+            if unknown:
+                _refuse_foreign(Run(run.path))
     return Run(run.path)
+
+
+def _refuse_foreign(run: Run) -> None:
+    """Take the configuration away again and raise `UsageError` where it was written beside weights of another."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(run.weights, framework="numpy") as file:
+            run.check_signature(file.metadata())
+    except (SafetensorError, OSError):
+        return  # damaged: whoever loads them says so
+    except ValueError as error:
+        (run.path / "config.toml").unlink()
+        raise UsageError(f"the weights in {run.path}, which has no config.toml, belong to {error}; choose another "
+                         "--name or delete that folder") from error  # fmt: skip
 
 
 def refuse_other(run: Run, config: RunConfig) -> None:

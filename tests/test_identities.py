@@ -144,3 +144,32 @@ def test_a_run_whose_plug_in_was_edited_is_refused_until_the_sources_are_back(
     (tmp_path / "edited_net.py").write_text("# as it was\n" + source)
     assert main(train) == 0 and main(evaluate) == 0
     assert {path: path.read_bytes() for path in tmp_path.glob("tables/*/mine.values.parquet")} == cells
+
+
+def test_rows_of_an_edited_plug_in_are_not_printed_beside_others_and_its_weights_do_not_pass_for_those_of_today(
+    tmp_path: Path, card_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "from iclbench.backbones.cnp import CNP\n\n\nclass OtherNet(CNP):\n    doubled = False\n"
+    (tmp_path / "other_net.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "other_net")
+    where = ["-p", "smoke", "--results", str(tmp_path)]
+    train = ["train", str(card_path), "other_net:OtherNet", "--name", "mine", *where]
+    assert main(train) == 0 and main(["train", str(card_path), "gpt2", "--name", "another", *where]) == 0
+    capsys.readouterr()
+    assert main(["eval", *where[2:]]) == 0
+    assert "\nmine " in capsys.readouterr().out
+    (tmp_path / "other_net.py").write_text(source.replace("False", "True"))
+    assert main(["eval", *where[2:]]) == 1
+    said = capsys.readouterr()
+    assert "\nanother " in said.out and "\nmine " not in said.out and "skipped run 'mine'" in said.err
+    assert main(["eval", "--json", *where[2:]]) == 1
+    printed = {row["run"] for row in json.loads(capsys.readouterr().out)}
+    assert "another" in printed and "mine" not in printed
+    kept = (tmp_path / "runs" / "mine" / "config.toml").read_bytes()
+    (tmp_path / "runs" / "mine" / "config.toml").unlink()
+    assert main(train) == 2
+    said = capsys.readouterr()
+    assert "other sources" in said.err and not (tmp_path / "runs" / "mine" / "config.toml").exists()
+    (tmp_path / "other_net.py").write_text(source)
+    assert main(train) == 0 and (tmp_path / "runs" / "mine" / "config.toml").read_bytes() == kept

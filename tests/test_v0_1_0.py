@@ -101,6 +101,16 @@ def test_a_report_is_written_on_it(folder: Path, capsys: pytest.CaptureFixture[s
     assert code == 0 and RUN in Path("results/report/index.html").read_text()
 
 
+def test_a_run_of_a_plug_in_in_the_current_folder_is_adopted_where_its_module_is_trusted(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("ICLBENCH_TRUST", "")
+    shutil.copytree(EXAMPLE / "iclbench_waves", "iclbench_waves")
+    code, _, said = call(capsys, "adopt", "by-path", "--trust", "iclbench_waves")
+    assert code == 0 and said.count("warning") == 1
+
+
 def test_a_run_of_a_plug_in_is_refused_until_it_is_adopted(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, Results
+from iclbench.cli.options import RESULTS, Results, Trust
 
 
 def adopt(
@@ -15,6 +15,7 @@ def adopt(
         list[str], typer.Argument(autocompletion=completion.runs, help="Runs of your plug-ins, made by version 0.1.0.")
     ],
     results: Results = RESULTS,
+    trust: Trust = None,
 ) -> None:
     """Take it that these runs were trained with today's sources of their plug-ins."""
     from iclbench.cli.terminal import out, say

@@ -92,6 +92,7 @@ def evaluate(
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import out, say
     from iclbench.errors import UsageError
+    from iclbench.runs import CodeChangedError
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN go together")
@@ -106,6 +107,7 @@ def evaluate(
     chosen = set_up_torch(device, threads)
     failed = 0
     evaluated: list[str] = []
+    edited: list[str] = []
     remarks: dict[str, None] = {}
     for each in runs:
         try:
@@ -130,8 +132,9 @@ def evaluate(
             if run and len(runs) == 1:
                 raise
             failed += 1  # the others go on
+            edited += [each.name] * isinstance(error, CodeChangedError)
             say(f"skipped run '{each.name}': {error}")
-    print_summary(results, evaluated, json)
+    print_summary(results, evaluated, json, without=edited)
     for line in remarks:
         out.print(line)
     if failed:

@@ -14,14 +14,17 @@ import typer
 from iclbench import tables
 
 
-def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False) -> None:
-    """Print a leaderboard per prompt set, of class labels one over all prompt sets of a task; or all rows as JSON."""
+def print_summary(
+    results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()
+) -> None:  # fmt: skip
+    """Print a leaderboard per prompt set, of class labels one over all prompt sets of a task; or all rows as JSON; both
+    `without` what runs scored whose code is another by now."""
     from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
 
-    frames = {} if json else {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
+    frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
     of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
     asked = [name for name in prompt_sets if name not in of_labels]
-    print_tables(results, asked, json, leaderboard, notes_of=partial(about_oracles, results))
+    print_tables(results, asked, json, leaderboard, notes_of=partial(about_oracles, results), without=without)
     print_accuracies(results, list(of_labels.values()))
 
 
@@ -32,6 +35,7 @@ def print_tables(
     lines_of: Callable[[pd.DataFrame], tuple[list[str], list[list[str]]]],
     sizes_of: Callable[[pd.DataFrame], str] = lambda values: "",
     notes_of: Callable[[pd.DataFrame], list[str]] = lambda values: [],
+    without: Sequence[str] = (),
 ) -> None:
     """Print one table per prompt set and what failed on it, or all rows as JSON.
 
@@ -42,8 +46,9 @@ def print_tables(
         lines_of: column names and rows from the values of one prompt set.
         sizes_of: what its title says between the preset and the shift.
         notes_of: lines below the table, from the same values.
+        without: runs that are left out, under whatever method.
     """
-    frames = {name: tables.read_all("values", results / "tables" / name) for name in prompt_sets}
+    frames = {name: _read(results, name, without) for name in prompt_sets}
     if json:
         rows = pd.concat(list(frames.values())) if frames else tables.frame("values", [])
         typer.echo(rows.to_json(orient="records", indent=2))
@@ -64,6 +69,11 @@ def print_tables(
         print_shipped(results, values)
         print_failed(values)
         out.print()
+
+
+def _read(results: Path, prompt_set: str, without: Sequence[str]) -> pd.DataFrame:
+    values = tables.read_all("values", results / "tables" / prompt_set)
+    return values[~values["run"].str.partition("+")[0].isin(without)] if without else values
 
 
 def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:

@@ -63,7 +63,7 @@ def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress:
     tensors["log.steps"] = torch.tensor(progress.steps, dtype=torch.long)
     tensors["log.losses"] = torch.tensor(progress.losses, dtype=torch.float64)
     tensors = {key: value.detach().cpu() for key, value in tensors.items()}
-    metadata = {"config": run.hash, "step": str(progress.step), "seconds": repr(progress.seconds)}
+    metadata = run.signature | {"step": str(progress.step), "seconds": repr(progress.seconds)}
     metadata |= {"scored": json.dumps(progress.scored), "bytes": json.dumps(progress.bytes)}
     metadata["digest"] = _digest(tensors, metadata)
     save_tensors(run.path / "checkpoints" / _name(progress.step), tensors, metadata)
@@ -80,8 +80,10 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Pro
         try:
             with advised(IN_TRAINING), safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                if metadata.get("config") != run.hash:
-                    raise ValueError("it belongs to another configuration")
+                try:
+                    run.check_signature(metadata)
+                except ValueError as error:
+                    raise ValueError(f"it belongs to {error}") from None
                 tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
             if metadata.pop("digest", None) not in (None, _digest(tensors, metadata)):  # 0.1.0 wrote none
                 raise ValueError("it is not as it was written: its digest is another")

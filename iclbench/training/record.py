@@ -31,7 +31,7 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
     if progress.bytes:
         costs.append(measured | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
     tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})
-    save_tensors(run.weights, backbone.state_dict(), {"config": run.hash}, digest=True)
+    save_tensors(run.weights, backbone.state_dict(), run.signature, digest=True)
 
 
 def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) -> None:

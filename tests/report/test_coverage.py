@@ -1,5 +1,8 @@
 """What a sweep did: every cell is counted once, and every one that is not done stands with its reason."""
 
+from pathlib import Path
+
+import pandas as pd
 import pytest
 
 from iclbench import tables
@@ -58,3 +61,18 @@ def test_without_a_sweep_there_is_no_section(grid: Grid, tmp_path_factory: pytes
 def test_what_makes_no_sense_is_not_asked_for(grid_results: Results) -> None:
     frames = [block.frame for block in missing.section(grid_results).walk() if isinstance(block, Table)]
     assert not any({"icicl-tnp", "tnp"} & set(frame["contestant"]) for frame in frames)
+
+
+def test_of_what_diverged_no_evaluation_is_asked_for(grid: Grid, tmp_path: Path) -> None:
+    values = tables.read_all("values", grid.folder)
+    row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)
+    row = row.assign(contestant="new", run="new-s0", evaluator="train", axis="train_step", metric="loss")
+
+    def asked(**changed: object) -> list[str]:
+        both = pd.concat([values, row.assign(**changed)], ignore_index=True)
+        tables.write("values", both.to_dict("records"), tmp_path / "all.values.parquet", {})
+        found = missing.gaps(load(tmp_path))
+        return [command for *_, contestant, _, command in found if contestant == "new" and "eval" in command]
+
+    assert "iclbench eval new-s0" in asked()
+    assert asked(status="failed", reason="diverged at step 3: the loss is nan") == []

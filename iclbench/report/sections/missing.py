@@ -70,8 +70,12 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     # guessing is no contestant.
     asked = set(evaluated["contestant"]) - {"chance"}
     # What a method makes of a backbone (gpt2+deep-thinking) is nobody's duty.
+    # Of what diverged, all that there is to say stands under what failed.
+    diverged = set(task.rows.loc[in_training & task.rows["status"].eq("failed"), "run"])
     contestants = sorted(
-        n for n, kind in task.kinds.items() if kind == "backbone" or (kind == "baseline" and n in asked)
+        n
+        for n, kind in task.kinds.items()
+        if (kind == "backbone" and not set(task.runs.get(n, ["?"])) <= diverged) or (kind == "baseline" and n in asked)
     )
     found = [
         (
@@ -79,7 +83,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
             task.preset,
             name,
             "evaluation" if shift == "none" else f"shift {shift}",
-            _command(task, name, shift),
+            _command(task, name, shift, diverged),
         )
         for name in contestants
         for shift in shifts or ["none"]
@@ -98,9 +102,10 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def _command(task: Slice, contestant: str, shift: str) -> str:
+def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> str:
     """What fills the gap; baselines are evaluated beside any run of the task."""
-    run = min(task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs], default="RUN")
+    own = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
+    run = min((run for run in own if run not in diverged), default="RUN")
     if re.fullmatch(EXTRAPOLATION, shift):
         return f"iclbench eval {run} --extrapolate {shift.removeprefix('points-')}"
     return f"iclbench eval {run}" + ("" if shift == "none" else f" --shift {shift}")
