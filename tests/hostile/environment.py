@@ -159,7 +159,9 @@ def _moved(trial: Trial) -> list[str]:
     trial.copy("")
     command = Command(LONG, trial.folder).start()
     time.sleep(trial.dice.uniform(0.1, 1.0) * trial.stage.seconds[LONG])
-    moved = trial.dice.random() < 0.5
+    moved, run = trial.dice.random() < 0.5, trial.results / "runs/long"
+    if (run / "model.safetensors").exists():  # all is written: what becomes of it now is the user's
+        return manners(command.end(), {0})
     if trial.results.exists():
         try:
             trial.results.rename(trial.folder / "elsewhere") if moved else shutil.rmtree(trial.results)
@@ -167,7 +169,6 @@ def _moved(trial: Trial) -> list[str]:
             return [*manners(command.end())]  # it wrote while it was deleted
     outcome = command.end()
     found = manners(outcome, {0, 1, 2})
-    run = trial.results / "runs/long"
     if (
         outcome.code == 0
         and not ((run / "model.safetensors").is_file() and (run / "config.toml").is_file())
