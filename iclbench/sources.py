@@ -41,7 +41,7 @@ def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
 def _files(target: str) -> list[tuple[str, Path]]:
     """The files by the names that they have wherever the package is installed."""
     top = target.partition(":")[0].partition(".")[0]
-    spec = PathFinder.find_spec(top)
+    spec = PathFinder.find_spec(top) or PathFinder.find_spec(top, [""])  # last the current folder, as `trust` has it
     if spec is None:
         raise UsageError(f"cannot load '{target}': no module '{top}' here; install its package, or go to its "
                          f"folder and give --trust {top}")  # fmt: skip

@@ -117,6 +117,24 @@ def test_runs_that_name_code_are_skipped_by_name_and_the_others_evaluated(
     assert trained.was_run
 
 
+def test_a_module_in_the_current_folder_is_asked_for_like_any_other(
+    trained: Elsewhere, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python finds what lies there, an installed command only once it is trusted: nobody is told that it is not."""
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each not in ("", str(trained.folder))])
+    monkeypatch.chdir(trained.folder)
+    options = ("--preset", "smoke", "-o", "train.steps=2", "--name", "net")
+    assert trained.main("train", "linear", "from_elsewhere:Net", *options) == 0
+    trained.forget()
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(trained.folder)])
+    capsys.readouterr()
+    for command in ("eval", "stream"):
+        assert trained.main(command, "net") == 1 and not trained.was_run
+        err = capsys.readouterr().err
+        assert "--trust from_elsewhere" in err and "no module" not in err
+    assert trained.main("eval", "net", "--trust", "from_elsewhere", "--baseline", "zero") == 0 and trained.was_run
+
+
 def test_list_and_show_run_nothing_that_a_card_or_a_run_names(
     trained: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:

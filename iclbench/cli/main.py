@@ -164,6 +164,8 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except SystemExit as error:  # nothing of ours calls it: the command has not ended
+        if isinstance(error.__context__, BrokenPipeError):  # rich's answer to `| head`
+            return 1
         if debug:
             traceback.print_exc()
         where = f"code from outside iclbench called sys.exit({error.code!r}) in the midst of the work"

@@ -58,10 +58,10 @@ def show(
     if json:
         typer.echo(json_module.dumps(found, indent=2))
         return
-    _print(found)
+    _print(found, name)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any], name: str) -> None:
     """One screen of a task or a backbone; all else as TOML."""
     import tomli_w
 
@@ -72,7 +72,7 @@ def _print(found: dict[str, Any]) -> None:
 
     if "task" in found and "presets" in found:
         family = found["family"]
-        print_task(found, FAMILIES.get(family) if _may_load(family) else None)
+        print_task(found, FAMILIES.get(family) if _may_load(family) else None, name)
     elif "backbone" in found and "settings" in found:
         print_backbone(found)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from typing import Any
 
 from iclbench.formats import number
@@ -15,12 +16,13 @@ _QUESTIONS = {
 }
 
 
-def print_task(found: dict[str, Any], family: type | None) -> None:
+def print_task(found: dict[str, Any], family: type | None, typed: str) -> None:
     """Print one task.
 
     Args:
         found: the card's values with parameters complete, as `iclbench show --json` has them.
         family: its class; None: it may not be imported.
+        typed: what the user called the task by.
     """
     from iclbench.cli.terminal import out, table
 
@@ -47,7 +49,7 @@ def print_task(found: dict[str, Any], family: type | None) -> None:
     if found["published"]:
         out.print()
         _print_published(found["published"])
-    task = found["task"]
+    task = shlex.quote(typed) if typed.endswith(".toml") else found["task"]
     out.print(f"\nthe card: iclbench show {task} --card; every number: --json; train: iclbench train {task} gpt2")
 
 

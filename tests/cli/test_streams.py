@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from iclbench.cli import list as listing
+from iclbench.cli import terminal
 from iclbench.cli.main import main
 from iclbench.cli.stream import _opened
 from iclbench.errors import UsageError
@@ -65,3 +67,17 @@ def test_an_exit_in_the_midst_of_a_command_is_an_error(
     assert main(["list", "grids"]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "called sys.exit(0)" in err
+
+
+def test_a_reader_that_has_enough_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `iclbench list tasks | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(terminal, "out", Console(soft_wrap=True))  # one that nobody will need again
+    with monkeypatch.context() as patched, open(writer, "w", closefd=False) as closed:
+        patched.setattr(sys, "stdout", closed)
+        assert main(["list", "tasks"]) == 1
+    os.close(writer)
+    assert capsys.readouterr().err == ""
