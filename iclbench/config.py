@@ -382,5 +382,5 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also numbers with thousands of digits, lists in lists in ...
         return text

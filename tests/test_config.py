@@ -24,6 +24,11 @@ def test_overrides_are_toml_values_and_plain_words() -> None:
     }
 
 
+def test_values_that_no_parser_takes_are_words() -> None:
+    for text in ("9" * 5000, "[" * 100_000):
+        assert parse_overrides([f"backbone.layers={text}"])["backbone"] == {"layers": text}
+
+
 @pytest.mark.parametrize(
     "pair", ["layers=6", "backbone.layers", "=3", "backbone.=3", "model.layers=6", "train.=.=", "", "."]
 )

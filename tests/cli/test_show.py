@@ -43,9 +43,7 @@ def test_the_card_and_every_number_are_there_for_scripts(capsys: pytest.CaptureF
     assert whole["task"] == "skewed-linear" and whole["presets"]["paper"]["parameters"]["dim"] == 20
 
 
-def test_the_commands_for_a_card_of_ones_own_name_its_file(
-    card_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_for_a_card_of_ones_own_name_its_file(card_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(str(card_path), capsys=capsys)
     assert f"iclbench show {card_path} --card" in out and f"iclbench train {card_path} gpt2" in out
     assert shown(str(card_path), "--card", capsys=capsys) == card_path.read_text()
