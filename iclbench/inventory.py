@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from iclbench import digests
 from iclbench.runs import Run
 
 # Which score of a run stands for it: that of what was trained, before those of the family's own tests.
@@ -66,12 +67,14 @@ def scores(results: Path) -> dict[str, float]:
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """These columns of a table, row by row; none of one that cannot be read."""
+    """These columns of a table, row by row; none of one that cannot be read or is not as it was written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:  # read_table would import pandas
+        data = path.read_bytes()
+        digests.check(data)
+        with pq.ParquetFile(pa.BufferReader(data)) as file:  # read_table would import pandas
             yield from file.read(columns=list(columns)).to_pylist()
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return
