@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The terminal that the tests are watched on, or its worker processes, must not decide how tables are folded.
+os.environ.pop("COLUMNS", None)
 
 import pytest
 import tomli_w
