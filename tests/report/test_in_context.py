@@ -135,7 +135,7 @@ def test_the_plane_shows_ends_ways_and_peaks_of_all_settings(blocks: dict[str, B
 
 
 def test_the_overview_reads_accuracies_and_no_squared_error(sections: list[Section]) -> None:
-    reading = sections[0].blocks[0]
+    reading = next(section for section in sections if section.id == "overview").blocks[0]
     assert isinstance(reading, Text)
     assert "predicts the class of a query from labelled examples." in reading.text
     assert [item.split(":")[0] for item in reading.items] == ["Accuracy", "Value and interval"]

@@ -78,7 +78,7 @@ def of(results: Results, folder: Path, keep: pd.Series, change: dict[str, object
 
 def test_language_rows_are_no_slices_of_other_sections(results: Results, sections: list[Section]) -> None:
     assert results.rows.empty and results.slices == [] and results.set_aside == ()
-    assert [section.id for section in sections] == ["language", "missing", "provenance"]
+    assert [section.id for section in sections] == ["summary", "language", "missing", "provenance"]
     assert subtitle(results) == "8 language tasks, 3 language models"
 
 
@@ -300,7 +300,7 @@ def test_zero_shot_alone_and_failed_rows_alone_make_a_page(results: Results, tmp
     zero = by_name(of(results, tmp_path / "zero", rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")))
     assert shown(table(zero, "language-accuracy"))["to-upper"]["demonstrations"] == "0"
     failed = of(results, tmp_path / "failed", rows["status"].eq("failed"))
-    assert [section.id for section in failed] == ["missing", "provenance"]
+    assert [section.id for section in failed] == ["summary", "missing", "provenance"]
 
 
 def test_long_families_fold_into_tables_of_their_own(results: Results, tmp_path: Path) -> None:
