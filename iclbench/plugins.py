@@ -1,8 +1,8 @@
 """What is asked of classes from outside iclbench: their faults are told under their own name.
 
 Every method by which such a class fulfils a contract of ours (it overrides one of ours) is watched: an exception in it,
-and an answer of another shape or type than was asked for, become one line that names class and method. Classes of
-iclbench itself are left as they are.
+and an answer of another shape or type than was asked for, become one line that names class and method. So are the few
+of ours in which methods of such a class meet. Classes of iclbench itself are left as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from functools import wraps
 from typing import Any
 
 from iclbench.errors import IclbenchError, UsageError, one_line
+
+# Methods of ours that call those of a class from outside in turn, and fail where these do not fit each other.
+_INHERITED = {"sample", "sample_test"}
 
 
 class PluginError(IclbenchError):
@@ -39,6 +42,8 @@ def watched(cls: Any, target: str) -> Any:
                 setattr(base, name, _method(name, member))
             elif isinstance(member, property) and member.fget and not hasattr(member.fget, "_watched"):
                 setattr(base, name, property(_method(name, member.fget), member.fset, member.fdel, member.__doc__))
+    for name in _INHERITED & contract - {own for base in theirs for own in vars(base)}:
+        setattr(cls, name, _method(name, getattr(cls, name)))
     needed = {name for base in cls.__mro__ if is_ours(base) for name in inspect.get_annotations(base)}
     for name in {"Settings", "Parameters"} & needed:
         if not hasattr(cls, name):

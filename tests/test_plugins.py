@@ -256,3 +256,22 @@ def test_a_module_that_exits_when_it_is_imported_is_an_error(net: Path, capsys: 
 def test_code_of_the_current_folder_asks_for_trust(net: Path) -> None:
     with pytest.raises(trust.UntrustedError, match="--trust mynet"):
         BACKBONES.get("mynet:Net")
+
+
+def test_what_a_method_of_ours_makes_of_a_plug_ins_is_told_under_the_plug_ins_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+from iclbench.families.linear import Linear
+
+
+class Short(Linear):
+    def draw(self, episodes, generator, active_dims=None):
+        return {"w": super().draw(episodes, generator, active_dims)["weights"]}
+"""
+    (tmp_path / "shortnet.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "shortnet")
+    family = FAMILIES.get("shortnet:Short")
+    with pytest.raises(PluginError, match=r"shortnet:Short.sample raised KeyError: 'weights'"):
+        family(family.Parameters(dim=2)).sample(3, 4, torch.Generator())
