@@ -38,7 +38,8 @@ def awaited(grid_results: Results) -> Results:
 
 
 def test_what_was_compared_is_counted(glance: Glance) -> None:
-    assert glance.compared == ("Preset grid: 7 backbones and 3 classical methods on 10 tasks, 2 seeds.",)
+    """One backbone has a single seed on a task."""
+    assert glance.compared == ("Preset grid: 7 backbones and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
 def test_every_tile_is_the_heat_maps_cell(glance: Glance, grid_results: Results) -> None:

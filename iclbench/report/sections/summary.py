@@ -40,11 +40,12 @@ def compared(results: Results) -> Iterator[str]:
     own = results.rows[results.rows["kind"] != "published"]
     for preset, rows in own.groupby("preset"):
         backbones = rows[rows["kind"] == "backbone"]
-        seeds = backbones["seed"].nunique()
+        seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
         others = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
         parts = [plural(backbones["backbone"].str.split("+").str[0].nunique(), "backbone")] if len(backbones) else []
         parts += [plural(others, "classical method")] if others else []
-        trained = f", {plural(seeds, 'seed')}" if seeds else ""
+        most = int(seeds.max()) if len(seeds) else 0
+        trained = f", {'up to ' * bool(seeds.min() < most)}{plural(most, 'seed')}" if most else ""
         yield f"Preset {preset}: {' and '.join(parts)} on {plural(rows['task'].nunique(), 'task')}{trained}."
     cells = results.language.cells
     if len(cells):
