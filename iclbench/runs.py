@@ -151,14 +151,17 @@ class Run:
         if found.get("configured", self.configured) != self.configured:
             raise ValueError("other sources of a plug-in")
 
+    def _code_then_and_now(self) -> Iterator[tuple[str, str, versions.Code | None, versions.Code]]:
+        """Of the tables `task` and `backbone` of the configuration the name of a class, the code that it stood for, and
+        the code that it stands for."""
+        task, backbone = self.config.task, self.config.backbone
+        yield "task", task.family, task.code, versions.of_family(task.family)
+        yield "backbone", backbone.name, backbone.code, versions.of_backbone(backbone.name)
+
     def check_codes(self) -> None:
         """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
         it was trained with."""
-        task, backbone = self.config.task, self.config.backbone
-        for name, then, now in (
-            (task.family, task.code, versions.of_family(task.family)),
-            (backbone.name, backbone.code, versions.of_backbone(backbone.name)),
-        ):
+        for _, name, then, now in self._code_then_and_now():
             if then != versions.since_first(now):
                 raise CodeChangedError(self.name, name, then, now)
 
@@ -171,13 +174,9 @@ class Run:
             IclbenchError: another process trains the run.
         """
         with self.lock():
-            config = self.config
             plain = read_toml(self.path / "config.toml")
             adopted = []
-            for part, name, then, now in (
-                ("task", config.task.family, config.task.code, versions.of_family(config.task.family)),
-                ("backbone", config.backbone.name, config.backbone.code, versions.of_backbone(config.backbone.name)),
-            ):
+            for part, name, then, now in self._code_then_and_now():
                 if then is None and isinstance(now, str):
                     plain[part]["code"] = now
                     adopted.append(name)
