@@ -144,8 +144,7 @@ class BackboneConfig(Strict):
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
-        own = cls.__module__.startswith("iclbench.")
-        return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", own)
+        return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", plugins.is_ours(cls))
 
 
 class RunConfig(Strict):
