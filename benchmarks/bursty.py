@@ -78,9 +78,9 @@ def training(name: str) -> str:
     optimiser = make_optimiser(backbone, run.train)
 
     def batch() -> object:
-        return training_batch(family, POINTS, run.train, 0, 1)
+        return training_batch(family, run.task, run.train, 0, 1)
 
-    episodes = training_batch(family, POINTS, run.train, 0, 0)
+    episodes = training_batch(family, run.task, run.train, 0, 0)
 
     def step() -> None:
         loss, _ = backbone.loss(episodes, 0.5, generator(0, "loss", 0))

@@ -21,6 +21,7 @@ from iclbench.backbones import scan_mamba_ssm, scan_torch, scan_triton
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.scan import chosen
 from iclbench.cards import TrainSettings
+from iclbench.config import TaskConfig
 from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.training.loop import make_optimiser, training_batch
 
@@ -216,6 +217,7 @@ class Step:
         self.model = cls(cls.Settings(**sizes.models[name]), TaskShape(sizes.dim, sizes.points)).to(sizes.device)
         family = FAMILIES.get("linear")
         self.family = family(family.Parameters(dim=sizes.dim))
+        self.task = TaskConfig(name="linear", card="", family="linear", points=sizes.points - 1, episodes=1)
         self.sizes, self.precision, self.as_trained, self.count = sizes, precision, as_trained, 0
         self.settings = TrainSettings(steps=1, batch=sizes.batch)
         self.generator = torch.Generator(sizes.device).manual_seed(0)
@@ -227,7 +229,7 @@ class Step:
     def __call__(self) -> None:
         self.count += 1
         if self.as_trained:
-            episodes = training_batch(self.family, self.sizes.points, self.settings, 0, self.count, self.sizes.device)
+            episodes = training_batch(self.family, self.task, self.settings, 0, self.count, self.sizes.device)
         else:
             episodes = self.family.sample(self.sizes.batch, self.sizes.points, self.generator)
         bf16 = self.precision == "bf16"

@@ -189,7 +189,10 @@ class Published(Strict):
 
 
 class TaskCard(Strict):
-    """A task: a family with its parameters fixed and its protocol written down."""
+    """A task: a family with its parameters fixed and its protocol written down.
+
+    With `context_targets`, training asks and scores the context points as further targets; evaluation does not.
+    """
 
     family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
     summary: str
@@ -199,6 +202,7 @@ class TaskCard(Strict):
     head: Head = "point"
     floor: NonNegativeFloat = 0.0
     components: PositiveInt = 8
+    context_targets: Annotated[bool, Added("0.2.0")] = False
     parameters: Values = {}
     baselines: list[str] = []
     oracles: list[str] = []

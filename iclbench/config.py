@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ROOTS = ("task", "backbone", "train")
 # Keys of `-o task.` that belong to the preset and to the card; all others are parameters of the family.
 _PRESET_KEYS = ("points", "episodes")
-_CARD_KEYS = ("head", "floor", "components")
+_CARD_KEYS = ("head", "floor", "components", "context_targets")
 # What of a task matters for training; the rest says how it is evaluated.
 _TRAINED_TASK_KEYS = ("name", "family", "code", "parameters", "question", "points", *_CARD_KEYS)
 # What of training only says how often it is looked at.
@@ -84,6 +84,7 @@ class TaskConfig(Strict):
     head: Head = "point"
     floor: NonNegativeFloat | None = None
     components: PositiveInt | None = None
+    context_targets: Annotated[bool, Added("0.2.0")] = False
     points: PositiveInt
     episodes: PositiveInt
     baselines: list[str] = []
@@ -274,6 +275,9 @@ def resolve_task(
     for key, heads in {"floor": ("gaussian", "mixture"), "components": ("mixture",)}.items():
         if head["head"] not in heads:
             del head[key]
+    if head["context_targets"] is True and card.question != "targets":
+        raise UsageError(f"task '{task}': context_targets is for question = \"targets\": where the next point is asked "
+                         "after every number of points, all of them are scored; leave it out")  # fmt: skip
     complete = validate(parameters, {**values, **changed}, where)
     config = {
         "name": task,

@@ -119,5 +119,10 @@ class Episodes(TensorRecord):
     def __len__(self) -> int:
         return len(self.context)
 
+    def asking_context(self) -> Episodes:
+        """The same episodes of the question `targets`, whose context points are asked and scored behind the others."""
+        context = self.context
+        return replace(self, targets=self.asked.append(context), scored=torch.cat([self.scored, context.mask], 1))
+
     def without_truth(self) -> Episodes:
         return replace(self, truth={})

@@ -83,6 +83,8 @@ def test_every_source_overrides_the_one_before(card_path: Path, tmp_path: Path) 
         ("backbone.width=none", r"width"),
         ("train.betas=[2, 3]", r"betas.*less than 1"),
         ("task.dim=100000000", r"dim.*less than or equal to 10000"),
+        ("task.context_targets=true", r"context_targets is for question = \"targets\".*leave it out"),
+        ("task.context_targets=1", r"context_targets.*boolean.*1"),
     ],
 )
 def test_bad_overrides_name_the_key_and_the_fix(card_path: Path, override: str, message: str) -> None:
@@ -138,6 +140,15 @@ def test_a_mistyped_backbone_in_a_preset_is_refused(tmp_path: Path) -> None:
 def test_something_that_is_no_backbone_is_refused() -> None:
     with pytest.raises(UsageError, match="is no backbone"):
         resolve_run("linear", "os:getcwd", "smoke")
+
+
+def test_context_targets_are_part_of_what_was_trained_and_of_nothing_else() -> None:
+    plain, scored = (
+        resolve_run("gp-mixture", "tnp", "smoke", overrides=[f"task.context_targets={v}"]) for v in ("false", "true")
+    )
+    assert plain.dump() == resolve_run("gp-mixture", "tnp", "smoke").dump()
+    assert difference(plain.dump(), scored.dump()) == ["task.context_targets: None -> True"]
+    assert plain.variant != scored.variant
 
 
 def test_difference_shows_old_and_new() -> None:

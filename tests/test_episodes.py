@@ -64,3 +64,16 @@ def test_without_targets_the_context_itself_is_asked(points):
     assert episodes.without_truth().truth == {}
     other = points.span(0, 2)
     assert Episodes(points, other.mask, targets=other).asked is other
+
+
+def test_a_context_that_is_asked_comes_behind_the_targets_and_its_gaps_do_not_count(points):
+    targets = points.map(lambda t: t[:, :3] + 100 if t.is_floating_point() else t[:, :3])
+    scored = torch.tensor([[True, False, True], [True, False, False]])
+    both = Episodes(points, scored, targets=targets).asking_context()
+    assert torch.equal(both.context.x, points.x)
+    assert torch.equal(both.asked.x, torch.cat([targets.x, points.x], 1))
+    assert torch.equal(both.asked.y, torch.cat([targets.y, points.y], 1))
+    assert both.scored.tolist() == [
+        [True, False, True, True, False, True, True],
+        [True, False, False, True, True, False, False],
+    ]

@@ -94,7 +94,7 @@ def measure_costs(
     if isinstance(contestant.predictor, Backbone):
         costs.append(Cost("model", "parameters", float(contestant.predictor.parameter_count)))
         if train is not None:
-            costs += training_costs(contestant, family, task.points, train, seconds)
+            costs += training_costs(contestant, family, task, train, seconds)
     measured = []
     for n in sorted(set(sizes)):
         try:
@@ -103,7 +103,7 @@ def measure_costs(
             measured.append(n)
         except IclbenchError as error:
             lines.append(f"'{contestant.run}' at {n} points left out: {error}")
-    counted, reasons = counted_costs(contestant, family, task.points, train, measured, episodes)
+    counted, reasons = counted_costs(contestant, family, task, train, measured, episodes)
     costs += counted
     lines += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
     device, threads = devices.label(contestant.device), torch.get_num_threads()
@@ -140,10 +140,10 @@ def _together(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 
 def training_costs(
-    contestant: Contestant, family: Family, points: int, settings: TrainSettings, seconds: float = 1.0
+    contestant: Contestant, family: Family, task: TaskConfig, settings: TrainSettings, seconds: float = 1.0
 ) -> list[Cost]:
     """Time and memory of a training step of the trained size, on a copy of the backbone: loss, gradients, optimiser."""
-    backbone, batch = _to_train(contestant, family, points, settings)
+    backbone, batch = _to_train(contestant, family, task, settings)
     optimiser = make_optimiser(backbone, settings)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
 
@@ -152,7 +152,7 @@ def training_costs(
             loss, _ = loss_of(batch, 0.5, generator(0, "costs", device=contestant.device))
         descend(loss, backbone, optimiser, settings.clip)
 
-    return list(_repeated("train_step", points, step, contestant.device, seconds))
+    return list(_repeated("train_step", task.points, step, contestant.device, seconds))
 
 
 def answering_costs(
@@ -172,7 +172,7 @@ def answering_costs(
 def counted_costs(
     contestant: Contestant,
     family: Family,
-    points: int,
+    task: TaskConfig,
     settings: TrainSettings | None,
     sizes: Sequence[int],
     episodes: int,
@@ -185,9 +185,9 @@ def counted_costs(
     one = replace(one, device="cpu")
     phases: list[tuple[str, int, int | None, Callable[[], object]]] = []
     if settings is not None and isinstance(one.predictor, Backbone):
-        backbone, batch = _to_train(one, family, points, settings)
+        backbone, batch = _to_train(one, family, task, settings)
         phases.append(
-            ("train_step", points, None, lambda: backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward())
+            ("train_step", task.points, None, lambda: backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward())
         )
     for n in sizes:
         phases += [(phase, n, episodes, work) for phase, work in _to_answer(one, family, n, episodes)[1].items()]
@@ -202,13 +202,12 @@ def counted_costs(
 
 
 def _to_train(
-    contestant: Contestant, family: Family, points: int, settings: TrainSettings
+    contestant: Contestant, family: Family, task: TaskConfig, settings: TrainSettings
 ) -> tuple[Backbone, Episodes]:
     """A copy of the backbone in training, and a batch of the trained size."""
     backbone = copy.deepcopy(contestant.predictor)
     assert isinstance(backbone, Backbone)
-    drawn = points + (backbone.shape.question == "next")
-    return backbone.train(), training_batch(family, drawn, settings.at_full_size(), 0, 0, contestant.device)
+    return backbone.train(), training_batch(family, task, settings.at_full_size(), 0, 0, contestant.device)
 
 
 def _to_answer(

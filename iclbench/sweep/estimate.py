@@ -227,7 +227,7 @@ def measure_step(
     for step in range(1 + steps):
         if step == 1:
             started = time.perf_counter()
-        batch = training_batch(family, config.task.drawn(config.task.points), settings, config.seed, step, device)
+        batch = training_batch(family, config.task, settings, config.seed, step, device)
         with autocast(settings, device):
             loss, _ = backbone.loss(batch, 0.5, generator(config.seed, "loss", step, device=device))
         descend(loss, backbone, optimiser, settings.clip)

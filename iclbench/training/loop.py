@@ -20,6 +20,7 @@ import torch
 
 from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings
+from iclbench.config import TaskConfig
 from iclbench.episodes import Episodes
 from iclbench.errors import Interrupted, NonFiniteError
 from iclbench.evaluation.measure import Measure
@@ -85,7 +86,7 @@ def train(
 
 def _train(run: Run, hold: Hold, device: Device, report: Report, data_dir: Path | None, watch: Watch) -> None:
     config, settings = run.config, run.config.train
-    family, longest = config.task.build(data_dir), config.task.drawn(config.task.points)
+    family = config.task.build(data_dir)
     backbone = config.build(family).to(device.name).train()
     run.tell(backbone, device.name)
     optimiser = make_optimiser(backbone, settings)
@@ -143,7 +144,7 @@ def _train(run: Run, hold: Hold, device: Device, report: Report, data_dir: Path 
 
     def loop() -> None:
         for step in range(progress.step, settings.steps):
-            batch = training_batch(family, longest, settings, config.seed, step, device.name)
+            batch = training_batch(family, config.task, settings, config.seed, step, device.name)
             with autocast(settings, device.name):
                 loss, _ = loss_of(
                     batch, step / settings.steps, generator(config.seed, "loss", step, device=device.name)
@@ -186,14 +187,15 @@ def not_finite(backbone: Backbone) -> set[str]:
 
 
 def training_batch(
-    family: Family, points: int, settings: TrainSettings, seed: int, step: int, device: str = "cpu"
+    family: Family, task: TaskConfig, settings: TrainSettings, seed: int, step: int, device: str = "cpu"
 ) -> Episodes:
-    """The episodes of one step: a function of seed and step alone, at the size the curriculum has reached, with
-    `points` points at most."""
-    curriculum = settings.curriculum
+    """The episodes of one step: a function of seed and step alone, at the size of the task that the curriculum has
+    reached."""
+    curriculum, points = settings.curriculum, task.drawn(task.points)
     dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
     size = curriculum.points.at(step, points) if curriculum.points else points
-    return family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+    episodes = family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+    return episodes.asking_context() if task.context_targets else episodes
 
 
 def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:

@@ -81,7 +81,7 @@ def backbone(name: str, data_dir: Path) -> Answers:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=move)
-    batch = training_batch(drawn, config.task.drawn(config.task.points), config.train, config.seed, 0)
+    batch = training_batch(drawn, config.task, config.train, config.seed, 0)
     loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
     # Plain descent: Adam would make the rounding of tiny gradients as large as a step.
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)

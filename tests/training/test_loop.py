@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from iclbench import tables
 from iclbench.config import resolve_run
 from iclbench.errors import IclbenchError, UsageError
+from iclbench.evaluation.prompts import PromptSet
 from iclbench.runs import Run, create
 from iclbench.training import loop
 from iclbench.training.schedule import learning_rate
@@ -284,6 +285,19 @@ def test_training_lowers_the_loss_and_logs_it(card_path: Path, tmp_path: Path) -
     curve = tables.read("values", run.path / "values.parquet")
     assert curve["axis_value"].tolist() == [50, 100, 150, 200]
     assert curve["value"].iloc[-1] < 0.75 * curve["value"].iloc[0]
+
+
+def test_context_targets_are_asked_while_training_and_not_in_evaluation() -> None:
+    plain = resolve_run("gp-mixture", "tnp", "smoke")
+    asked = resolve_run("gp-mixture", "tnp", "smoke", overrides=["task.context_targets=true"])
+    family = plain.task.build()
+    few, more = (loop.training_batch(family, run.task, run.train, 0, 3) for run in (plain, asked))
+    assert torch.equal(few.context.x, more.context.x)
+    assert few.asked.count == 64 and more.asked.count == 64 + 16
+    assert torch.equal(more.scored.sum(1), 64 + few.context.counts)
+    sets = [PromptSet(run.task, "smoke") for run in (plain, asked)]
+    assert sets[0].id == sets[1].id
+    assert sets[1].episodes.asked.count == 64
 
 
 def test_learning_rates() -> None:
