@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 from typer.main import get_command
 
-from iclbench.cards import load_task, names
+from iclbench.cards import load_baseline, load_task, names
 from iclbench.cli.main import app, main
 from iclbench.config import resolve_run
 from iclbench.errors import UsageError
@@ -80,6 +80,12 @@ def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> No
         assert {run.config.task.name for run in runs} == tasks
         assert {run.config.backbone.name for run in runs} == backbones
         assert {run.config.seed for run in runs} == set(range(seeds))
+
+
+def test_the_network_of_figure_3_takes_the_50_steps_of_the_released_code() -> None:
+    assert {run.baselines for run in grid_runs("coqe-3")} == {("zero", "least-squares", "lasso-1e-2", "mlp-50")}
+    assert "mlp-50" in load_task("relu-network-shared")[1].baselines
+    assert load_baseline("mlp-50")[1].settings == {"steps": 50, "lr": 5e-3}
 
 
 @pytest.mark.parametrize("grid", SHIPPED)

@@ -29,7 +29,7 @@ PAPERS = {
     "deep-thinking-table-1": (FIVE, 1, 10, 1),
     "deep-thinking-table-2": (FIVE, 8, 10, 1),
     "deep-thinking-table-3": ({"mmlu", "bbh"}, 7, 1, 1),
-    "mamba-icl-6": ({"simple"}, 16, 1, 1),
+    "mamba-icl-6": ({"simple"}, 17, 1, 1),
     "mamba-icl-7": ({"simple"}, 4, 1, 1),
 }
 
