@@ -7,7 +7,8 @@ stands in its place (`iclbench.sources`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from iclbench.registry import BACKBONES as _BACKBONES
 from iclbench.registry import ESTIMATORS as _ESTIMATORS
@@ -67,6 +68,10 @@ BACKBONES: dict[str, int] = {
     "icicl-tnp": 1,
 }
 
+# What errors are divided by, for tasks of a family that set this parameter: raised where the normaliser changes and the
+# episodes do not, so that nothing is trained again.
+NORMALISERS: dict[tuple[str, str], int] = {("relu-network", "shared_hidden"): 2}
+
 # What a number may be: of our own code, or the hash of other people's.
 Code = int | str
 
@@ -74,6 +79,12 @@ Code = int | str
 def of_family(name: str) -> Code:
     """The number of a built-in family, the hash of any other's sources; nothing is imported."""
     return _code(PROMPTS, _FAMILIES, name)
+
+
+def of_normaliser(family: str, parameters: Mapping[str, Any]) -> dict[str, int]:
+    """What hashes of evaluations say of the normaliser: nothing where it is that of version 0.1.0."""
+    raised = (number for (name, key), number in NORMALISERS.items() if name == family and parameters.get(key))
+    return {"normaliser": number for number in raised}
 
 
 def of_estimator(name: str) -> Code:

@@ -10,6 +10,7 @@ from iclbench import cards, config, versions
 from iclbench.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
 from iclbench.cli.main import main
 from iclbench.config import resolve_run
+from iclbench.evaluation.prompts import PromptSet
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Entry, Registry
 from iclbench.sweep.cells import GridCell, grid_cells
 
@@ -99,6 +100,21 @@ def test_raised_numbers_set_their_own_cells_to_do_and_no_others(
     own = {each for each in reference if any(word in each for word in RAISED.values())}
     assert moved == own | {f"{each.split()[0]} summary evaluate" for each in own}
     assert len(own) < len(reference) / 3
+
+
+def test_a_raised_normaliser_has_its_tasks_scored_again_and_nothing_trained_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def identities(task: str) -> tuple[str, str, str]:
+        run = resolve_run(task, "gpt2", "smoke")
+        cell = GridCell("evaluate", "a run", "gpt2", run.task, "smoke", run)
+        return content_hash(run.trained), PromptSet(run.task, "smoke").id, cell.hash
+
+    shared, other = identities("relu-network-shared"), identities("relu-network")
+    monkeypatch.setitem(versions.NORMALISERS, ("relu-network", "shared_hidden"), 3)
+    trained, *scored = identities("relu-network-shared")
+    assert trained == shared[0] and not set(scored) & set(shared)
+    assert identities("relu-network") == other
 
 
 def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,7 @@ class PromptSet:
             "shift": self.shift,
             "seed": self.seed,
             "version": versions.of_family(self.task.family),
+            **versions.of_normaliser(self.task.family, self.task.parameters),
             **({"evaluator": self.evaluator} if self.evaluator else {}),
         }
 

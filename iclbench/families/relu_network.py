@@ -25,14 +25,18 @@ class ReluNetwork(FunctionFamily):
     """a_j ~ N(0, 1), w_j ~ N(0, I), no biases; variance d.
 
     `shared_hidden`: all tasks have the same w_j, drawn once from `hidden_seed` (CoQE: d = 5, h = 10, output weights
-    N(0, 2/h), which is the same scale). The variance is then d on average over draws of the hidden weights.
+    N(0, 2/h), which is the same scale). The variance is then that of these very weights.
     """
 
     Parameters = ReluNetworkParameters
 
     @property
     def normaliser(self) -> float:
-        return float(self.x_dim)
+        """E y² for x ~ N(0, I): d on average over hidden weights; sum_j |w_j|² / h where all tasks have the same, since
+        E relu(w·x)² = |w|² / 2."""
+        if not self.parameters.shared_hidden:
+            return float(self.x_dim)
+        return float(self._shared().double().square().sum()) / int(self.parameters.hidden)
 
     @property
     def hidden_width(self) -> int:

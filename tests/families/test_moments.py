@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from iclbench.config import resolve_task
 from iclbench.families.combination import Combination, features
 from iclbench.families.decision_tree import DecisionTree
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
@@ -150,15 +151,22 @@ def test_shared_hidden_weights_are_the_same_in_every_episode_and_call():
     assert not torch.equal(other.sample(50, 3, stream()).truth["hidden"], first.truth["hidden"])
 
 
-def test_the_variance_with_shared_hidden_weights_is_their_mean_square_and_d_on_average():
+def test_the_normaliser_with_shared_hidden_weights_is_the_variance_under_these_and_d_on_average():
     # E[relu(w.x)²] = |w|²/2, so the variance given the hidden weights is sum_j |w_j|² / h.
-    variances = []
+    normalisers = []
     for seed in range(100):
         family = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True, hidden_seed=seed)
-        variances.append(family.sample(1, 1, stream()).truth["hidden"].square().sum().item() / 10)
-    assert abs(np.mean(variances) - family.normaliser) < 4 * np.std(variances) / 10
+        hidden = family.sample(1, 1, stream()).truth["hidden"].double()
+        assert family.normaliser == pytest.approx(hidden.square().sum().item() / 10)
+        normalisers.append(family.normaliser)
+    assert abs(np.mean(normalisers) - 5) < 4 * np.std(normalisers) / 10
+    assert max(normalisers) > 6 > 4 > min(normalisers), "no seed's is d"
+
+
+def test_the_zero_predictor_scores_1_on_the_shared_network_of_the_card():
+    family = resolve_task("relu-network-shared", "small")[0].build()
     found, error = second_moment(family.sample(30_000, 6, stream()).context.y)
-    assert abs(found - variances[-1]) < 4 * error
+    assert abs(found / family.normaliser - 1) < 4 * error / family.normaliser < 0.05
 
 
 def naive_tree(splits, leaves, x, node=0):
