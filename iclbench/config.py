@@ -278,13 +278,13 @@ def resolve_task(
     if head["context_targets"] is True and card.question != "targets":
         raise UsageError(f"task '{task}': context_targets is for question = \"targets\": where the next point is asked "
                          "after every number of points, all of them are scored; leave it out")  # fmt: skip
-    complete = validate(parameters, {**values, **changed}, where)
+    complete = validate(parameters, {**values, **changed}, where).model_dump(mode="json", exclude_none=True)
     config = {
         "name": task,
         "card": content_hash(card),
         "family": canonical(card.family) if ":" not in card.family else card.family,
-        "code": versions.since_first(versions.of_family(card.family)),
-        "parameters": complete.model_dump(mode="json", exclude_none=True),
+        "code": versions.since_first(versions.of_family(card.family, complete)),
+        "parameters": complete,
         "question": card.question,
         "baselines": card.baselines,
         "oracles": card.oracles,

@@ -155,7 +155,7 @@ class Run:
         """Of the tables `task` and `backbone` of the configuration the name of a class, the code that it stood for, and
         the code that it stands for."""
         task, backbone = self.config.task, self.config.backbone
-        yield "task", task.family, task.code, versions.of_family(task.family)
+        yield "task", task.family, task.code, versions.of_family(task.family, task.parameters)
         yield "backbone", backbone.name, backbone.code, versions.of_backbone(backbone.name)
 
     def check_codes(self) -> None:

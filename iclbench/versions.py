@@ -32,6 +32,10 @@ PROMPTS: dict[str, int] = {
     "bursty": 1,
 }
 
+# How often the number of a family was raised for tasks alone that set this parameter: only these answer otherwise than
+# before, and what is kept of all others is served on.
+PROMPTS_WITH: dict[tuple[str, str], int] = {("bursty", "anchor_compat"): 1}
+
 ESTIMATORS: dict[str, int] = {
     "zero": 1,
     "mean": 1,
@@ -76,15 +80,20 @@ NORMALISERS: dict[tuple[str, str], int] = {("relu-network", "shared_hidden"): 2}
 Code = int | str
 
 
-def of_family(name: str) -> Code:
-    """The number of a built-in family, the hash of any other's sources; nothing is imported."""
-    return _code(PROMPTS, _FAMILIES, name)
+def of_family(name: str, parameters: Mapping[str, Any]) -> Code:
+    """The number of a built-in family with all its parameters, the hash of any other's sources; nothing is imported."""
+    code = _code(PROMPTS, _FAMILIES, name)
+    if isinstance(code, str):
+        return code
+    target = _FAMILIES.entry(name).target
+    own = (key for key in PROMPTS_WITH if _FAMILIES.entry(key[0]).target == target)
+    return code + sum(PROMPTS_WITH[key] for key in own if parameters.get(key[1]))
 
 
 def of_normaliser(family: str, parameters: Mapping[str, Any]) -> dict[str, int]:
     """What hashes of evaluations say of the normaliser: nothing where it is that of version 0.1.0."""
-    raised = (number for (name, key), number in NORMALISERS.items() if name == family and parameters.get(key))
-    return {"normaliser": number for number in raised}
+    raised = [number for (name, key), number in NORMALISERS.items() if name == family and parameters.get(key)]
+    return {"normaliser": max(raised)} if raised else {}
 
 
 def of_estimator(name: str) -> Code:

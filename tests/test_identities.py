@@ -117,6 +117,17 @@ def test_a_raised_normaliser_has_its_tasks_scored_again_and_nothing_trained_agai
     assert identities("relu-network") == other
 
 
+def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, anchors = (resolve_run("bursty", "gpt2", "smoke", overrides=[f"task.anchor_compat={v}"]) for v in
+                      ("false", "true"))  # fmt: skip
+    assert "code" not in plain.dump()["task"] and anchors.dump()["task"]["code"] == 2
+    monkeypatch.setitem(versions.PROMPTS, "bursty", 5)
+    for name in ("bursty", "iclbench.families.bursty:Bursty"):
+        numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
+        assert numbers == [6, 5], "raised once more than for all parameters"
+    assert {name for name, _ in versions.PROMPTS_WITH} <= set(FAMILIES.names())
+
+
 def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spiral_net.py").write_text(
         "from iclbench.backbones.gpt2 import GPT2\nclass Net(GPT2):\n    '''Ours.'''\n"

@@ -105,7 +105,7 @@ class PromptSet:
             "data": self.family.fingerprint,
             "shift": self.shift,
             "seed": self.seed,
-            "version": versions.of_family(self.task.family),
+            "version": versions.of_family(self.task.family, self.task.parameters),
             **versions.of_normaliser(self.task.family, self.task.parameters),
             **({"evaluator": self.evaluator} if self.evaluator else {}),
         }

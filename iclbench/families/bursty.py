@@ -20,9 +20,12 @@ Tests, all with eight pairs in context:
   classes, the common or the rare ones; `iwl_new_drawings`: the query is a drawing beyond the `train_drawings` of each
   class that are trained on.
 
-`anchor_compat` samples as the code of the two papers does: the two classes of a sequence are drawn with replacement (of
-ten held-out classes every tenth `icl` sequence then holds one class under two labels, a ceiling of 0.95; at alpha = 2,
-40 % of the bursty sequences hold six images of one class), and so are drawings (a query may stand in its own context).
+`anchor_compat` samples as the code of the two papers does (`datasets/data_generators.py` of
+google-deepmind/emergent_in_context_learning): the two classes of a sequence are drawn with replacement (of ten held-out
+classes every tenth `icl` sequence then holds one class under two labels, a ceiling of 0.95; at alpha = 2, 40 % of the
+bursty sequences hold six images of one class); drawings of a class are not, but those of the two free images of a
+bursty sequence are drawn apart from the seven others, so that they alone may repeat one; and labels follow the ranks,
+the rarest class first: labels 0 and 1, which `icl` shows, are those of the two rarest classes.
 """
 
 from __future__ import annotations
@@ -84,7 +87,7 @@ class Bursty(Family):
         p = parameters
         self.classes, self.x_shape = p.classes, (p.image_size, p.image_size)
         available = ALL_CLASSES if p.glyphs == "omniglot" else p.classes
-        split = ClassSplit.make(available, p.classes, p.holdout, p.common, p.alpha, p.split_seed)
+        split = ClassSplit.make(available, p.classes, p.holdout, p.common, p.alpha, p.split_seed, p.anchor_compat)
         self._splits = {torch.device("cpu"): split}
 
     @property
@@ -127,14 +130,16 @@ class Bursty(Family):
         related: int | None = None,
     ) -> Episodes:
         self.parse_shift(shift)
-        split, shots = self.split(generator.device), min(SHOTS, points // 2)
-        pair = self._pair(episodes, generator, apart=not self.parameters.anchor_compat)
+        split, shots, anchor = self.split(generator.device), min(SHOTS, points // 2), self.parameters.anchor_compat
+        pair = self._pair(episodes, generator, apart=not anchor)
         free = split.zipf((episodes, points - 2 * shots), generator)
+        # A rank beyond the last is the same class, whose drawing is chosen without regard to those of the rank itself.
+        free = free + split.training * anchor
         context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), free], 1), generator)
         bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
         chosen = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         independent = split.zipf((episodes, points + 1), generator)
-        drawn = self._trained(split.ranked[torch.where(chosen, bursty, independent)], generator)
+        drawn = self._trained(torch.where(chosen, bursty, independent), generator)
         return self._episodes(drawn, active_dims)
 
     def check_test(self, evaluator: str) -> None:
@@ -194,7 +199,7 @@ class Bursty(Family):
         places = torch.cat([_shuffled(places, generator), _coins(len(pair), generator)], 1)
         classes = pair.gather(1, places)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
-        which = self._drawings(classes, drawings, generator)
+        which = distinct_drawings(classes, drawings, generator)
         return Sequences(classes, labels.gather(1, places), which, choices.scatter(1, labels, True))
 
     @staticmethod
@@ -214,22 +219,19 @@ class Bursty(Family):
         else:
             query = split.zipf((episodes, 1), generator)
         context = split.zipf_beside(query.expand(episodes, TESTED), generator)
-        drawn = self._trained(split.ranked[torch.cat([context, query], 1)], generator)
+        drawn = self._trained(torch.cat([context, query], 1), generator)
         if evaluator == "iwl_new_drawings":
             new = torch.randint(known, DRAWINGS, (episodes, 1), generator=generator, device=generator.device)
             drawn = drawn._replace(drawings=torch.cat([drawn.drawings[:, :-1], new], 1))
         return drawn
 
-    def _trained(self, classes: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
-        """Images of training classes under their own labels."""
-        choices = torch.arange(self.parameters.classes, device=classes.device) < self.split().training
-        which = self._drawings(classes, self.parameters.train_drawings, generator)
+    def _trained(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
+        """Images of training classes under their own labels; ranks count on from the first behind the last."""
+        split = self.split(generator.device)
+        classes = split.ranked[ranks % split.training]
+        choices = torch.arange(self.parameters.classes, device=classes.device) < split.training
+        which = distinct_drawings(ranks, self.parameters.train_drawings, generator)
         return Sequences(classes, classes, which, choices.repeat(len(classes), 1))
-
-    def _drawings(self, classes: Int[Tensor, "B T"], of: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-        if self.parameters.anchor_compat:
-            return torch.randint(of, classes.shape, generator=generator, device=classes.device)
-        return distinct_drawings(classes, of, generator)
 
     def _episodes(self, drawn: Sequences, active_dims: int | None = None) -> Episodes:
         of_data = self.split(drawn.classes.device).glyph[drawn.classes]

@@ -2,7 +2,8 @@
 
 Labels are numbers of a seeded permutation of the data's classes: rare classes first, then the common ones, then those
 held out, which have no label of their own in training. Training classes are ranked, the common ones first, both groups
-in a random order of their own, so that labels 0 and 1 are rare classes of any rank.
+in a random order of their own, so that labels 0 and 1 are rare classes of any rank; or, as in the code of Chan et al.,
+from the last label to the first, so that labels 0 and 1 are the two rarest.
 
 Weights are whole numbers. Leaving one rank out of a draw is then exact: a number drawn below the weight of all others
 is moved past the one that is left out, and no episode is ever drawn again.
@@ -40,13 +41,19 @@ class ClassSplit(TensorRecord):
     common: int
 
     @classmethod
-    def make(cls, available: int, classes: int, holdout: int, common: int, alpha: float, seed: int) -> ClassSplit:
-        """A function of the seed: `classes` of the `available` ones, with weights 1 / rank^alpha."""
+    def make(
+        cls, available: int, classes: int, holdout: int, common: int, alpha: float, seed: int, by_label: bool = False
+    ) -> ClassSplit:
+        """A function of the seed: `classes` of the `available` ones, with weights 1 / rank^alpha; `by_label`: ranked
+        from the last label to the first."""
         draw = stream(seed, "split")
         training = classes - holdout
         rare = training - common
         glyph = torch.randperm(available, generator=draw)[:classes]
-        ranked = torch.cat([rare + torch.randperm(common, generator=draw), torch.randperm(rare, generator=draw)])
+        if by_label:
+            ranked = torch.arange(training).flip(0)
+        else:
+            ranked = torch.cat([rare + torch.randperm(common, generator=draw), torch.randperm(rare, generator=draw)])
         weights = torch.arange(1, training + 1, dtype=torch.float64).pow(-alpha)
         ends = (weights / weights.sum() * _TOTAL).round().long().clamp(min=1).cumsum(0)
         return cls(glyph, ranked, ends, common)
@@ -75,7 +82,8 @@ class ClassSplit(TensorRecord):
 def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
     """For the images of every sequence, the query last, which drawing of their class they are: all different.
 
-    A class that stands there more often than it has drawings goes round again, leaving out the query's.
+    Of `classes` only counts which are equal. A class that stands there more often than it has drawings goes round
+    again, leaving out the query's.
     """
     # The query first, so that the drawings after it can go round without it.
     ordered = classes.roll(1, 1)

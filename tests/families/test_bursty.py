@@ -239,16 +239,43 @@ def test_flip_gives_two_trained_classes_each_others_label():
 def test_the_code_of_the_papers_draws_classes_with_replacement():
     """Of ten held-out classes every tenth sequence has one under two labels: nobody can have more than 0.95 there."""
     bursty = family(anchor_compat=True)
-    labels, classes, found = draw(bursty, "icl")
+    labels, classes, _ = draw(bursty, "icl")
     same = np.array([len(set(row)) == 1 for row in classes[:, :8]])
     assert_share(same, 1 / 10)
     votes = np.where(classes[:, :8] == classes[:, 8:], 2 * labels[:, :8] - 1, 0).sum(1)
     right = np.where(votes == 0, 0.5, (votes > 0) == (labels[:, 8] == 1))
     assert right.mean() == pytest.approx(0.95, abs=3 * math.sqrt(0.1 * 0.9 / 4 / MANY))
-    # Four images of the query's class in context (eight where both classes are one), each of 20 drawings.
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_the_code_of_the_papers_draws_images_of_a_class_without_replacement(test):
+    """`replace=False` in the code of Chan et al.: no image stands twice in a sequence that is drawn in one go."""
+    _, classes, found = draw(family(alpha=2.0, train_drawings=15, anchor_compat=True), test, 600)
+    images = 20 * classes + found.truth["drawing"].numpy()
+    assert all(len(set(row)) == 9 for row in images)
+
+
+def test_only_the_free_images_of_a_bursty_sequence_may_repeat_one_in_the_code_of_the_papers():
+    """Its seven others are drawn in one go, the two free ones in another: each is the query's with p_q / 20."""
+    bursty, p = family(alpha=2.0, p_bursty=1.0, anchor_compat=True), zipf(50, 2.0)
+    _, classes, found = draw(bursty)
     drawings = found.truth["drawing"].numpy()
-    own = ((classes[:, :8] == classes[:, 8:]) & (drawings[:, :8] == drawings[:, 8:])).any(1)
-    assert_share(own, 1 - 0.9 * 0.95**4 - 0.1 * 0.95**8)
+    own = ((classes[:, :8] == classes[:, 8:]) & (drawings[:, :8] == drawings[:, 8:])).sum(1)
+    assert own.max() == 1
+    assert_share(own, 2 * np.square(p).sum() / 20)
+    _, classes, found = draw(family(alpha=2.0, p_bursty=0.0, anchor_compat=True), episodes=600)
+    assert all(len(set(row)) == 9 for row in 20 * classes + found.truth["drawing"].numpy())
+
+
+def test_labels_zero_and_one_are_the_two_rarest_classes_in_the_code_of_the_papers():
+    """Its weights of the labels are 1/1613, ..., 1/2, 1 to the power of alpha, the common classes last."""
+    bursty = published_size(alpha=1.0, p_bursty=0.0, anchor_compat=True)
+    assert bursty.split().ranked.tolist() == list(range(1612, -1, -1))
+    labels, classes, _ = draw(bursty, episodes=3000)
+    assert np.array_equal(labels, classes)
+    assert_frequencies(np.minimum(1612 - labels[:, 8], 40), np.append(zipf(1613, 1.0)[:40], zipf(1613, 1.0)[40:].sum()))
+    assert set(np.unique(draw(bursty, "icl", 50)[0])) == {0, 1}
+    assert torch.equal(bursty.split().glyph, published_size().split().glyph), "the same classes are held out"
 
 
 def test_at_alpha_two_the_code_of_the_papers_shows_one_class_in_four_of_ten_bursty_sequences():
