@@ -98,10 +98,20 @@ class TaskConfig(Strict):
         is only ever asked."""
         return examples + (self.question == "next")
 
+    def counts_vary(self) -> bool:
+        """Whether training episodes differ in how many of their points are scored."""
+        cls, parameters = self._family()
+        return self.context_targets or cls.counts_vary(parameters, self.drawn(self.points))
+
+    def _family(self) -> tuple[type[Family], Any]:
+        """The class, and the parameters checked and complete."""
+        cls = family_class(self.family)
+        return cls, validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters")
+
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters."""
-        cls = family_class(self.family)
-        family = cls(validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters"), data_dir)
+        cls, parameters = self._family()
+        family = cls(parameters, data_dir)
         if (family.classes is None) == (self.head == "categorical"):
             kind = "regression" if family.classes is None else "classification"
             raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
@@ -149,10 +159,15 @@ class BackboneConfig(Strict):
 
 
 class RunConfig(Strict):
-    """One backbone trained on one task with one preset and one seed."""
+    """One backbone trained on one task with one preset and one seed.
+
+    `loss` is `versions.LOSS` where episodes differ in how many of their points are scored; None: they do not, or the
+    run was made by version 0.1.0, whose loss was another there.
+    """
 
     preset: PresetName
     seed: SeedInt
+    loss: Annotated[int | None, Added("0.2.0")] = None
     task: TaskConfig
     backbone: BackboneConfig
     train: TrainSettings
@@ -325,6 +340,7 @@ def resolve_run(
         {
             "preset": canonical(preset),
             "seed": seed,
+            "loss": versions.LOSS if frozen.counts_vary() else None,
             "task": frozen,
             "backbone": {
                 "name": name,

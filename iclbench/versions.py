@@ -76,6 +76,10 @@ BACKBONES: dict[str, int] = {
 # episodes do not, so that nothing is trained again.
 NORMALISERS: dict[tuple[str, str], int] = {("relu-network", "shared_hidden"): 2}
 
+# How training sums up what is scored, where episodes differ in how many of their points are: by points in version
+# 0.1.0, now by episodes.
+LOSS = 2
+
 # What a number may be: of our own code, or the hash of other people's.
 Code = int | str
 

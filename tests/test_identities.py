@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+import tomli_w
 
 from iclbench import cards, config, versions
 from iclbench.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
@@ -126,6 +127,40 @@ def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monk
         numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
         assert numbers == [6, 5], "raised once more than for all parameters"
     assert {name for name, _ in versions.PROMPTS_WITH} <= set(FAMILIES.names())
+
+
+@pytest.mark.parametrize(
+    ("task", "preset", "overrides", "loss"),
+    [
+        ("linear", "smoke", [], None),
+        ("tabular", "smoke", [], None),
+        ("bursty", "smoke", [], None),
+        ("gp-mixture", "paper", [], None),
+        ("gp-mixture", "paper", ["task.context_targets=true"], versions.LOSS),
+        ("image-completion", "small", [], None),  # 128 targets of at least 320 pixels that are left
+        ("image-completion", "small", ["task.targets=320"], None),
+        ("image-completion", "small", ["task.targets=321"], versions.LOSS),
+        ("image-completion", "paper", [], versions.LOSS),
+        ("image-completion-emnist", "smoke", [], versions.LOSS),
+    ],
+)
+def test_where_episodes_differ_in_their_scored_points_a_run_is_not_one_of_0_1_0(
+    task: str, preset: str, overrides: list[str], loss: int | None
+) -> None:
+    run = resolve_run(task, "cnp", preset, overrides=overrides)
+    assert run.loss == run.trained.get("loss") == loss
+    assert run.variant != run.model_copy(update={"loss": 7}).variant
+
+
+def test_a_family_that_does_not_say_whether_they_differ_is_not_served_what_0_1_0_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICLBENCH_TRUST", "tests")
+    card = {"family": "tests.prototypes:Prototypes", "summary": "x", "question": "targets", "head": "categorical"}
+    preset = {"points": 6, "episodes": 4, "train": {"steps": 1}}
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps({**card, "presets": {"smoke": preset}}))
+    assert resolve_run(str(path), "cnp", "smoke").loss == versions.LOSS
 
 
 def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

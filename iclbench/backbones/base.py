@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
@@ -86,6 +86,17 @@ def check_heads(width: int, heads: int) -> None:
         raise UsageError(f"backbone.width={width} is not a multiple of backbone.heads={heads}")
 
 
+def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
+    """Mean over the scored positions of every episode, then over the episodes that have any; 0 where none has.
+
+    As one weighted sum, so that it is the plain mean to the last digit where all episodes have equally many: their
+    weights are exactly 1.
+    """
+    counts, every = scored.sum(1, keepdim=True), scored.sum()
+    weights = every / ((counts > 0).sum() * counts).clamp(min=1)
+    return (each * scored * weights.to(each.dtype)).sum() / every.clamp(min=1)
+
+
 class Backbone(nn.Module, Predictor, abstract=True):
     """A trainable predictor.
 
@@ -115,8 +126,8 @@ class Backbone(nn.Module, Predictor, abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Training loss: the trained question, scored by the head, averaged over the positions that count; 0 where none
-        does (a curriculum may give fewer points than the first that is scored).
+        """Training loss: the trained question, scored by the head, as `mean_by_episode` sums it up; 0 where nothing
+        counts (a curriculum may give fewer points than the first that is scored).
 
         Args:
             episodes: a batch.
@@ -127,7 +138,7 @@ class Backbone(nn.Module, Predictor, abstract=True):
             The loss and its named parts.
         """
         each = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
-        loss = (each * episodes.scored).sum() / episodes.scored.sum().clamp(min=1)
+        loss = mean_by_episode(each, episodes.scored)
         return loss, {"loss": loss.detach()}
 
     @property

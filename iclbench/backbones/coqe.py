@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.base import Backbone, TaskShape, mean_by_episode
 from iclbench.backbones.causal_transformer import OUTPUTS
 from iclbench.backbones.class_vectors import ClassVectors, class_counts
 from iclbench.backbones.coqe_settings import CoQESettings
@@ -157,7 +157,7 @@ class CoQE(Backbone):
         if noise is not None:
             logits = logits + noise.draw(static, self._present(episodes), progress, generator)
         parts = {
-            name: (Categorical(values).loss(asked.y) * episodes.scored).sum() / episodes.scored.sum().clamp(min=1)
+            name: mean_by_episode(Categorical(values).loss(asked.y), episodes.scored)
             for name, values in (("modified", logits), ("original", static))
         }
         loss = parts["modified"] + parts["original"]

@@ -114,6 +114,13 @@ class Family(ABC):
         """Width for the two-layer network baseline: that of the task's own networks, 100 where it has none."""
         return 100
 
+    @classmethod
+    def counts_vary(cls, parameters: Any, points: int) -> bool:
+        """Whether the episodes of a training batch differ in how many of their positions are scored, with these
+        parameters and `points` asked for. A family that does not say is taken to be one where they do: its runs are
+        told apart from those that version 0.1.0 trained by another loss."""
+        return True
+
     def held_out(self) -> Family:
         """The family to evaluate on: its data kept from training; itself where every episode is drawn afresh."""
         return self
@@ -198,6 +205,10 @@ class FunctionFamily(Family):
 
     Parameters = FunctionParameters
     shift_kinds = FUNCTION_KINDS
+
+    @classmethod
+    def counts_vary(cls, parameters: Any, points: int) -> bool:
+        return False
 
     @property
     def x_dim(self) -> int:

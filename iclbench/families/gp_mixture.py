@@ -140,6 +140,10 @@ class GPMixture(Family):
         super().__init__(parameters, data_dir)
         self.related_sets = parameters.max_related
 
+    @classmethod
+    def counts_vary(cls, parameters: GPParameters, points: int) -> bool:
+        return False
+
     @property
     def x_dim(self) -> int:
         return 1

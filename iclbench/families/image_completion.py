@@ -108,6 +108,14 @@ class ImageCompletion(Family):
         std = INTENSITY[self.parameters.images][1]
         return 1.0 if self.parameters.sampling == "share" else std**2
 
+    @classmethod
+    def counts_vary(cls, parameters: ImageParameters, points: int) -> bool:
+        if parameters.sampling == "cmab":
+            return True
+        pixels = parameters.size**2
+        low, high = _share(pixels, points)
+        return low < high and not 0 < parameters.targets <= pixels - high
+
     @property
     def fingerprint(self) -> str:
         parts: list[Part] = [self._part, "unseen"] if self._part == "test" and self._has_unseen else [self._part]
@@ -179,9 +187,8 @@ class ImageCompletion(Family):
         """Context pixels and, among the others, targets."""
         episodes, pixels, budget = len(whole), self.pixels, self.parameters.budget
         share = self.parameters.sampling == "share"
-        low, high = (max(1, pixels // 100), max(1, pixels // 5)) if share else (FEWEST, budget - FEWEST - 1)
-        high = shift.examples or min(high, points)
-        low = shift.examples or min(low, high)
+        low, high = _share(pixels, points) if share else _within(FEWEST, budget - FEWEST - 1, points)
+        low, high = shift.examples or low, shift.examples or high
         order = _permutations((episodes, pixels), generator)
         sizes = _integers(low, torch.full((episodes,), high, device=x.device), generator)
         left = pixels - sizes
@@ -252,6 +259,16 @@ class ImageCompletion(Family):
             case "celeba":
                 return CelebA(part, self.data_dir, wanted.size)
         return glyph_images(part, wanted.classes, wanted.drawings, wanted.size, wanted.jitter)
+
+
+def _share(pixels: int, points: int) -> tuple[int, int]:
+    """Fewest and most context pixels of `share` among so many."""
+    return _within(max(1, pixels // 100), max(1, pixels // 5), points)
+
+
+def _within(low: int, high: int, most: int) -> tuple[int, int]:
+    high = min(high, most)
+    return min(low, high), high
 
 
 def _numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:

@@ -73,6 +73,10 @@ class Tabular(Family):
         super().__init__(parameters, data_dir)
         self._given = tables
 
+    @classmethod
+    def counts_vary(cls, parameters: TabularParameters, points: int) -> bool:
+        return False
+
     @property
     def x_dim(self) -> int:
         return int(self.parameters.dim)

@@ -1,5 +1,7 @@
 """What every registered family promises, also those of third parties."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -71,6 +73,14 @@ def test_the_contracts_can_fail(data_dir):
         def sample(self, *arguments, shift="none", **options):
             return super().sample(*arguments, shift="none" if shift.startswith("points-") else shift, **options)
 
+    class Uneven(processes):
+        """Some episodes have more targets that count than others."""
+
+        def sample(self, *arguments, **options):
+            episodes = super().sample(*arguments, **options)
+            positions = torch.arange(episodes.asked.count)
+            return replace(episodes, scored=positions < 3 + torch.arange(len(episodes)).unsqueeze(1) % 2)
+
     class Flat(processes):
         def strata(self, episodes):
             return {"all": torch.tensor(True)}
@@ -79,6 +89,7 @@ def test_the_contracts_can_fail(data_dir):
         (Entangled, "related_datasets_change_nothing_else"),
         (Generous, "as_many_related_datasets_as_asked"),
         (Short, "contexts_have_the_sizes_asked_for"),
+        (Uneven, "the_family_says_whether_counts_vary"),
         (Flat, "strata_are_parts_of_the_episodes"),
         (Global, "the_generator_decides_everything"),
         (Constant, "episodes_differ_from_each_other"),
