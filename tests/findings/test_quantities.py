@@ -1,0 +1,108 @@
+"""Quantities are what plain pandas makes of the packed tables, and move with them."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from tests.findings.quantities import ROOT, Reference, benchmark
+from tests.findings.text import check
+
+PACKED = ROOT / "results" / "reference"
+
+
+@pytest.fixture(scope="module")
+def linear() -> Reference:
+    return Reference(tasks=["linear"])
+
+
+def values(task: str, preset: str) -> pd.DataFrame:
+    return pd.read_parquet(PACKED / f"{task}-{preset}.values.parquet")
+
+
+def test_a_lead_is_the_mean_of_paired_differences_with_students_interval(linear: Reference) -> None:
+    errors = pd.read_parquet(PACKED / "linear-grid.errors.parquet").query("metric == 'squared_error'")
+    prompts = values("linear", "grid").query("run == 'linear-mamba-grid-s0' and shift == 'none'")["prompt_set"].iloc[0]
+    wide = errors[errors["prompt_set"] == prompts].pivot_table("value", "episode", "run").astype(float)
+    gaps = wide[["linear-gpt2-grid-s0", "linear-gpt2-grid-s1"]].mean(axis=1) - wide[
+        ["linear-mamba-grid-s0", "linear-mamba-grid-s1"]
+    ].mean(axis=1)
+    areas = values("linear", "grid").query("metric == 'auc' and shift == 'none'").set_index("run")["value"]
+    gaps /= areas["zero"] - areas["ridge"]
+    half = 1.9693 * gaps.std() / 256**0.5  # Student's t of 255 degrees of freedom
+    found = linear.lead("mamba", "gpt2", "linear")
+    assert [found.value, found.low, found.high] == pytest.approx(
+        [gaps.mean(), gaps.mean() - half, gaps.mean() + half], abs=2e-5
+    )
+    by_hand = [
+        (areas["zero"] - areas[f"linear-mamba-grid-s{seed}"]) / (areas["zero"] - areas["ridge"]) for seed in (0, 1)
+    ]
+    assert linear.scores("mamba", "linear") == pytest.approx(by_hand)
+    assert linear.score("mamba", "linear") == pytest.approx(np.mean(by_hand))
+
+
+def test_what_happens_beyond_the_trained_length_is_a_ratio_on_the_same_prompts(linear: Reference) -> None:
+    own = values("linear", "grid").query("shift == 'points-48' and metric == 'squared_error' and contestant == 's4'")
+    at = own.groupby("n_context")["value"].mean()
+    assert linear.beyond("s4", tasks=["linear"]) == pytest.approx(at[48] / at[12])
+
+
+def test_costs_and_cells_are_counted(linear: Reference) -> None:
+    costs = pd.read_parquet(PACKED / "linear-grid.costs.parquet")
+    flops = costs.query("contestant == 'tnp' and phase == 'update' and metric == 'flops' and n_points == 256")["value"]
+    assert linear.cost("tnp", "linear", "update", "flops", 256) == pytest.approx(flops.mean())
+    cells = pd.concat([pd.read_parquet(path) for path in PACKED.glob("linear-*.cells.parquet")])
+    assert len(linear.cells("done", preset="grid")) == (cells["status"].eq("done") & cells["preset"].eq("grid")).sum()
+
+
+def test_accuracies_are_of_the_admitted_labels() -> None:
+    rows = values("bursty", "small").query("evaluator == 'icl' and metric == 'accuracy_within_choices'")
+    rows = rows[rows["axis"].isna()].set_index("run")["value"]
+    expected = rows[[f"bursty-coqe-small-s{seed}" for seed in (0, 1, 2)]].mean()
+    assert Reference(tasks=["bursty"]).accuracy("coqe", "icl", "small") == pytest.approx(expected)
+
+
+TEXT = """Mamba is ahead on `linear` by {lead:.3f}. It scores {score:.3f}. A step costs {flops:.3f} GFLOP.
+<!-- numbers
+lead("mamba", "gpt2", "linear").value
+score("mamba", "linear")
+cost("mamba", "linear", "train_step", "flops") / 1e9
+-->
+"""
+
+
+def test_a_packed_value_that_changes_is_told_with_its_sentence_alone(linear: Reference, tmp_path: Path) -> None:
+    text = TEXT.format(
+        lead=linear.lead("mamba", "gpt2", "linear").value, score=linear.score("mamba", "linear"),
+        flops=linear.cost("mamba", "linear", "train_step", "flops") / 1e9,
+    )  # fmt: skip
+    assert check("a.md", text, linear.quantities, words=True) == []
+    for path in PACKED.glob("linear-grid.*.parquet"):
+        shutil.copy(path, tmp_path)
+    path = tmp_path / "linear-grid.values.parquet"
+    rows = tables.read("values", path)
+    mine = rows["run"].eq("linear-mamba-grid-s0") & rows["metric"].eq("score") & rows["shift"].eq("none")
+    tables.write(
+        "values", rows.assign(value=rows["value"].mask(mine, rows["value"] + 0.01)), path, {"packed": "linear"}
+    )
+    (problem,) = check("a.md", text, Reference(tmp_path, ["linear"]).quantities, words=True)
+    assert problem.sentence.startswith("It scores")
+
+
+def test_a_sentence_on_cells_that_are_gone_cannot_be_computed(linear: Reference) -> None:
+    text = "PT-TNP scores 0.5.\n<!-- numbers\nscore('pt-tnp', 'gp-mixture')\n-->\n"
+    (problem,) = check("a.md", text, linear.quantities, words=True)
+    assert "gp-mixture has no scores at grid" in problem.wrong
+
+
+def test_a_number_of_a_benchmark_is_read_from_its_table(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(
+        "# A\n\n| what | ours | ratio |\n| --- | --- | --- |\n| a batch | 1,204.5 | 8.0x |\n"
+    )
+    assert benchmark("a.md", "a batch", "ours", tmp_path) == 1204.5
+    assert benchmark("a.md", "a batch", "ratio", tmp_path) == 8.0
+    with pytest.raises(LookupError, match="no 'another'"):
+        benchmark("a.md", "another", "ours", tmp_path)
