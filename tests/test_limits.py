@@ -99,6 +99,19 @@ def test_a_packed_table_is_unpacked_up_to_the_limit(
     assert read_table(path).rows == 20_000
 
 
+@pytest.mark.parametrize("bomb", ["1,2\n", "\n", "\r", "12345678901234567890,12345678901234567890\r\n"])
+def test_a_packed_table_beyond_the_limit_is_refused_before_it_is_parsed(
+    bomb: str, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.csv.gz"
+    with gzip.open(path, "wt", compresslevel=1, newline="") as file:
+        file.write("a,b\n" + bomb * (4 * MEGA // len(bomb)))
+    monkeypatch.setattr("csv.reader", lambda *_, **__: pytest.fail("parsed"))
+    assert peak(lambda: read_table(path)) < MEGA / 2
+    with pytest.raises(TooLargeError, match="the table takes: more than"):
+        read_table(path)
+
+
 def test_a_line_of_a_table_without_end_is_refused(tmp_path: Path, small: None) -> None:
     path = tmp_path / "line.csv"
     path.write_text("a" * MEGA)

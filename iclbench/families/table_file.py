@@ -11,9 +11,9 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import BufferedIOBase, BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from iclbench import limits
 from iclbench.errors import DataError, UnknownNameError
 from iclbench.numerals import meant_as_number, number
 
-# Bytes that a field of text takes beside its characters, about.
+# Bytes that a field of text takes beside its characters, and a row beside its fields, about.
 _FIELD = 64
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 # Cells that stand for "no value"; written in lower case here.
@@ -98,9 +98,9 @@ _COMMAS = "columns are separated by commas"
 def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """Names and columns of text. Blank lines are skipped; every other line must have the same number of fields."""
     try:
-        with _opened(path) as file:
-            reader = csv.reader(limits.lines(file, str(path)), skipinitialspace=True)
-            rows = list(_bounded(reader, path))
+        text = TextIOWrapper(BytesIO(_unpacked(path)), encoding="utf-8-sig", newline="")
+        reader = csv.reader(limits.lines(text, str(path)), skipinitialspace=True)
+        rows = [(reader.line_num, row) for row in reader if row]
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -126,22 +126,27 @@ def _read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     return names, [list(column) for column in zip(*body, strict=True)]
 
 
-def _bounded(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and fields of the lines that are not blank, until together they take more than the limit."""
-    most, taken = limits.max_bytes(), 0
-    for row in reader:
-        taken += sum(map(len, row)) + _FIELD * len(row)
-        if taken > most:
-            raise limits.beyond(f"{path}, line {reader.line_num}: the table takes", most)
-        if row:
-            yield reader.line_num, row
+def _unpacked(path: Path) -> bytes:
+    """The text of a table, read until it would take more than the limit once it is parsed: most of the time that a
+    packed file of gigabytes takes is that of parsing."""
+    most, taken, parts = limits.max_bytes(), 0, []
+    with _opened(path) as file:
+        while part := file.read(limits.max_line() + 1):
+            rows = max(part.count(b"\n"), part.count(b"\r"))
+            if not rows and len(part) > limits.max_line():
+                raise limits.beyond(f"{path}: a line", limits.max_line())
+            taken += len(part) + _FIELD * (part.count(b",") + 2 * rows)
+            if taken > most:
+                raise limits.beyond(f"{path}: the table takes", most)
+            parts.append(part)
+    return b"".join(parts)
 
 
-def _opened(path: Path) -> TextIOWrapper:
+def _opened(path: Path) -> BufferedIOBase:
     if table_stem(path, ".csv.gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+        return gzip.GzipFile(path)
     if table_stem(path, ".csv"):
-        return path.open(encoding="utf-8-sig", newline="")
+        return path.open("rb")
     raise DataError(f"{path}: expected a table, a file that ends in {', '.join(SUFFIXES)}")
 
 
