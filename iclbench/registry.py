@@ -19,6 +19,7 @@ from typing import Any
 
 from iclbench import plugins, trust
 from iclbench.errors import UnknownNameError, UsageError
+from iclbench.signals import heed_ctrl_c
 
 log = logging.getLogger("iclbench")
 
@@ -49,6 +50,7 @@ class Entry:
         except SystemExit as error:
             raise UsageError(f"cannot load '{self.target}': importing it calls sys.exit({error.code!r})") from error
         except Exception as error:  # whatever a third party's module does when it is imported
+            heed_ctrl_c(error)
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
         return plugins.watched(found, self.target)
 

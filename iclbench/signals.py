@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,6 +20,41 @@ def held_back(*which: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_heard = False
+
+
+@contextmanager
+def ctrl_c_heard() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt` as ever, and within the block `heed_ctrl_c` knows that it came.
+
+    What is raised does not always arrive: Python makes a `RuntimeError` of it where a class is made (`__set_name__`),
+    libraries other errors or none.
+    """
+    global _heard
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        global _heard
+        _heard = True
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _heard = False
+
+
+def heed_ctrl_c(error: BaseException | None = None) -> None:
+    """Raise `KeyboardInterrupt` where Ctrl-C came before, whatever became of the first one: `error`, or nothing."""
+    if _heard:
+        raise KeyboardInterrupt from error
 
 
 @contextmanager

@@ -93,6 +93,7 @@ def evaluate(
     from iclbench.cli.terminal import out, say
     from iclbench.errors import UsageError
     from iclbench.runs import CodeChangedError
+    from iclbench.signals import heed_ctrl_c
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN go together")
@@ -129,6 +130,7 @@ def evaluate(
                 None if json else remarks,
             )
         except UsageError as error:
+            heed_ctrl_c(error)
             if run and len(runs) == 1:
                 raise
             failed += 1  # the others go on

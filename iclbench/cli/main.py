@@ -35,7 +35,7 @@ from iclbench.cli.train import train
 from iclbench.errors import IclbenchError, Interrupted, brief
 from iclbench.formats import printable
 from iclbench.memory import IN_TRAINING, advice, is_out_of_memory
-from iclbench.signals import leave_at_once
+from iclbench.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
 
 INTERRUPTED = Interrupted.exit_code
 # Options that may stand without their value, what a value looks like, and the value they then have.
@@ -135,9 +135,9 @@ def run(arguments: list[str] | None = None) -> None:
     """Entry point of the `iclbench` command."""
     try:
         code = main(sys.argv[1:] if arguments is None else arguments)
+        leave_at_once(signal.SIGINT, INTERRUPTED)
     except KeyboardInterrupt:  # one more, while the first was being answered
         code = INTERRUPTED
-    if code == INTERRUPTED:
         leave_at_once(signal.SIGINT, INTERRUPTED)
     sys.exit(code)
 
@@ -153,7 +153,15 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("iclbench").setLevel(logging.INFO)
     trust.ask = _ask if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
     try:
-        code = command()(args=arguments, prog_name="iclbench", standalone_mode=False)
+        with ctrl_c_heard():
+            try:
+                code = command()(args=arguments, prog_name="iclbench", standalone_mode=False)
+            except Exception as error:
+                if not isinstance(error, Interrupted):  # which says more
+                    heed_ctrl_c(error)
+                raise
+            if code:
+                heed_ctrl_c()
         if code == INTERRUPTED:  # what newer parsers make of Ctrl-C, older ones `Abort`
             return _interrupted()
         return code if isinstance(code, int) else 0

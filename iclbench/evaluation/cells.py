@@ -27,6 +27,7 @@ from iclbench.evaluation.measure import Measure
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.memory import IN_EVALUATION, advised
 from iclbench.runs import writing
+from iclbench.signals import heed_ctrl_c
 
 Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]
@@ -135,6 +136,7 @@ def compute_cell(
         found = work()
         reason = _first_reason(found["values"])
     except Exception as error:
+        heed_ctrl_c(error)
         reason = one_line(error)
         found = {"values": [shared | {"metric": prompts.headline, "status": "failed", "reason": reason}]}
     libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}

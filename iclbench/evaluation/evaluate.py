@@ -16,6 +16,7 @@ from iclbench.families.base import Family
 from iclbench.language.methods import Method
 from iclbench.registry import canonical
 from iclbench.runs import Run, writing
+from iclbench.signals import heed_ctrl_c
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ def put(
     """Put a prompt set to contestants, one after the other; what is there already is kept."""
     score = targets.evaluate_targets if prompts.task.question == "targets" else cells.evaluate_cell
     for contestant in field:
+        heed_ctrl_c()
         if begins is not None:
             begins(contestant, prompts)
         if cells.is_done(results, contestant, prompts):
