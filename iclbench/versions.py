@@ -36,6 +36,9 @@ PROMPTS: dict[str, int] = {
 # before, and what is kept of all others is served on.
 PROMPTS_WITH: dict[tuple[str, str], int] = {("bursty", "anchor_compat"): 1}
 
+# How often the number of a family was raised for frozen prompt sets alone: what runs are trained on stayed the same.
+FROZEN: dict[str, int] = {"gp-mixture": 1}
+
 ESTIMATORS: dict[str, int] = {
     "zero": 1,
     "mean": 1,
@@ -92,6 +95,15 @@ def of_family(name: str, parameters: Mapping[str, Any]) -> Code:
     target = _FAMILIES.entry(name).target
     own = (key for key in PROMPTS_WITH if _FAMILIES.entry(key[0]).target == target)
     return code + sum(PROMPTS_WITH[key] for key in own if parameters.get(key[1]))
+
+
+def of_prompts(name: str, parameters: Mapping[str, Any]) -> Code:
+    """The same of a family's frozen prompt sets, which may have changed where its training data did not."""
+    code = of_family(name, parameters)
+    if isinstance(code, str):
+        return code
+    target = _FAMILIES.entry(name).target
+    return code + sum(raised for own, raised in FROZEN.items() if _FAMILIES.entry(own).target == target)
 
 
 def of_normaliser(family: str, parameters: Mapping[str, Any]) -> dict[str, int]:

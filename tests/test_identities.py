@@ -1,5 +1,6 @@
 """What results are kept under: hashes of version 0.1.0 stay, and other code never answers under an old one."""
 
+import fnmatch
 import json
 from pathlib import Path
 from typing import Annotated
@@ -17,9 +18,11 @@ from iclbench.sweep.cells import GridCell, grid_cells
 
 V0_1_0 = Path(__file__).parent / "fixtures" / "v0_1_0"
 
-# Cells of the grid `reference` whose hash is no longer that of version 0.1.0, by the beginning of "GROUP RUN KIND", and
-# why. Whoever adds a line takes the cells out of `results/reference` in the same commit.
-CHANGED: dict[str, str] = {}
+# Cells of the grid `reference` whose hash is no longer that of version 0.1.0, by the beginning of "GROUP RUN KIND" (`*`
+# stands for anything), and why. Whoever adds a line takes the cells out of `results/reference` in the same commit.
+CHANGED: dict[str, str] = {
+    "gp-mixture-* evaluate": "frozen prompts are stratified by kernel, lengthscale and context size; trainings stay",
+}
 
 
 def described(cell: GridCell) -> str:
@@ -35,9 +38,9 @@ def reference() -> dict[str, str]:
 def test_cells_of_the_reference_keep_the_hashes_of_0_1_0_but_for_those_listed(reference: dict[str, str]) -> None:
     old = json.loads((V0_1_0 / "reference-cells.json").read_text())
     moved = {name for name in old.keys() | reference.keys() if old.get(name) != reference.get(name)}
-    explained = {name for name in moved if any(name.startswith(listed) for listed in CHANGED)}
-    assert moved - explained == set()
-    assert all(any(name.startswith(listed) for name in moved) for listed in CHANGED), "a reason without a change"
+    explained = {listed: fnmatch.filter(moved, f"{listed}*") for listed in CHANGED}
+    assert moved - {name for names in explained.values() for name in names} == set()
+    assert all(explained.values()), "a reason without a change"
 
 
 def models() -> list[type[Strict]]:

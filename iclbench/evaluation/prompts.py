@@ -105,7 +105,7 @@ class PromptSet:
             "data": self.family.fingerprint,
             "shift": self.shift,
             "seed": self.seed,
-            "version": versions.of_family(self.task.family, self.task.parameters),
+            "version": versions.of_prompts(self.task.family, self.task.parameters),
             **versions.of_normaliser(self.task.family, self.task.parameters),
             **({"evaluator": self.evaluator} if self.evaluator else {}),
         }
@@ -118,4 +118,4 @@ class PromptSet:
     def _block(self, episodes: int, points: int, draw: torch.Generator) -> Episodes:
         if self.evaluator:
             return self.family.sample_test(self.evaluator, episodes, draw)
-        return self.family.sample_all_related(episodes, points, draw, self.shift)
+        return self.family.sample_prompts(episodes, points, draw, self.shift)

@@ -189,9 +189,15 @@ class Family(ABC):
     def sample_all_related(
         self, episodes: int, points: int, generator: torch.Generator, shift: str = "none"
     ) -> Episodes:
-        """Episodes with as many related datasets as there ever are: what evaluation and costs are asked with."""
+        """Episodes with as many related datasets as there ever are: what costs are asked with."""
         every = {"related": self.related_sets} if self.related_sets else {}
         return self.sample(episodes, points, generator, shift=shift, **every)
+
+    def sample_prompts(self, episodes: int, points: int, generator: torch.Generator, shift: str = "none") -> Episodes:
+        """Frozen episodes to evaluate on, with as many related datasets as there ever are. A family of several kinds of
+        functions may draw them stratified: every mean over them has the expectation that it has over free draws, and
+        a smaller error."""
+        return self.sample_all_related(episodes, points, generator, shift)
 
 
 class FunctionParameters(Strict):

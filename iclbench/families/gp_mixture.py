@@ -7,6 +7,10 @@ Draws go through the kernels' cosine series (`gp_kernels`), in float64: no covar
 and targets are drawn first and then all related datasets that there can be, so that one seed gives the same function
 and the same first datasets however many of them are asked for.
 
+Frozen prompts are stratified by kernel, and within each kernel by log l and by the context size: as many episodes of
+either kernel, and one lengthscale and one size in each of as many equal parts of their ranges. What is attainable on 256
+episodes then strays from its mean over the task half as far. Training draws freely.
+
 The authors draw one kernel, one context size and one number of related datasets per batch of 16; we draw them per
 episode, `per_batch = true` trains as they did. Errors are divided by 1, the variance of the noiseless process: the zero
 predictor scores 1.04.
@@ -15,6 +19,7 @@ predictor scores 1.04.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -97,11 +102,20 @@ class KernelPrior:
         """Length of all intervals in log l."""
         return sum(math.log(high / low) for low, high in self.intervals)
 
-    def draw(self, count: int, generator: torch.Generator) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-        """Kernel and lengthscale of `count` processes; the numbers used up do not depend on the prior."""
-        u = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
-        kernels = torch.tensor(self.kernels, device=u.device)[(u[0] * len(self.kernels)).long()]
-        left = u[1] * self.log_range
+    def draw(
+        self, count: int, generator: torch.Generator, stratified: bool = False
+    ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
+        """Kernel and lengthscale of `count` processes. Stratified: kernels equally often, give or take one, and each with
+        lengthscales spread evenly over log l. Otherwise the numbers used up do not depend on the prior."""
+        if stratified:
+            kind = _spread(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
+            index = (kind * len(self.kernels)).long()
+            part = _spread(index, generator)
+        else:
+            kind, part = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
+            index = (kind * len(self.kernels)).long()
+        kernels = torch.tensor(self.kernels, device=index.device)[index]
+        left = part * self.log_range
         logarithm = torch.full_like(left, math.log(self.shortest))
         for low, high in self.intervals:
             logarithm = torch.where(left >= 0, math.log(low) + left, logarithm)
@@ -139,6 +153,7 @@ class GPMixture(Family):
     def __init__(self, parameters: GPParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         self.related_sets = parameters.max_related
+        self.stratified = False
 
     @classmethod
     def counts_vary(cls, parameters: GPParameters, points: int) -> bool:
@@ -186,6 +201,14 @@ class GPMixture(Family):
             return self
         return GPMixture(self.parameters.model_copy(update={"per_batch": False}), self.data_dir)
 
+    def sample_prompts(
+        self, episodes: int, points: int, generator: torch.Generator, shift: str = "none"
+    ) -> Episodes:
+        """Stratified by kernel, lengthscale and context size."""
+        spread = copy(self)
+        spread.stratified = True
+        return spread.sample_all_related(episodes, points, generator, shift)
+
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by kernel."""
         return {name: episodes.truth["kernel"] == index for index, name in enumerate(KERNELS)}
@@ -207,10 +230,13 @@ class GPMixture(Family):
         named, prior = self.parse_shift(shift), self.prior(shift)
         chosen, width = self.parameters, named.examples or points
         draws = 1 if chosen.per_batch else episodes
-        kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator))
+        kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator, self.stratified))
         process = Process(kernel, lengthscale, prior.shortest)
         low = width if named.examples else min(chosen.context_low, width)
-        sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
+        if self.stratified:
+            sizes = low + (_spread(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
+        else:
+            sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
         inside = _uniform((episodes, 1, width), chosen.context_range, generator)
         asked = _uniform((episodes, 1, chosen.targets), chosen.target_range, generator)
         grid = self.display_inputs().to(inside).mT.expand(episodes, 1, -1)
@@ -268,6 +294,18 @@ class GPMixture(Family):
         noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=values.dtype)
         y = (values + self.parameters.noise * noise).float()
         return Points.full(x.unsqueeze(-1), y.unsqueeze(-1))
+
+
+def _spread(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor, " B"]:
+    """Numbers uniform in [0, 1), float64, so that those of each group of n have one in each of n equal parts, in any
+    order."""
+    u = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
+    place = torch.empty_like(u)
+    for each in group.unique():
+        rows = (group == each).nonzero().squeeze(1)
+        order = torch.randperm(len(rows), generator=generator, device=group.device)
+        place[rows] = (order + u[rows]) / len(rows)
+    return place
 
 
 def _uniform(shape: tuple[int, ...], edges: tuple[float, float], generator: torch.Generator) -> Tensor:

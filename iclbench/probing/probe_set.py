@@ -59,7 +59,7 @@ class ProbeSet(PromptSet):
         """Readable name and content hash."""
         own = {
             "sizes": [self.context, self.fit, self.test, self.tasks],
-            "version": [versions.of_family(self.task.family, self.task.parameters), VERSION],
+            "version": [versions.of_prompts(self.task.family, self.task.parameters), VERSION],
         }
         name = f"{self.task.name}-{self.preset}-{self.shift}-probe{self.context}"
         return f"{name}-{content_hash(self._drawn_from() | own, 8)}"

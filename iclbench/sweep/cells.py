@@ -87,7 +87,7 @@ class GridCell:
 
     def _beside(self, task: dict[str, Any]) -> dict[str, Any]:
         """What the rows depend on besides what was trained, the task's episodes and the question."""
-        of: dict[str, Any] = {"prompts": versions.of_family(self.frozen.family, self.frozen.parameters)}
+        of: dict[str, Any] = {"prompts": versions.of_prompts(self.frozen.family, self.frozen.parameters)}
         of |= versions.of_normaliser(self.frozen.family, task["parameters"])
         if self.baseline is not None:
             of |= {"baseline": _settings(self.baseline), "oracle": self.run in task["oracles"]}

@@ -8,8 +8,10 @@ import torch
 from scipy import stats
 
 from iclbench.cards import validate
+from iclbench.config import resolve_task
 from iclbench.episodes import Episodes
 from iclbench.errors import UsageError
+from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.gp_kernels import PERIODIC, RBF
 from iclbench.families.gp_mixture import GPMixture, GPParameters
 
@@ -52,6 +54,43 @@ def test_context_and_targets_are_one_function_and_related_ones_are_others(shift,
     assert_mean(
         y_other[:, 0] * second * kernel_values(kernel, scale, x_other[:, 0] - episodes.related.x[:, 1, 0, 0].numpy())
     )
+
+
+def in_every_part(u: np.ndarray) -> bool:
+    """Whether n numbers in [0, 1) have one in each of n equal parts."""
+    return bool((np.sort(np.floor(u * len(u))) == np.arange(len(u))).all())
+
+
+def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() -> None:
+    """Unstratified, 256 prompts held 140 periodic and 116 RBF, and their ceiling was 0.036 above the task's."""
+    frozen, _ = resolve_task("gp-mixture", "small", {"targets": 2, "max_related": 1})
+    episodes = PromptSet(frozen, "small").episodes
+    kernels, lengthscales = episodes.truth["kernel"].numpy(), episodes.truth["lengthscale"].numpy()
+    sizes = episodes.context.counts.numpy()
+    for start in range(0, 256, 64):  # whoever is asked the first 64 or 128 is on such prompts, too
+        block = slice(start, start + 64)
+        for kernel in (RBF, PERIODIC):
+            own = kernels[block] == kernel
+            assert own.sum() == 32
+            assert in_every_part(np.log(lengthscales[block][own] / 0.25) / np.log(16))
+            assert in_every_part((sizes[block][own] - 0.5) / 64)
+    assert abs(np.corrcoef(np.log(lengthscales), sizes)[0, 1]) < 0.2, "strata are paired at random"
+    assert not (np.diff(kernels) >= 0).all() and not (np.diff(lengthscales) >= 0).all(), "in any order"
+
+
+def test_stratified_draws_have_the_distribution_of_free_ones() -> None:
+    of = family(targets=1, max_related=0)
+    draws = [of.sample_prompts(6, 64, torch.Generator().manual_seed(seed)) for seed in range(400)]
+    for place in (0, 5):  # every place of a block, not only all of them together
+        first = [d[place : place + 1] for d in draws]
+        assert_mean(np.array([d.truth["kernel"].item() for d in first], float), 0.5)
+        scales = [math.log(d.truth["lengthscale"].item() / 0.25) / math.log(16) for d in first]
+        assert stats.kstest(scales, "uniform").pvalue > 1e-3
+        assert stats.kstest([(d.context.counts.item() - 0.5) / 64 for d in first], "uniform").pvalue > 1e-3
+    odd = of.sample_prompts(7, 64, torch.Generator().manual_seed(0)).truth["kernel"]
+    assert odd.sum() in (3, 4)
+    ood = of.sample_prompts(64, 64, torch.Generator().manual_seed(0), "ood-lengthscale").truth
+    assert ood["kernel"].sum() == 32 and ((ood["lengthscale"] < 0.25) | (ood["lengthscale"] > 4)).all()
 
 
 def test_kernels_and_lengthscales_have_their_distribution() -> None:

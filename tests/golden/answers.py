@@ -28,7 +28,11 @@ EPISODES = 4
 # Enough of an answer to tell two apart, few enough to be read.
 KEPT = 6
 
-KINDS = {"families": versions.PROMPTS, "estimators": versions.ESTIMATORS, "backbones": versions.BACKBONES}
+KINDS = {
+    "families": {name: number + versions.FROZEN.get(name, 0) for name, number in versions.PROMPTS.items()},
+    "estimators": versions.ESTIMATORS,
+    "backbones": versions.BACKBONES,
+}
 
 
 def answers(kind: str, name: str) -> Answers:
@@ -48,11 +52,16 @@ def _write_table(folder: Path) -> None:
 
 
 def family(name: str, data_dir: Path) -> Answers:
-    """Episodes of the first task card of the family, under every shift and test of the card."""
+    """Episodes of the first task card of the family, under every shift and test of the card; those to train on where
+    they are drawn otherwise."""
     prompts = _prompts(_task_of(name), data_dir)
     sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
-    return {name: _of_episodes(each.episodes) for name, each in sets.items()}
+    found = {name: _of_episodes(each.episodes) for name, each in sets.items()}
+    if name in versions.FROZEN:
+        drawn = prompts.task.build(data_dir).sample(EPISODES, prompts.task.points, generator(0, "golden"))
+        found["training"] = _of_episodes(drawn)
+    return found
 
 
 def estimator(name: str, data_dir: Path) -> Answers:
