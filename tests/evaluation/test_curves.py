@@ -1,14 +1,20 @@
 """Prompt sets are frozen and shared; curves are normalised; areas and scores are what they say."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from iclbench.config import TaskConfig, resolve_task
+from iclbench.episodes import Episodes, Points
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.predictions import Categorical, Gaussian
+from iclbench.predictor import Oracle, Predictor
 from iclbench.prefixes import prefix_grid
 from iclbench.registry import ESTIMATORS
 
@@ -84,6 +90,56 @@ def test_area_is_the_mean_height_whatever_the_grid() -> None:
     grid = Curve((0, 1, 3, 10), {"m": np.array([[straight(n) for n in (0, 1, 3, 10)]])}, 1.0)
     assert full.area("m") == pytest.approx([0.5])
     assert grid.area("m") == pytest.approx([0.5])
+
+
+def test_an_area_over_one_size_is_the_score_there_and_over_none_is_missing() -> None:
+    scores = {"m": np.array([[2.0, 5.0], [4.0, 1.0]])}
+    once = Curve((0, 3), scores, 1.0, np.array([[True, False], [True, True]]))
+    assert once.area("m").tolist() == [2, 4]
+    never = Curve((0, 3), scores, 1.0, np.array([[True, False], [False, True]])).area("m")
+    assert never.shape == (2,) and np.isnan(never).all()
+
+
+class OneOff(Oracle):
+    """Told the weights; a Gaussian of width one around the truth and one more."""
+
+    heads = ("gaussian",)
+
+    def __init__(self, weights: torch.Tensor | None = None) -> None:
+        self.weights = weights
+
+    def informed(self, truth):
+        return OneOff(truth["weights"])
+
+    def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
+        mean = torch.einsum("bnd,bd->bn", points.x, self.weights).unsqueeze(-1) + 1
+        return Gaussian(mean, torch.ones_like(mean))
+
+
+def test_only_errors_are_divided_by_the_normaliser_and_an_oracle_is_told_the_truth(task: TaskConfig) -> None:
+    curve = learning_curve(OneOff(), PromptSet(task, "smoke"))
+    assert curve.normaliser == 3, "the variance of a linear function of three inputs"
+    assert np.allclose(curve.scores["squared_error"], 1 / 3, rtol=1e-4)
+    assert np.allclose(curve.scores["log_likelihood"], norm.logpdf(1), rtol=1e-4)
+
+
+class Third(Predictor):
+    """Takes the third of three classes for the likeliest and the second for likelier than the first."""
+
+    heads = ("categorical",)
+
+    def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
+        return Categorical(torch.tensor([0.0, 1.0, 2.0]).expand(*points.x.shape[:2], 3))
+
+
+def test_accuracy_is_told_among_the_admitted_labels_too() -> None:
+    points = Points.full(torch.zeros(1, 4, 1), torch.tensor([[0, 1, 1, 0]]))
+    choices = torch.tensor([[True, True, False]])
+    episodes = Episodes(points, points.mask, classes=3, choices=choices)
+    prompts = create_autospec(PromptSet, episodes=episodes, family=SimpleNamespace(normaliser=1.0))
+    scores = learning_curve(Third(), prompts).scores
+    assert scores["accuracy"].tolist() == [[0, 0, 0, 0]]
+    assert scores["accuracy_within_choices"].tolist() == [[0, 1, 1, 0]]
 
 
 def test_prefix_grid_is_geometric_from_nothing_to_everything() -> None:

@@ -1,0 +1,267 @@
+"""What every row says of itself: whole rows of every table that an evaluation writes, and who is named when it
+cannot."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from iclbench import __version__, tables
+from iclbench.config import TaskConfig, resolve_task
+from iclbench.errors import UsageError
+from iclbench.evaluation import cells, evaluate, examples, gaps, scores, targets
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.base import Evaluator
+from iclbench.predictions import Gaussian, Point
+from iclbench.predictor import Predictor
+from tests.prototypes import Prototypes
+
+RELATED = {"episodes": 12, "points": 6, "targets": 4, "max_related": 2, "related_points": [4, 5]}
+
+
+def told(table: tables.TableName, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, without what is missing."""
+    rows = tables.read(table, path).to_dict("records")
+    return [{str(name): value for name, value in row.items() if pd.notna(value)} for row in rows]
+
+
+class Half(Predictor):
+    """Half, give or take one, whatever it is shown."""
+
+    order = "causal"
+    heads = ("gaussian",)
+    uses_related = True
+
+    def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
+        mean = torch.full_like(points.y, 0.5)
+        return Point(mean if prefixes is None else mean[:, list(prefixes)])
+
+    def predict_targets(self, context, x_target, related=None):
+        mean = torch.full((*x_target.shape[:2], 1), 0.5)
+        return Gaussian(mean, torch.ones_like(mean))
+
+
+def contestant(**changes: Any) -> Contestant:
+    about: dict[str, Any] = {
+        "name": "gpt2", "run": "a-run", "kind": "backbone", "predictor": Half(), "identity": "who", "seed": 3,
+        "variant": "as trained", "libraries": {"torch": "2"},
+    }  # fmt: skip
+    return Contestant(**about | changes)
+
+
+def shared(prompts: PromptSet, evaluator: str) -> dict[str, Any]:
+    return {
+        "run": "a-run", "task": prompts.task.name, "family": prompts.task.family, "contestant": "gpt2",
+        "kind": "backbone", "preset": "smoke", "seed": 3, "variant": "as trained", "context_order": "causal",
+        "shift": prompts.shift, "evaluator": evaluator, "prompt_set": prompts.id, "card": prompts.task.card,
+        "status": "ok", "version": __version__,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def task(card_path: Path) -> TaskConfig:
+    return resolve_task(str(card_path), "smoke")[0]
+
+
+@pytest.fixture
+def related() -> PromptSet:
+    task = resolve_task("gp-mixture", "smoke", RELATED)[0]
+    return PromptSet(task.model_copy(update={"oracles": ["told"]}), "smoke")
+
+
+def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
+    one, prompts = contestant(), PromptSet(task, "smoke", "orthants", seed=2)
+    assert cells.evaluate_cell(tmp_path, one, prompts) is None
+    path = tmp_path / "tables" / prompts.id / "a-run.values.parquet"
+    rows = told("values", path)
+    errors = (0.5 - prompts.episodes.asked.y[..., 0].double().numpy()) ** 2 / 3
+    expected = shared(prompts, "next") | {"normaliser": 3.0, "n_episodes": 48}
+    for n, row in enumerate(rows[:9]):
+        assert expected | {"metric": "squared_error", "n_context": n} == without_numbers(row)
+        assert row["value"] == pytest.approx(errors[:, n].mean(), rel=1e-6) and row["low"] < row["value"] < row["high"]
+    (area,) = rows[9:]
+    assert expected | {"metric": "auc"} == without_numbers(area)
+    assert area["value"] == pytest.approx(np.trapezoid(errors.mean(0)) / 8)
+    about = tables.metadata(path)
+    assert about["cell"] == cells.cell_hash(one, prompts) and about["beside"] == "costs errors"
+    assert about["library.torch"] == "2" and cells.shipped_from(tmp_path, one, prompts) == ""
+    rows = told("errors", cells.cell_path(tmp_path, one, prompts, "errors"))
+    assert len(rows) == 48 * 9
+    for row in rows:
+        at = (row["episode"], row["n_context"])
+        assert row.pop("value") == pytest.approx(errors[at], rel=1e-6)
+        assert row == {
+            "run": "a-run", "prompt_set": prompts.id, "metric": "squared_error", "episode": at[0], "n_context": at[1]
+        }  # fmt: skip
+
+
+def without_numbers(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("value", "low", "high")}
+
+
+def test_a_row_of_a_cell_that_failed_has_a_reason_and_no_number(task: TaskConfig, tmp_path: Path) -> None:
+    class Broken(Half):
+        def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
+            raise RuntimeError("out of luck")
+
+    prompts = PromptSet(task, "smoke")
+    one = contestant(predictor=Broken())
+    cells.evaluate_cell(tmp_path, contestant(), prompts)
+    assert cells.evaluate_cell(tmp_path, one, prompts) == "RuntimeError: out of luck"
+    path = cells.cell_path(tmp_path, one, prompts)
+    assert [other.name for other in path.parent.iterdir()] == [path.name], "nothing is left of who was called so before"
+    failed = {"metric": "squared_error", "status": "failed", "reason": "RuntimeError: out of luck"}
+    assert told("values", path) == [shared(prompts, "next") | failed]
+    assert "cell" not in tables.metadata(path) and tables.metadata(path)["library.torch"] == "2"
+
+
+def test_a_cell_is_of_one_contestant_and_one_prompt_set(task: TaskConfig, tmp_path: Path) -> None:
+    prompts, other = PromptSet(task, "smoke"), PromptSet(task, "smoke", seed=1)
+    cells.evaluate_cell(tmp_path, contestant(), prompts)
+    assert cells.is_done(tmp_path, contestant(), prompts)
+    assert not cells.is_done(tmp_path, contestant(identity="somebody else"), prompts)
+    path = cells.cell_path(tmp_path, contestant(), other)
+    path.parent.mkdir()
+    path.write_bytes(cells.cell_path(tmp_path, contestant(), prompts).read_bytes())
+    assert not cells.is_done(tmp_path, contestant(), other), "of other prompts, whatever folder it lies in"
+
+
+@pytest.mark.parametrize(("shift", "points"), [("none", 8), ("points-20", 20), ("orthants", None)])
+def test_costs_are_told_of_the_tasks_own_distribution(
+    task: TaskConfig, tmp_path: Path, shift: str, points: int | None
+) -> None:
+    prompts = PromptSet(task, "smoke", shift)
+    cells.evaluate_cell(tmp_path, contestant(), prompts)
+    rows = told("costs", cells.cell_path(tmp_path, contestant(), prompts, "costs"))
+    assert bool(rows) == (points is not None)
+    for row in rows:
+        assert row.pop("value") > 0
+        assert row.pop("metric") in ("seconds", "bytes")
+        assert row == {
+            "run": "a-run", "task": "tiny-linear", "contestant": "gpt2", "preset": "smoke", "phase": "evaluate",
+            "n_points": points, "device": "cpu", "threads": torch.get_num_threads(), "version": __version__,
+        }  # fmt: skip
+
+
+def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
+    for one in (contestant(), contestant(name="told", run="told", kind="oracle", seed=None, variant=None)):
+        assert targets.evaluate_targets(tmp_path, one, related) is None
+    gaps.write_gaps(tmp_path, related)
+    folder = tmp_path / "tables" / related.id
+    rows = [row for row in told("values", folder / "a-run.values.parquet") if row["metric"] == "log_likelihood"]
+    whole = [row for row in rows if "axis" not in row]
+    expected = shared(related, "targets") | {"normaliser": 1.0, "n_episodes": 12}
+    assert [without_numbers(row) for row in whole] == [
+        expected | {"metric": "log_likelihood", "n_related": n} for n in (0, 1, 2)
+    ]
+    found = [row for row in told("values", folder / "summary" / "gaps.values.parquet") if "axis" not in row]
+    del expected["context_order"]
+    assert found == [
+        expected | {"metric": "gap", "n_related": n, "value": 0.0, "low": 0.0, "high": 0.0} for n in (0, 1, 2)
+    ]
+
+
+def test_the_row_of_guessing_at_a_test(tmp_path: Path) -> None:
+    class Tested(Prototypes):
+        def evaluators(self):
+            return {"icl": Evaluator(0.5), "thirds": Evaluator(1 / 3)}
+
+    task = resolve_task("gp-mixture", "smoke", RELATED)[0]
+    prompts = PromptSet(task, "smoke", given=Tested(Prototypes.Parameters()), evaluator="thirds")
+    targets.write_chance(tmp_path, prompts)
+    path = tmp_path / "tables" / prompts.id / "summary" / "chance.values.parquet"
+    (row,) = told("values", path)
+    assert row == {
+        "run": "chance", "task": task.name, "family": task.family, "contestant": "chance", "kind": "baseline",
+        "preset": "smoke", "shift": "none", "evaluator": "thirds", "n_related": 0, "metric": "accuracy_within_choices",
+        "value": pytest.approx(1 / 3), "normaliser": 1.0, "status": "ok", "prompt_set": prompts.id, "card": task.card,
+        "version": __version__,
+    }  # fmt: skip
+
+
+def test_published_numbers_are_rows_of_their_own(task: TaskConfig, tmp_path: Path) -> None:
+    asked = resolve_task("gp-mixture", "smoke")[0]
+    evaluate.write_published(tmp_path, asked)
+    path = tmp_path / "tables" / "published" / "gp-mixture.values.parquet"
+    rows = told("values", path)
+    assert len(rows) == len(asked.published)
+    for row, card in zip(rows, asked.published, strict=True):
+        of_card = {name: value for name, value in card.model_dump().items() if value is not None}
+        source, read = of_card.pop("source"), of_card.pop("read")
+        assert row == {"evaluator": "targets"} | of_card | {
+            "run": f"published-{card.contestant}", "task": "gp-mixture", "family": asked.family, "kind": "published",
+            "status": "ok", "reason": f"{source}; {read}", "card": asked.card, "version": __version__,
+        }  # fmt: skip
+    evaluate.write_published(tmp_path, task)
+    assert [other.name for other in path.parent.iterdir()] == [path.name], "no file where a card has none"
+
+
+def test_rows_of_the_examples_that_are_drawn(related: PromptSet, tmp_path: Path) -> None:
+    targets.evaluate_targets(tmp_path, contestant(), related)
+    examples.write_prompts(tmp_path, related)
+    folder = tmp_path / "tables" / related.id
+    expected = {
+        "task": "gp-mixture", "preset": "smoke", "shift": "none", "prompt_set": related.id, "output": 0,
+        "version": __version__,
+    }  # fmt: skip
+    inputs = related.family.display_inputs()
+    assert inputs is not None
+    rows = told("examples", folder / "a-run.examples.parquet")
+    assert len(rows) == 4 * 3 * len(inputs)
+    for row in rows:
+        about = {"run": "a-run", "contestant": "gpt2", "kind": "backbone", "seed": 3, "role": "predicted"}
+        at = {name: row.pop(name) for name in ("episode", "point", "n_related")}
+        assert at["n_related"] in (0, 1, 2) and at["episode"] < 4
+        assert row.pop("x1") == pytest.approx(float(inputs[at["point"], 0]))
+        ends = pytest.approx([-1.1448536, 0.5, 2.1448536], rel=1e-5)
+        assert [row.pop(name) for name in ("low", "value", "high")] == ends
+        assert row == expected | about
+    episodes = related.episodes
+    sets = {"context": episodes.context, "target": episodes.asked}
+    for row in told("examples", folder / "prompts.examples.parquet"):
+        at, role = (row.pop("episode"), row.pop("point")), row.pop("role")
+        x, y = row.pop("x1"), row.pop("value")
+        assert at[0] < 4
+        if role == "function":
+            point = (float(inputs[at[1], 0]), float(episodes.truth["display"][at][0]))
+        else:
+            if role == "related":
+                assert episodes.related is not None
+                index = row.pop("set")
+                among = episodes.related.map(lambda t, index=index: t[:, index])
+            else:
+                among = sets[role]
+            assert among.mask[at]
+            point = (float(among.x[at][0]), float(among.y[at][0]))
+        assert (x, y) == pytest.approx(point)
+        assert row == expected | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
+
+
+def test_whoever_cannot_write_names_the_results_folder(
+    task: TaskConfig, related: PromptSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in (contestant(), contestant(name="told", run="told", kind="oracle")):
+        targets.evaluate_targets(tmp_path, one, related)
+    plain = PromptSet(task, "smoke")
+    for name in ("zero", "another"):
+        cells.evaluate_cell(tmp_path, contestant(name=name, run=name, kind="baseline"), plain)
+    test = PromptSet(related.task, "smoke", given=Prototypes(Prototypes.Parameters()), evaluator="icl")
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tables, "write", refuse)
+    for write in (
+        lambda: gaps.write_gaps(tmp_path, related),
+        lambda: examples.write_prompts(tmp_path, related),
+        lambda: scores.write_scores(tmp_path, plain),
+        lambda: targets.write_chance(tmp_path, test),
+        lambda: evaluate.write_published(tmp_path, related.task),
+        lambda: cells.evaluate_cell(tmp_path, contestant(), plain),
+    ):
+        with pytest.raises(UsageError, match=f"cannot write to the results folder {tmp_path}: Permission denied"):
+            write()
