@@ -108,6 +108,16 @@ class TaskConfig(Strict):
         cls = family_class(self.family)
         return cls, validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters")
 
+    def shift_name(self, shift: str) -> str:
+        """How tables and hashes call a shift, in whatever order and spelling it was written.
+
+        Raises:
+            UsageError: the family has none of this name, or its parts do not combine.
+        """
+        from iclbench.families.shifts import Shift
+
+        return Shift.parse(shift, family_class(self.family).shift_kinds).name
+
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters."""
         cls, parameters = self._family()
@@ -282,7 +292,7 @@ def resolve_task(
     for baseline in [*card.baselines, *card.oracles]:
         load_baseline(baseline)
     for shift in card.shifts:
-        Shift.parse(shift)
+        Shift.parse(shift, family.shift_kinds)
     changed = dict(overrides or {})
     sizes = {key: changed.pop(key, getattr(chosen, key)) for key in _PRESET_KEYS}
     head = {key: changed.pop(key, getattr(card, key)) for key in _CARD_KEYS}

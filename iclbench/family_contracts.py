@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import torch
 from jaxtyping import Float
@@ -13,7 +14,7 @@ from iclbench.cards import load_baseline, validate
 from iclbench.episodes import Episodes
 from iclbench.estimators.base import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
-from iclbench.families.shifts import NUMBERED
+from iclbench.families.shifts import Kind
 from iclbench.registry import ESTIMATORS
 
 EPISODES, POINTS = 16, 8
@@ -26,7 +27,18 @@ def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: i
 
 def shifts_of(family: Family) -> list[str]:
     """Every shift the family lists, with a number where it takes one."""
-    return ["none", "points-12", *(f"{kind}-2" if kind in NUMBERED else kind for kind in sorted(family.shift_kinds))]
+    return ["none", "points-12", *(_named(name, kind) for name, kind in sorted(family.shift_kinds.items()))]
+
+
+def combined_shifts_of(family: Family) -> list[str]:
+    """Every pair of kinds that combine."""
+    kinds = family.shift_kinds.items()
+    pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].sets) & set(pair[1][1].sets)]
+    return ["+".join(_named(name, kind) for name, kind in pair) for pair in pairs]
+
+
+def _named(name: str, kind: Kind) -> str:
+    return f"{name}-2" if kind.number else name
 
 
 def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
@@ -50,8 +62,9 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
 
 
 def every_listed_shift_can_be_sampled(family: Family) -> None:
-    """Finite, batch-first, where the question is `next` with one query per prefix."""
-    for shift in shifts_of(family):
+    """Alone and with every other that it combines with: finite, batch-first, where the question is `next` with one
+    query per prefix."""
+    for shift in [*shifts_of(family), *combined_shifts_of(family)]:
         episodes = draw(family, shift=shift)
         for name, tensor in episodes.tensors().items():
             assert len(tensor) == EPISODES, f"{shift}: {name} is not batch-first"

@@ -310,9 +310,7 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
 def _shifts(names: list[str], config: RunConfig, extrapolate: int | None) -> Iterator[str]:
     family = config.task.build()
     for name in names:
-        longer = name if extrapolate is None else f"{name}+points-{extrapolate}"
-        family.parse_shift(longer)
-        yield canonical(longer)
+        yield family.parse_shift(name if extrapolate is None else f"{name}+points-{extrapolate}").name
 
 
 def _examples(length: int | str, trained: int) -> int:

@@ -69,6 +69,16 @@ def runs(ctx: Any, incomplete: str) -> list[str]:
     return _beginning(sorted(path.parent.name for path in folder.glob("runs/*/config.toml")), incomplete)
 
 
+def shifts(incomplete: str) -> list[str]:
+    """The last of several parts joined by `+`, of those that the task cards name."""
+    from iclbench.cards import load_task, names
+
+    before, plus, last = incomplete.rpartition("+")
+    named = {part for task in names("tasks") for shift in load_task(task)[1].shifts for part in shift.split("+")}
+    known = sorted(named - set(before.split("+")))
+    return [f"{before}{plus}{part}" for part in _beginning(known if plus else [*known, "all"], last)]
+
+
 def everything(ctx: Any, incomplete: str) -> list[str]:
     """What `iclbench show` knows."""
     kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")

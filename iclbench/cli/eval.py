@@ -52,7 +52,9 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--shift",
-            help="Also evaluate under this shift, as SHIFT+points-N up to N examples; 'all': every one of the card.",
+            autocompletion=completion.shifts,
+            help="Also evaluate under this shift; several at once: isotropic+noisy-1, orthants+points-N (N examples). "
+            "'all': every one of the card.",
         ),
     ] = None,
     evaluator: Annotated[

@@ -48,7 +48,9 @@ def probe(
     representation: Annotated[
         bool, typer.Option("--representation", help="True features read off the sample representation instead.")
     ] = False,
-    shift: Annotated[str, typer.Option("--shift", help="Probe under this shift.")] = "none",
+    shift: Annotated[
+        str, typer.Option("--shift", autocompletion=completion.shifts, help="Probe under this shift.")
+    ] = "none",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the probe set.")] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,
@@ -64,7 +66,6 @@ def probe(
     from iclbench.cli.summary import print_tables
     from iclbench.cli.terminal import say
     from iclbench.errors import UsageError
-    from iclbench.registry import canonical
     from iclbench.trust import UntrustedError
 
     if rank and representation:
@@ -79,7 +80,7 @@ def probe(
     from iclbench.probing.representation import probe_representation
 
     of_all: dict[str, Any] = {"seed": seed, "data_dir": data_dir}
-    of_contexts = of_all | {"shift": canonical(shift)}
+    of_contexts = of_all | {"shift": shift}
     asked: Callable[[Run], Iterator[Cell]] = partial(
         probe_layers, results, contexts=context, fit=fit, test=test, tasks=tasks, device=chosen, **of_contexts
     )

@@ -140,6 +140,8 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         prefixes = prefix_grid(prompts.context_points)
     # Asked of their metadata: importing them takes a second, and most estimators are our own.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
+    oracle = name in task.oracles
+    lost = oracle and not prompts.family.keeps_oracles(prompts.shift)
     identity = content_hash(
         {
             "estimator": card.estimator,
@@ -149,8 +151,9 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
             "version": versions.of_estimator(card.estimator),
             # Our own algorithms are exact whatever the version; those of the libraries are what the library says.
             "libraries": libraries if cls.costly else {},
+            **({"oracle": False} if lost else {}),
         }
     )
-    kind = "oracle" if name in task.oracles else "baseline"
+    kind = "oracle" if oracle and not lost else "baseline"
     episodes = getattr(settings, "episodes", None) or None
     return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, episodes=episodes, libraries=libraries)

@@ -14,7 +14,6 @@ from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.language.methods import Method
-from iclbench.registry import canonical
 from iclbench.runs import Run, writing
 from iclbench.signals import heed_ctrl_c
 
@@ -53,11 +52,8 @@ def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[s
     family = run.config.task.build()
     names = ["none"]
     for name in asked:
-        if name == "all":
-            names += run.config.task.shifts
-            continue
-        family.parse_shift(name)
-        names.append(canonical(name))
+        asked_for = run.config.task.shifts if name == "all" else [name]
+        names += [family.parse_shift(shift).name for shift in asked_for]
     if extrapolate is not None:
         trained = run.config.task.points
         if extrapolate <= trained:

@@ -19,7 +19,6 @@ from iclbench.cards import content_hash
 from iclbench.config import TaskConfig
 from iclbench.episodes import Episodes
 from iclbench.families.base import Family
-from iclbench.families.shifts import Shift
 from iclbench.records import cat
 from iclbench.seeds import generator
 
@@ -64,7 +63,7 @@ class PromptSet:
     @property
     def context_points(self) -> int:
         """The largest number of context points."""
-        return Shift.parse(self.shift).examples or self.task.points
+        return self.family.parse_shift(self.shift).examples or self.task.points
 
     @property
     def task_name(self) -> str:

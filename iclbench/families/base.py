@@ -7,6 +7,7 @@ evaluate it on random inputs; `FunctionFamily` asks them for just these two thin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,9 +19,9 @@ from torch import Tensor
 
 from iclbench.cards import Strict
 from iclbench.episodes import Episodes, Points
-from iclbench.errors import UnknownNameError, UsageError
+from iclbench.errors import UnknownNameError
 from iclbench.families.sampling import normal
-from iclbench.families.shifts import FUNCTION_KINDS, Shift, repeated
+from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, repeated
 
 Truth = dict[str, Tensor]
 
@@ -49,7 +50,7 @@ class Family(ABC):
         y_dim: output dimensions (regression).
         classes: number of classes, None for regression.
         x_shape: how to unfold `x` into an image, None where it is a plain vector.
-        shift_kinds: the shifts it can be evaluated under; see `iclbench.families.shifts`.
+        shift_kinds: the shifts it can be evaluated under besides `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
         questions: what its episodes can ask.
         related_sets: the largest number of related datasets of an episode.
@@ -61,7 +62,7 @@ class Family(ABC):
     y_dim: int = 1
     classes: int | None = None
     x_shape: tuple[int, ...] | None = None
-    shift_kinds: ClassVar[frozenset[str]] = frozenset()
+    shift_kinds: ClassVar[Kinds] = {}
     linear_in_x: ClassVar[bool] = False
     questions: ClassVar[frozenset[str]] = frozenset({"next"})
     related_sets: int = 0
@@ -96,18 +97,18 @@ class Family(ABC):
         """The named shift, if this family can be evaluated under it; `none` and `points-N` are for all.
 
         Raises:
-            UnknownNameError: no family knows it; the nearest names are listed.
-            UsageError: it does not apply here; those that do are listed.
+            UsageError: it has no such kind, and those it has are listed; or parts do not combine, or a number does not
+                fit.
         """
-        shift = Shift.parse(name)
-        known = self.shift_kinds | {"none", "points"}
-        if shift.kind not in known:
-            raise UsageError(f"the shift '{shift.kind}' does not apply to this task; known: {', '.join(sorted(known))}")
-        return shift
+        return Shift.parse(name, self.shift_kinds)
 
     def noise_to_signal(self, shift: str = "none") -> float:
         """Label noise variance over the prior variance of a linear weight: the Bayes-optimal ridge penalty."""
         return 0.0
+
+    def keeps_oracles(self, shift: str) -> bool:
+        """Whether what is Bayes-optimal for the task, told of the shift, is so under it."""
+        return True
 
     @property
     def hidden_width(self) -> int:
@@ -210,7 +211,7 @@ class FunctionFamily(Family):
     """y = f(x) + noise with f drawn per episode and x ~ N(0, I) unless the family says otherwise."""
 
     Parameters = FunctionParameters
-    shift_kinds = FUNCTION_KINDS
+    shift_kinds: ClassVar[Mapping[str, FunctionKind]] = FUNCTION_KINDS
 
     @classmethod
     def counts_vary(cls, parameters: Any, points: int) -> bool:
@@ -232,7 +233,13 @@ class FunctionFamily(Family):
 
     def noise_to_signal(self, shift: str = "none") -> float:
         named = self.parse_shift(shift)
-        return named.noise(self.noise) ** 2 / (self.weight_variance * named.weight_scale**2)
+        noise, scale = named.value("noisy", self.noise), named.value("weight-scale", 1.0)
+        return noise**2 / (self.weight_variance * scale**2)
+
+    def keeps_oracles(self, shift: str) -> bool:
+        """Not where a query repeats a point with its noise: then that point's own label is right."""
+        named = self.parse_shift(shift)
+        return named.part("repeated-query") is None or not named.value("noisy", self.noise)
 
     def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
         """Inputs of the training distribution; what belongs to the episode (a rotation) is drawn here."""
@@ -259,18 +266,22 @@ class FunctionFamily(Family):
         named = self.parse_shift(shift)
         # The functions are drawn first, so that a shift meets the same ones as the task itself.
         truth = self.draw(episodes, generator, active_dims)
-        if named.isotropic:
-            x = normal((episodes, points, self.x_dim), generator)
+        kinds = [(self.shift_kinds[part.kind], part.value) for part in named.parts if part.kind in self.shift_kinds]
+        if any(kind.isotropic for kind, _ in kinds):
+            inputs = Inputs(normal((episodes, points, self.x_dim), generator))
         else:
-            x = self.inputs(episodes, points, generator)
-        x, queries, defined = named.place(x, generator).truncate(active_dims)
-        noise = named.noise(self.noise)
-        context = self.observe(truth, x, generator, noise, named.weight_scale)
+            inputs = Inputs(self.inputs(episodes, points, generator))
+        for kind, value in kinds:
+            if kind.place is not None:
+                inputs = kind.place(inputs, value, generator)
+        x, queries, defined = inputs.truncate(active_dims)
+        noise, scale = named.value("noisy", self.noise), named.value("weight-scale", 1.0)
+        context = self.observe(truth, x, generator, noise, scale)
         targets = None
-        if named.kind == "repeated-query":
+        if named.part("repeated-query"):
             targets, defined = repeated(context, generator)
         elif queries is not None:
-            targets = self.observe(truth, queries, generator, noise, named.weight_scale)
+            targets = self.observe(truth, queries, generator, noise, scale)
         scored = context.mask if defined is None else defined
         return Episodes(context=context, scored=scored, targets=targets, truth=truth)
 

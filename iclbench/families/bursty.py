@@ -79,7 +79,6 @@ class Bursty(Family):
 
     Parameters = BurstyParameters
     questions = frozenset({"targets"})
-    shift_kinds = frozenset({"points"})
     parameters: BurstyParameters
 
     @classmethod

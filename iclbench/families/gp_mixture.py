@@ -34,7 +34,7 @@ from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
 from iclbench.families.base import Family
 from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
-from iclbench.families.shifts import PROCESS_KINDS, Shift
+from iclbench.families.shifts import Kind, Number, Shift
 
 SHORTEST, LONGEST = 0.01, 1000.0
 Lengthscale = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
@@ -47,6 +47,12 @@ MISMATCHED = {
     "mismatch-rbf": (RBF, 0.52),
     "mismatch-near": (PERIODIC, 1.76),
     "mismatch-far": (PERIODIC, 0.28),
+}
+# Lengthscales beyond the task's, one kernel for all episodes, related datasets of another process than the context's.
+PROCESS_KINDS = {
+    "ood-lengthscale": Kind(("the kernel",)),
+    **{kernel: Kind(("the kernel",), Number()) for kernel in KERNELS},
+    **{mismatch: Kind(("the kernel",)) for mismatch in MISMATCHED},
 }
 
 
@@ -171,19 +177,20 @@ class GPMixture(Family):
 
     def parse_shift(self, name: str) -> Shift:
         named = super().parse_shift(name)
-        if named.kind in KERNELS and not SHORTEST <= named.value <= LONGEST:
+        single = named.part(*KERNELS)
+        if single and not SHORTEST <= single.value <= LONGEST:
             raise UsageError(f"shift '{name}': expected a lengthscale from {SHORTEST:g} to {LONGEST:g}")
         return named
 
     def prior(self, shift: str = "none") -> KernelPrior:
         """What the context's kernel is drawn from under a shift."""
         named = self.parse_shift(shift)
-        if named.kind in MISMATCHED:
+        if named.part(*MISMATCHED):
             return KernelPrior.only(PERIODIC, 1.85)
-        if named.kind in KERNELS:
-            return KernelPrior.only(KERNELS.index(named.kind), named.value)
+        if single := named.part(*KERNELS):
+            return KernelPrior.only(KERNELS.index(single.kind), single.value)
         (low, high), (lowest, highest) = self.parameters.lengthscale, self.parameters.ood_lengthscale
-        intervals = ((lowest, low), (high, highest)) if named.kind == "ood-lengthscale" else ((low, high),)
+        intervals = ((lowest, low), (high, highest)) if named.part("ood-lengthscale") else ((low, high),)
         return KernelPrior(tuple(KERNELS.index(name) for name in self.parameters.kernels), intervals)
 
     def believed(self, shift: str = "none") -> KernelPrior:
@@ -246,8 +253,8 @@ class GPMixture(Family):
         every = self._observe(x, values, generator).map(lambda t: t[:, 0])
         targets = every.span(width)
         truth = {"kernel": kernel, "lengthscale": lengthscale, "display": display.float().mT}
-        if named.kind in MISMATCHED:
-            process = Process.same(episodes, *MISMATCHED[named.kind], generator.device)
+        if mismatched := named.part(*MISMATCHED):
+            process = Process.same(episodes, *MISMATCHED[mismatched.kind], generator.device)
         return Episodes(
             context=_first(every.span(0, width), sizes[:, 0]),
             targets=targets,

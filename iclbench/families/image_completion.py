@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -31,7 +31,7 @@ from iclbench.errors import DataError, UsageError
 from iclbench.families.base import Family
 from iclbench.families.celeba import CelebA
 from iclbench.families.image_sets import ImageSet, Part, emnist_images, glyph_images, mnist_images
-from iclbench.families.shifts import IMAGE_KINDS, Shift
+from iclbench.families.shifts import Kind, Kinds, Shift
 
 # Mean and standard deviation of intensities in [0, 1] over the training images: of MNIST and EMNIST as they are widely
 # used, of glyphs at 28 x 28 measured, of CelebA over all channels about so.
@@ -79,7 +79,10 @@ class ImageCompletion(Family):
 
     Parameters = ImageParameters
     questions = frozenset({"targets"})
-    shift_kinds = IMAGE_KINDS
+    shift_kinds: ClassVar[Kinds] = {
+        "unseen-classes": Kind(("which images there are",)),
+        "other-label": Kind(("the related images",)),
+    }
     parameters: ImageParameters
 
     def __init__(self, parameters: ImageParameters, data_dir: Path | None = None) -> None:
@@ -127,10 +130,10 @@ class ImageCompletion(Family):
 
     def parse_shift(self, name: str) -> Shift:
         named = super().parse_shift(name)
-        if named.kind == "unseen-classes" and not self._has_unseen:
+        if named.part("unseen-classes") and not self._has_unseen:
             raise UsageError(f"shift '{name}': images of {self.parameters.images} have no classes that are left out of "
                              "training; glyphs and emnist do")  # fmt: skip
-        if named.kind == "other-label" and not self.related_sets:
+        if named.part("other-label") and not self.related_sets:
             raise UsageError(f"shift '{name}': this task has no related images; raise task.max_related")
         if named.examples and named.examples >= self.pixels:
             raise UsageError(f"shift '{name}': an image has {self.pixels} pixels and one must be left to predict")
@@ -155,7 +158,7 @@ class ImageCompletion(Family):
         related: int | None = None,
     ) -> Episodes:
         named, device = self.parse_shift(shift), generator.device
-        images = self._images("unseen" if named.kind == "unseen-classes" else self._part)
+        images = self._images("unseen" if named.part("unseen-classes") else self._part)
         x = self.display_inputs().to(device)
         if active_dims is not None:
             x = x * (torch.arange(2, device=device) < active_dims)
@@ -218,7 +221,7 @@ class ImageCompletion(Family):
         if asked is not None:
             numbers = torch.full_like(numbers, asked)
         taken = own.unsqueeze(1)
-        if shift.kind == "other-label":
+        if shift.part("other-label"):
             away = torch.randint(1, len(images.labels), (episodes,), generator=generator, device=x.device)
             label, taken = (label + away) % len(images.labels), taken[:, :0]
         members = _distinct(images.counts.to(x.device)[label], sets, taken, generator)

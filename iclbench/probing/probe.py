@@ -78,6 +78,7 @@ def probe(
         )
     if run.config.task.head == "categorical":
         raise NotProbedError(f"run '{run.name}' answers with class labels; the probe reads numbers")
+    shift = run.config.task.shift_name(shift)
     sizes = list(dict.fromkeys(contexts or [run.config.task.points]))
     refuse_too_long(model, max(sizes))
     for context in sizes:

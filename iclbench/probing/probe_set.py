@@ -47,8 +47,8 @@ class ProbeSet(PromptSet):
         shift = self.family.parse_shift(self.shift)
         if shift.examples is not None:
             raise UsageError(f"the shift '{self.shift}' cannot be probed: for more examples write --context N instead")
-        if shift.kind in _NOT_PROBED:
-            raise UsageError(f"the shift '{shift.kind}' cannot be probed: {_NOT_PROBED[shift.kind]}")
+        if part := shift.part(*_NOT_PROBED):
+            raise UsageError(f"the shift '{self.shift}' cannot be probed: {_NOT_PROBED[part.kind]}")
 
     @property
     def context_points(self) -> int:

@@ -106,7 +106,7 @@ def probe_rank(
     assert isinstance(model.predictor, Backbone)
     model.predictor.double()
     task, categorical = run.config.task, run.config.task.head == "categorical"
-    asked = list(dict.fromkeys(sizes or [task.points]))
+    asked, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
     if categorical:
         family = task.build(data_dir)
         if _TWO_LABELS not in family.evaluators():

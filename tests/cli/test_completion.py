@@ -44,6 +44,7 @@ def complete(
         ("iclbench eval --results RESULTS my_", "my_run", "my-other"),
         ("iclbench stream --results RESULTS my", "my-other", "my-leftover"),
         ("iclbench eval --baseline ridge-", "ridge-1e-1", "knn-3"),
+        ("iclbench eval --shift isotropic+noi", "isotropic+noisy-1", "isotropic+orthants"),
         ("iclbench sweep refe", "reference", "rates"),
         ("iclbench lm eval --tasks to-upper,list-f", "to-upper,list-first", "list-last"),
         ("iclbench show kn", "knn-3", "gpt2"),

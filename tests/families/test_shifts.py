@@ -5,9 +5,13 @@ import math
 import pytest
 import torch
 
+from iclbench.config import resolve_task
 from iclbench.errors import UsageError
+from iclbench.evaluation import contestants
+from iclbench.evaluation.curves import learning_curve
+from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
-from iclbench.families.shifts import FUNCTION_KINDS, NUMBERED, Shift
+from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Part, Shift
 
 DIM = 6
 LINEAR = Linear(Linear.Parameters(dim=DIM))
@@ -26,7 +30,7 @@ def function(episodes, x):
 @pytest.mark.parametrize("kind", sorted(FUNCTION_KINDS))
 @pytest.mark.parametrize("family", [LINEAR, SKEWED, NOISY], ids=["linear", "skewed", "noisy"])
 def test_a_shift_meets_the_same_functions(kind, family):
-    shift = f"{kind}-2" if kind in NUMBERED else kind
+    shift = f"{kind}-2" if FUNCTION_KINDS[kind].number else kind
     shifted, plain = draw(shift, family), draw("none", family)
     assert torch.equal(shifted.truth["weights"], plain.truth["weights"])
     assert shifted.context.x.shape == plain.context.x.shape
@@ -137,9 +141,10 @@ def test_the_wide_query_is_three_times_wider_by_default():
 
 
 def test_more_points_are_the_callers_to_ask_for():
-    assert Shift.parse("points-160") == Shift("points", 160.0, 160)
+    assert LINEAR.parse_shift("points-160").examples == 160
+    assert LINEAR.parse_shift("noisy-2").examples is None
     assert torch.equal(draw("points-160").context.y, draw("none").context.y)
-    assert Shift.parse("noisy-2+points-160") == Shift("noisy", 2.0, 160)
+    assert LINEAR.parse_shift("noisy-2+points-160").examples == 160
     assert torch.equal(draw("orthants+points-160").targets.y, draw("orthants").targets.y)
 
 
@@ -184,14 +189,14 @@ def test_a_curriculum_zeroes_context_and_queries_alike():
 @pytest.mark.parametrize(
     ("name", "kind", "value"),
     [
-        ("none", "none", 1.0),
         ("input_scale-0.333", "input-scale", 0.333),
         ("Noisy", "noisy", 1.0),
         ("noisy-2", "noisy", 2.0),
     ],
 )
 def test_names_are_read_in_either_spelling(name, kind, value):
-    assert Shift.parse(name) == Shift(kind, value)
+    assert Shift.parse(name, FUNCTION_KINDS).parts == (Part(kind, value, name.lower().replace("_", "-")),)
+    assert Shift.parse("None", FUNCTION_KINDS) == Shift()
 
 
 @pytest.mark.parametrize(
@@ -199,23 +204,26 @@ def test_names_are_read_in_either_spelling(name, kind, value):
     [
         ("orthant", "unknown shift 'orthant'; did you mean 'orthants'"),
         ("input-scal-2", "did you mean 'input-scale'"),
-        ("", "unknown shift ''"),
+        ("", "the shift '' does not apply to this task; known: "),
         ("input-scale", "needs a number, like input-scale-2"),
         ("input-scale-0", "a positive number"),
         ("input-scale-1.2.3", "got '1.2.3'"),
         ("input-scale-" + "9" * 400, "a positive number"),
         ("points-2.5", "a whole number"),
         ("orthants-2", "write 'orthants'"),
-        ("orthants+noisy-2", "only the number of examples can be joined"),
-        ("points-20+points-40", "only the number of examples can be joined"),
-        ("orthants+", "unknown shift ''"),
+        ("orthants+isotropic", "'isotropic' and 'orthants' both set the inputs; leave one out"),
+        ("wide-query+repeated-query", "both set the query"),
+        ("noisy-1+noisy-2", "'noisy-1' and 'noisy-2' both set the label noise"),
+        ("points-20+points-40", "both set the number of examples"),
+        ("none+points-40", "'none' is no change, and joins no other"),
+        ("orthants+", "the shift '' does not apply"),
         ("orthant+points-40", "did you mean 'orthants'"),
-        ("x\ny", "unknown shift"),
+        ("x\ny", "does not apply"),
     ],
 )
 def test_what_is_not_a_shift_is_one_clear_line(name, message):
     with pytest.raises(UsageError, match=message) as error:
-        Shift.parse(name)
+        Shift.parse(name, FUNCTION_KINDS)
     assert "\n" not in str(error.value)
 
 
@@ -223,6 +231,76 @@ def test_a_shift_that_a_family_does_not_know_lists_its_own():
     from iclbench.families.tabular import Tabular
 
     family = Tabular(Tabular.Parameters())
-    assert family.parse_shift("points-20").kind == "points"
-    with pytest.raises(UsageError, match="known: none, points"):
+    assert family.parse_shift("points-20").examples == 20
+    with pytest.raises(UsageError, match="'orthants' does not apply to this task; known: none, points"):
         family.parse_shift("orthants")
+
+
+def test_parts_take_effect_together_and_in_one_order_however_they_are_written():
+    assert (
+        SKEWED.parse_shift("points-9+Noisy-2+input_scale-3+isotropic").name
+        == "isotropic+input-scale-3+noisy-2+points-9"
+    )
+    episodes = draw("isotropic+input-scale-3+weight-scale-2+noisy-0.5", SKEWED, episodes=400, points=50)
+    again = draw("noisy-0.5+weight-scale-2+input-scale-3+isotropic", SKEWED, episodes=400, points=50)
+    assert torch.equal(episodes.context.y, again.context.y)
+    x, y = episodes.context.x, episodes.context.y[..., 0]
+    gram = (x.transpose(1, 2) @ x).mean(0) / 50
+    torch.testing.assert_close(gram, 9 * torch.eye(DIM), rtol=0, atol=0.4)  # that of N(0, 9 I); skewed: up to 36
+    residual = y - 2 * function(episodes, x)
+    assert abs(residual.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * residual.numel())
+
+
+def test_queries_of_one_part_feel_the_others():
+    orthants = draw("orthants+input-scale-3+noisy-1")
+    torch.testing.assert_close(orthants.targets.x, 3 * draw("orthants").targets.x)
+    assert not torch.equal(orthants.targets.y[..., 0], function(orthants, orthants.targets.x)), (
+        "the query's label is noisy"
+    )
+    repeated = draw("isotropic+repeated-query", SKEWED)
+    n = 5
+    assert (repeated.context.x[:, :n] == repeated.targets.x[:, n : n + 1]).all(-1).any(1).all()
+    assert torch.equal(repeated.context.x, draw("isotropic", SKEWED).context.x)
+
+
+def test_a_family_adds_a_kind_of_its_own_that_combines_with_all_others():
+    class Mirrored(Linear):
+        shift_kinds = {
+            **FUNCTION_KINDS,
+            "mirrored": FunctionKind(("the sign",), place=lambda inputs, _, generator: inputs.map(torch.neg)),
+        }
+
+    family = Mirrored(Mirrored.Parameters(dim=DIM))
+    plain, shifted = draw("orthants", family), draw("mirrored+orthants", family)
+    assert torch.equal(shifted.context.x, -plain.context.x) and torch.equal(shifted.targets.x, -plain.targets.x)
+    with pytest.raises(UsageError, match="'mirrored' does not apply"):
+        LINEAR.parse_shift("mirrored")
+
+
+# E[tr((I + X'X)^-1) + 1] / 20 for the rows of X from N(0, I_20): the Bayes risk of unit noise and weights.
+@pytest.mark.parametrize("shift", ["isotropic+noisy-1", "noisy-1+isotropic+points-40"])
+def test_the_oracle_of_the_noisy_panel_has_the_risk_of_the_closed_form(shift):
+    task = resolve_task("skewed-linear", "paper", {"episodes": 640})[0]
+    prompts = PromptSet(task, "paper", task.shift_name(shift))
+    (ridge,) = contestants.baselines(prompts, ["ridge"])
+    assert ridge.kind == "oracle"
+    errors = learning_curve(ridge.predictor, prompts, [10, 20, 40]).scores["squared_error"]
+    spread = errors.std(0) / math.sqrt(len(errors))
+    assert (abs(errors.mean(0) - [0.595, 0.259, 0.098]) < 3 * spread).all()
+    skewed = PromptSet(task, "paper", "noisy-1")
+    (ridge,) = contestants.baselines(skewed, ["ridge"])
+    errors = learning_curve(ridge.predictor, skewed, [10]).scores["squared_error"]
+    assert errors.mean() < 0.25, "inputs of one large direction are learned at once: another task"
+
+
+def test_ridge_is_no_oracle_where_a_query_repeats_a_point_with_its_noise():
+    task = resolve_task("noisy-linear", "smoke")[0]
+    kinds = {
+        shift: contestants.baselines(PromptSet(task, "smoke", shift), ["ridge"])[0]
+        for shift in ("none", "noisy-2", "repeated-query", "repeated-query+noisy-2")
+    }
+    assert [each.kind for each in kinds.values()] == ["oracle", "oracle", "baseline", "baseline"]
+    assert kinds["none"].identity != kinds["repeated-query"].identity, "rows that call it an oracle are not served"
+    linear = resolve_task("linear", "smoke")[0]
+    (ridge,) = contestants.baselines(PromptSet(linear, "smoke", "repeated-query"), ["ridge"])
+    assert ridge.kind == "oracle", "without noise what is seen is known"

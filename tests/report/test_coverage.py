@@ -76,3 +76,12 @@ def test_of_what_diverged_no_evaluation_is_asked_for(grid: Grid, tmp_path: Path)
 
     assert "iclbench eval new-s0" in asked()
     assert asked(status="failed", reason="diverged at step 3: the loss is nan") == []
+
+
+def test_a_shift_beyond_the_trained_length_is_asked_for_as_a_shift(grid: Grid, tmp_path: Path) -> None:
+    values = tables.read_all("values", grid.folder)
+    row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)
+    both = pd.concat([values, row.assign(shift="orthants+points-80")], ignore_index=True)
+    tables.write("values", both.to_dict("records"), tmp_path / "all.values.parquet", {})
+    commands = [command for *_, command in missing.gaps(load(tmp_path)) if "points-80" in command]
+    assert commands and all(command.endswith(" --shift orthants+points-80") for command in commands)

@@ -7,7 +7,6 @@ import re
 import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import INSIDE
 
@@ -106,6 +105,6 @@ def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> st
     """What fills the gap; baselines are evaluated beside any run of the task."""
     own = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
     run = min((run for run in own if run not in diverged), default="RUN")
-    if re.fullmatch(EXTRAPOLATION, shift):
+    if re.fullmatch(r"points-\d+", shift):
         return f"iclbench eval {run} --extrapolate {shift.removeprefix('points-')}"
     return f"iclbench eval {run}" + ("" if shift == "none" else f" --shift {shift}")
