@@ -32,9 +32,12 @@ PROMPTS: dict[str, int] = {
     "bursty": 1,
 }
 
-# How often the number of a family was raised for tasks alone that set this parameter: only these answer otherwise than
-# before, and what is kept of all others is served on.
-PROMPTS_WITH: dict[tuple[str, str], int] = {("bursty", "anchor_compat"): 1}
+# How often the number of a family was raised for those tasks alone whose parameter has this value: only these answer
+# otherwise than before, and what is kept of all others is served on.
+PROMPTS_WITH: dict[tuple[str, str, Any], int] = {
+    ("bursty", "anchor_compat", True): 1,
+    ("image-completion", "images", "celeba"): 1,
+}
 
 # How often the number of a family was raised for frozen prompt sets alone: what runs are trained on stayed the same.
 FROZEN: dict[str, int] = {"gp-mixture": 1}
@@ -93,8 +96,11 @@ def of_family(name: str, parameters: Mapping[str, Any]) -> Code:
     if isinstance(code, str):
         return code
     target = _FAMILIES.entry(name).target
-    own = (key for key in PROMPTS_WITH if _FAMILIES.entry(key[0]).target == target)
-    return code + sum(PROMPTS_WITH[key] for key in own if parameters.get(key[1]))
+    return code + sum(
+        raised
+        for (family, key, value), raised in PROMPTS_WITH.items()
+        if _FAMILIES.entry(family).target == target and parameters.get(key) == value
+    )
 
 
 def of_prompts(name: str, parameters: Mapping[str, Any]) -> Code:

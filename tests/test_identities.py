@@ -129,7 +129,7 @@ def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monk
     for name in ("bursty", "iclbench.families.bursty:Bursty"):
         numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
         assert numbers == [6, 5], "raised once more than for all parameters"
-    assert {name for name, _ in versions.PROMPTS_WITH} <= set(FAMILIES.names())
+    assert {name for name, *_ in versions.PROMPTS_WITH} <= set(FAMILIES.names())
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """CelebA (Liu et al. 2015): aligned faces in their public layout, `img_align_celeba/*.jpg` and
 `list_eval_partition.txt`.
 
-The papers do not say how they crop. Here the middle 148 x 148 of the 178 x 218 pixels, which is the face without much
-background, is reduced to the asked size by Pillow's antialiased bilinear filter. Pillow is no dependency of the
-package; whoever uses these images installs it. Every image is decoded once per process, when it is first drawn.
+Prepared as the released code of TNP (Nguyen and Grover 2022) and of CMAB (Feng et al. 2023) does, the two papers that
+have published numbers on them: the whole image of 178 x 218 pixels is squeezed to size x size by Pillow's `resize`
+(bicubic and antialiased in the versions 8.4 and 9.4 that these name), partitions 0 and 1 are trained on and partition 2
+is evaluated on. Pillow is no dependency of the package; whoever uses these images installs it. Every image is decoded
+once per process, when it is first drawn.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -21,15 +24,17 @@ from iclbench import limits
 from iclbench.errors import DataError
 from iclbench.families.image_sets import ImageSet, Part, folder_of
 
-CROP = 148
+# Width and height of every aligned image.
+ALIGNED = (178, 218)
 
 _HOME = "CelebA (mmlab.ie.cuhk.edu.hk/projects/CelebA.html)"
 _ADVICE = f"expected img_align_celeba/*.jpg and list_eval_partition.txt there, as in {_HOME}"
-_PARTITIONS = {"train": "0", "test": "2"}
+# 0 is the data set's own training partition, 1 validation, 2 test.
+_PARTITIONS = {"train": ("0", "1"), "test": ("2",)}
 
 
 class CelebA(ImageSet):
-    """Faces of one partition, all of one label.
+    """Faces to train or to evaluate on, all of one label.
 
     Raises:
         DataError: the files are not there, or Pillow is not.
@@ -66,8 +71,8 @@ class CelebA(ImageSet):
         return digest.hexdigest()[:12]
 
 
-def _names(folder: Path, partition: str) -> list[str]:
-    """File names of one partition (0 training, 1 validation, 2 test)."""
+def _names(folder: Path, partitions: Sequence[str]) -> list[str]:
+    """File names of these partitions."""
     path = folder / "list_eval_partition.txt"
     try:
         rows = [line.split() for line in limits.read_bytes(path).decode("ascii").splitlines()]
@@ -77,9 +82,9 @@ def _names(folder: Path, partition: str) -> list[str]:
         raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}") from None
     if any(len(row) != 2 or Path(row[0]).name != row[0] for row in rows):
         raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}")
-    names = [name for name, part in rows if part == partition]
+    names = [name for name, part in rows if part in partitions]
     if not names:
-        raise DataError(f"{path} names no image of partition {partition}; {_ADVICE}")
+        raise DataError(f"{path} names no image of partition {' or '.join(partitions)}; {_ADVICE}")
     return names
 
 
@@ -99,8 +104,7 @@ def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
             image = opened.convert("RGB")
     except (OSError, Image.DecompressionBombError) as error:
         raise DataError(f"cannot read the image {path} ({error}); {_ADVICE}") from None
-    left, top = (image.width - CROP) // 2, (image.height - CROP) // 2
-    if left < 0 or top < 0:
-        raise DataError(f"{path} has {image.width} x {image.height} pixels, expected 178 x 218; {_ADVICE}")
-    face = image.crop((left, top, left + CROP, top + CROP))
-    return np.asarray(face.resize((size, size), Image.Resampling.BILINEAR))
+    if image.size != ALIGNED:
+        expected = "{} x {}".format(*ALIGNED)
+        raise DataError(f"{path} has {image.width} x {image.height} pixels, expected {expected}; {_ADVICE}")
+    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))

@@ -5,7 +5,7 @@
 | `glyphs` | the first drawings of the first classes | 20 further drawings of them | 20 drawings of further classes |
 | `mnist` | the training file | the test file | |
 | `emnist` (balanced) | training file, classes 0 to 9 | test file, the same classes | test file, classes 10 to 46 |
-| `celeba` | partition 0 | partition 2 | |
+| `celeba` | partitions 0 and 1 | partition 2 | |
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def faces(folder, size=16):
     )
 
 
-def test_partitions_are_kept_apart_and_every_image_is_decoded_once(folder, decoded):
-    for family, numbers in ((faces(folder), {3}), (faces(folder).held_out(), {2, 5})):
+def test_partitions_0_and_1_are_trained_on_2_is_evaluated_on_and_every_image_is_decoded_once(folder, decoded):
+    for family, numbers in ((faces(folder), {1, 3, 4}), (faces(folder).held_out(), {2, 5})):
         decoded.clear()
         for _ in range(3):
             episodes = family.sample(30, 56, stream())
@@ -71,8 +71,8 @@ def test_without_pillow_the_error_says_what_to_install(folder):
         (lambda f: (f / "list_eval_partition.txt").unlink(), "cannot read .*list_eval_partition.txt: No such file"),
         (lambda f: (f / "list_eval_partition.txt").write_bytes(b"\xff\xfe"), "not a list of file names"),
         (lambda f: (f / "list_eval_partition.txt").write_text("../000001.jpg 0\n"), "not a list of file names"),
-        (lambda f: (f / "list_eval_partition.txt").write_text("000001.jpg 1\n"), "names no image of partition 0"),
-        (lambda f: (f / "img_align_celeba" / "000003.jpg").unlink(), r"000003.jpg is not there; expected img_align"),
+        (lambda f: (f / "list_eval_partition.txt").write_text("000001.jpg 2\n"), "no image of partition 0 or 1"),
+        (lambda f: (f / "img_align_celeba" / "000004.jpg").unlink(), r"000004.jpg is not there; expected img_align"),
     ],
 )
 def test_a_bad_layout_is_one_clear_line(folder, decoded, change, message):
@@ -82,14 +82,22 @@ def test_a_bad_layout_is_one_clear_line(folder, decoded, change, message):
     assert "\n" not in str(error.value)
 
 
-def test_the_middle_of_the_face_is_reduced(tmp_path):
+def test_the_whole_image_is_squeezed_into_a_square(tmp_path):
+    """Ramps down the rows and along the columns stay ramps, from edge to edge: pixel i of 32 is centred at
+    (i + 1/2) 218 / 32 - 1/2 of the rows, and at the same with 178 of the columns."""
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-    pixels = np.zeros((218, 178, 3), np.uint8)
-    pixels[35:183, 15:163] = (200, 100, 50)
+    rows, columns = np.mgrid[:218, :178]
+    pixels = np.stack([rows, columns, np.full_like(rows, 50)], -1).astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "face.png")
-    found = celeba._decode(tmp_path / "face.png", 32)
+    found = celeba._decode(tmp_path / "face.png", 32).astype(float)
     assert found.shape == (32, 32, 3)
-    assert np.abs(found - np.array([200, 100, 50])).max() <= 2
+    centres = (np.arange(32) + 0.5) / 32
+    assert np.abs(found[..., 0] - (218 * centres - 0.5)[:, None]).max() < 2
+    assert np.abs(found[..., 1] - (178 * centres - 0.5)[None]).max() < 2
+    assert (found[..., 2] == 50).all()
+    image.fromarray(pixels[:178]).save(tmp_path / "square.png")
+    with pytest.raises(DataError, match="178 x 178 pixels, expected 178 x 218"):
+        celeba._decode(tmp_path / "square.png", 32)
     (tmp_path / "face.jpg").write_bytes(b"no image")
     with pytest.raises(DataError, match="cannot read the image"):
         celeba._decode(tmp_path / "face.jpg", 32)

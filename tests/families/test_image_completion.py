@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from iclbench.cards import validate
+from iclbench.config import resolve_task
 from iclbench.errors import DataError, UsageError
 from iclbench.families.glyphs import glyphs
 from iclbench.families.image_completion import INTENSITY, ImageCompletion, ImageParameters, _distinct
 from iclbench.families.image_sets import HELD_OUT
+from iclbench.grids import grid_runs
+from iclbench.predictions import Gaussian, HeadSettings
 
 
 def stream(seed=0):
@@ -300,3 +303,34 @@ def test_the_normaliser_is_the_variance_of_the_intensities_that_are_predicted(sa
     drawn = whole.sample(400, 200, stream())
     there = torch.cat([points.y[points.mask] for points in (drawn.context, drawn.targets)])
     assert float(there.var()) == pytest.approx(whole.normaliser, rel=0.03)
+
+
+# The CMAB paper's table 2: what its released code trains.
+
+
+@pytest.mark.parametrize(
+    ("task", "cap"), [("image-completion-emnist", 2.0768), ("image-completion-celeba32", math.inf)]
+)
+def test_likelihoods_are_capped_where_the_released_code_caps_them(task, cap):
+    """0.05 + 0.95 softplus on EMNIST: log N(0; 0, 0.05²) at most; an exponential on CelebA."""
+    for preset in ("small", "paper"):
+        floor = resolve_task(task, preset)[0].floor
+        surest = Gaussian.from_raw(torch.tensor([0.0, -60.0], dtype=torch.float64), 1, HeadSettings(floor))
+        best = surest.log_likelihood(torch.zeros(1, dtype=torch.float64)).item()
+        assert best == pytest.approx(cap, abs=1e-3) if math.isfinite(cap) else best > 10
+
+
+@pytest.mark.parametrize(("size", "batch"), [(32, 100), (64, 50), (128, 25)])
+def test_celeba_is_trained_on_for_200_epochs_of_partitions_0_and_1(size, batch):
+    run = next(
+        r for r in grid_runs("cmab-table-2-celeba", "paper") if r.task == f"image-completion-celeba{size}"
+    ).config
+    assert run.train.batch == batch
+    assert run.train.steps == 200 * math.ceil((162_770 + 19_867) / batch)
+
+
+@pytest.mark.parametrize("grid", ["cmab-table-2-emnist", "cmab-table-2-celeba"])
+def test_models_of_the_table_carry_the_norm_in_their_residual_branch(grid):
+    latent = [run for run in grid_runs(grid) if run.backbone in ("lbanp", "cmanp")]
+    assert {run.backbone for run in latent} == {"lbanp", "cmanp"}
+    assert all(run.config.backbone.settings["residual"] == "normed" for run in latent)
