@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# The entry of a safetensors file's metadata that names the file with its digest.
+DIGEST = "sha256"
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
@@ -98,7 +100,8 @@ def holds_tensors(path: Path) -> bool:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], digest: bool = False) -> None:
     """Write a safetensors file atomically; tensors that share memory (tied weights) are written once each.
 
-    With `digest`, the file's SHA-256 is written before it, into `PATH.sha256`, as `sha256sum` does.
+    With `digest`, the file's SHA-256 is written before it, into `PATH.sha256`, as `sha256sum` does, and the metadata
+    names that file: whoever reads them without it knows that it is missing.
 
     Raises:
         OSError: the file system refuses; safetensors has an exception of its own for that.
@@ -106,6 +109,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    if digest:
+        metadata = metadata | {DIGEST: digest_path(path).name}
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     with atomic(path) as temporary:
         try:

@@ -26,7 +26,7 @@ from iclbench import digests, versions
 from iclbench.cards import content_hash, names, read_toml, validate
 from iclbench.config import RunConfig, difference, evaluated_as, trained_part, without_codes
 from iclbench.errors import IclbenchError, UnknownNameError, UsageError
-from iclbench.files import atomic, digest_path, remove_leftovers
+from iclbench.files import DIGEST, atomic, digest_path, remove_leftovers
 from iclbench.memory import IN_EVALUATION, advised
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class Run:
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 that the weights were written with; None: by version 0.1.0, which wrote none."""
+        """SHA-256 that the weights were written with; None: it is missing, or they are of version 0.1.0, which wrote
+        none."""
         path = digest_path(self.weights)
         return path.read_text(errors="replace").partition(" ")[0] if path.is_file() else None
 
@@ -223,8 +224,7 @@ class Run:
                     self.check_signature(file.metadata())
                 except ValueError as error:
                     raise ValueError(f"they belong to {error}") from None
-                if self.digest not in (None, digests.of_file(self.weights)):
-                    raise ValueError(f"their digest is not that in {digest_path(self.weights).name}")
+                self._check_digest(file.metadata() or {})
                 backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
         except (SafetensorError, RuntimeError, ValueError, OSError) as error:
             first = str(error).splitlines()[0]
@@ -234,6 +234,15 @@ class Run:
             ) from error
         self.tell(backbone, device)
         return backbone.to(device).eval()
+
+    def _check_digest(self, metadata: Mapping[str, str]) -> None:
+        """Raise `ValueError` for weights that are not as they were written, or that have lost the file which says so;
+        those of version 0.1.0 have none."""
+        name = digest_path(self.weights).name
+        if self.digest is None and DIGEST in metadata:
+            raise ValueError(f"{name} is missing, without which nobody knows whether they are whole; put it back")
+        if self.digest not in (None, digests.of_file(self.weights)):
+            raise ValueError(f"their digest is not that in {name}")
 
     def tell(self, backbone: Backbone, device: str) -> None:
         """Say what computes, where the backbone has a choice: no fast path is left in silence."""
@@ -251,16 +260,17 @@ class DivergedError(IclbenchError):
         remembered: it was found earlier; the same configuration is not tried again.
     """
 
+    ADVICE: ClassVar = "another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
+
     def __init__(self, run: Run, step: int, what: str, remembered: bool = False) -> None:
         self.run, self.step, self.what, self._remembered = run, step, what, remembered
         self.reason = f"diverged at step {step}: {what}"
-        advice = "another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
         record = run.path / run.DIVERGED
         super().__init__(
-            f"run '{run.name}' has {self.reason}; it is not tried again. Train {advice}, or delete {record} to try "
-            "this one once more"
+            f"run '{run.name}' has {self.reason}; it is not tried again. Train {self.ADVICE}, or delete {record} to "
+            "try this one once more"
             if remembered
-            else f"run '{run.name}' {self.reason}; the last good checkpoint is kept. Try {advice}"
+            else f"run '{run.name}' {self.reason}; the last good checkpoint is kept. Try {self.ADVICE}"
         )
 
     @property

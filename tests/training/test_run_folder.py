@@ -1,6 +1,7 @@
 """The folder of a run: what is written there is whole, believed only as it was written, and never lost in silence."""
 
 import errno
+import hashlib
 import logging
 import os
 import resource
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from safetensors.torch import load_file
 
 from iclbench.cli.main import main
 from iclbench.config import resolve_run
 from iclbench.errors import IclbenchError, Interrupted, UsageError
 from iclbench.evaluation.contestants import backbone
-from iclbench.files import digest_path
+from iclbench.files import digest_path, save_tensors
 from iclbench.runs import Run, create, writing
 from iclbench.training import loop
 from tests.conftest import small_card
@@ -53,11 +55,23 @@ def test_one_flipped_bit_in_weights_is_one_line_with_the_fix(finished: Run, plac
         finished.load()
 
 
-def test_weights_without_a_digest_are_loaded_as_they_are(finished: Run) -> None:
-    """As version 0.1.0 left them; evaluations know both by the same hash, that of the file."""
+def test_weights_of_version_0_1_0_which_wrote_no_digest_are_loaded_as_they_are(finished: Run) -> None:
+    """Evaluations know runs with and without one by the same hash, that of the file."""
+    save_tensors(finished.weights, load_file(finished.weights), finished.signature)
+    digest_path(finished.weights).write_text(hashlib.sha256(finished.weights.read_bytes()).hexdigest())
     identity = backbone(finished).identity
     digest_path(finished.weights).unlink()
     assert backbone(Run(finished.path)).identity == identity
+
+
+def test_weights_that_have_lost_their_digest_are_one_line_with_the_fix(finished: Run) -> None:
+    beside = digest_path(finished.weights)
+    written = beside.read_text()
+    beside.unlink()
+    with pytest.raises(UsageError, match=r"\(model\.safetensors\.sha256 is missing.*put it back\); delete it, and"):
+        finished.load()
+    beside.write_text(written)
+    finished.load()
 
 
 def test_weights_may_be_read_by_whom_the_umask_lets(card_path: Path, tmp_path: Path, whole: Run) -> None:
