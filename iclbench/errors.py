@@ -69,13 +69,23 @@ class Interrupted(IclbenchError):  # noqa: N818
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, in one line: its first, after its type where the error is none of ours.
+    """What an error says, in one line: its first, after its type and cut to 200 characters where it is none of ours.
 
     >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
     ('no such file', 'ValueError: 3 is odd', 'KeyError: no message')
     """
-    text = next(iter(str(error).splitlines()), "") or "no message"
+    text = said(error)
     return text if isinstance(error, IclbenchError) else f"{type(error).__name__}: {text}"
+
+
+def said(error: Exception) -> str:
+    """The first line of an error's own words, cut to 200 characters where it is none of ours.
+
+    >>> said(ValueError("3 is odd\\nand more")), said(KeyError()), len(said(ValueError(99 * "a word ")))
+    ('3 is odd', 'no message', 195)
+    """
+    text = next(iter(str(error).splitlines()), "") or "no message"
+    return text if isinstance(error, IclbenchError) else shortened(text)
 
 
 class DataError(UsageError):

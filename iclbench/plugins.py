@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
-from iclbench.errors import IclbenchError, UsageError, one_line
+from iclbench.errors import IclbenchError, UsageError, one_line, shortened
 
 # Methods of ours that call those of a class from outside in turn, and fail where these do not fit each other.
 _INHERITED = {"sample", "sample_test"}
@@ -104,7 +104,9 @@ class _Watch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
         if isinstance(error, SystemExit):
-            raise PluginError(f"{self.where} called sys.exit({error.code!r}); raise an exception instead") from error
+            raise PluginError(
+                f"{self.where} called sys.exit({shortened(repr(error.code))}); raise an exception instead"
+            ) from error
         if not isinstance(error, Exception) or isinstance(error, IclbenchError | MemoryError):
             return
         if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in str(error):
@@ -185,7 +187,9 @@ def _check_loss(where: str, own: Any, answer: Any, args: tuple[Any, ...], kwargs
 
 def _check_normaliser(where: str, own: Any, answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not (isinstance(answer, int | float) and math.isfinite(answer) and answer > 0):
-        raise PluginError(f"{where} is {answer!r}, expected a positive number: the variance of the noiseless outputs")
+        raise PluginError(
+            f"{where} is {shortened(repr(answer))}, expected a positive number: the variance of the noiseless outputs"
+        )
 
 
 def _check_sample(where: str, own: Any, answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

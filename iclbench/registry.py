@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench import plugins, trust
-from iclbench.errors import UnknownNameError, UsageError
+from iclbench.errors import UnknownNameError, UsageError, said, shortened
 from iclbench.signals import heed_ctrl_c
 
 log = logging.getLogger("iclbench")
@@ -44,14 +44,16 @@ class Entry:
             found = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:
             if error.name != trust.package_of(self.target):
-                raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
+                raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
             where = f"neither installed nor in the current folder {Path.cwd()}"
             raise UsageError(f"cannot load '{self.target}': module '{error.name}' is {where}") from error
         except SystemExit as error:
-            raise UsageError(f"cannot load '{self.target}': importing it calls sys.exit({error.code!r})") from error
+            raise UsageError(
+                f"cannot load '{self.target}': importing it calls sys.exit({shortened(repr(error.code))})"
+            ) from error
         except Exception as error:  # whatever a third party's module does when it is imported
             heed_ctrl_c(error)
-            raise UsageError(f"cannot load '{self.target}' (from {self.package}): {error}") from error
+            raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
         return plugins.watched(found, self.target)
 
     def availability(self) -> str:
@@ -119,7 +121,7 @@ class Registry:
             try:
                 classes[name] = entry.load()
             except Exception as error:
-                log.warning("%s '%s' is not available: %s", self.kind, name, error)
+                log.warning("%s '%s' is not available: %s", self.kind, name, said(error))
         return classes
 
 

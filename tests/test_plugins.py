@@ -97,6 +97,11 @@ class Wide(Net):
         raise KeyError("width")
 
 
+class Talks(Net):
+    def change(self, answer):
+        raise ValueError(99 * "word ")
+
+
 class Unset(Backbone):
     def predict_next(self, *args, **kwargs):
         raise NotImplementedError
@@ -146,13 +151,14 @@ POINTS = Points.full(torch.zeros(4, 6, 3), torch.zeros(4, 6, 1))
         ("Bare", "mynet:Bare.predict_next returned a Tensor, expected a Prediction such as Point(mean)"),
         ("Raises", "mynet:Raises.predict_next raised IndexError: index 100 is out of bounds"),
         ("Exits", "mynet:Exits.predict_next called sys.exit(0)"),
+        ("Talks", "mynet:Talks.predict_next raised ValueError: word word"),
     ],
 )
 def test_a_wrong_answer_names_class_and_method(name: str, told: str) -> None:
     cls = BACKBONES.get(f"mynet:{name}")
     with pytest.raises(PluginError) as error:
         cls(cls.Settings(), TaskShape(x_dim=3, points=6)).predict_next(POINTS)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(told) and len(str(error.value)) < 300
 
 
 @pytest.mark.usefixtures("trusted")

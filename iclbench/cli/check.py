@@ -11,6 +11,7 @@ import typer
 from iclbench import trust
 from iclbench.cli import completion
 from iclbench.cli.options import DataDir, MaxBytes, Threads, set_up_torch
+from iclbench.errors import shortened
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -144,5 +145,5 @@ def _problem(contract: Any, *arguments: Any) -> str | None:
     try:
         contract(*arguments)
     except Exception as error:
-        return str(error) or type(error).__name__
+        return shortened(str(error)) or type(error).__name__
     return None

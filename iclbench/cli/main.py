@@ -32,7 +32,7 @@ from iclbench.cli.stream import stream
 from iclbench.cli.streams import print_anything
 from iclbench.cli.sweep import sweep
 from iclbench.cli.train import train
-from iclbench.errors import IclbenchError, Interrupted, brief
+from iclbench.errors import IclbenchError, Interrupted, brief, one_line, shortened
 from iclbench.formats import printable
 from iclbench.memory import IN_TRAINING, advice, is_out_of_memory
 from iclbench.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
             return 1
         if debug:
             traceback.print_exc()
-        where = f"code from outside iclbench called sys.exit({error.code!r}) in the midst of the work"
+        where = f"code from outside iclbench called sys.exit({shortened(repr(error.code))}) in the midst of the work"
         print(f"error: {where}; --debug shows where", file=sys.stderr)  # noqa: T201
         return 1
 
@@ -213,7 +213,7 @@ def _report(error: Exception) -> int:
     elif isinstance(error, OSError):
         text, code = str(error), 1
     else:
-        text, code = f"{type(error).__name__}: {error} (this is a bug; --debug shows where)", 1
+        text, code = f"{one_line(error)} (this is a bug; --debug shows where)", 1
     if text:
         print("error: " + printable(brief(" ".join(str(text).split()))), file=sys.stderr)  # noqa: T201
     return code

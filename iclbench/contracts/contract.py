@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from iclbench.episodes import Episodes, Points
+from iclbench.errors import shortened
 from iclbench.predictions import Prediction
 from iclbench.predictor import Predictor
 from iclbench.records import TensorRecord
@@ -55,7 +56,7 @@ def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DE
             try:
                 each.check(predictor, episodes, tolerance)
             except Exception as error:
-                broken[each.name] = str(error) or type(error).__name__
+                broken[each.name] = shortened(str(error)) or type(error).__name__
     return broken
 
 
