@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,11 +37,15 @@ def grids(incomplete: str) -> list[str]:
     return _of_cards("grids", incomplete)
 
 
+def several_tasks(incomplete: str) -> list[str]:
+    """The last of several names separated by commas."""
+    return _last(incomplete, lambda last: _of_cards("tasks", last))
+
+
 def language_tasks(incomplete: str) -> list[str]:
     """The last of several names separated by commas."""
-    before, comma, last = incomplete.rpartition(",")
-    known = [*_of_cards("tasks/language", last), *_of_cards("tasks/language/suites", last)]
-    return [f"{before}{comma}{name}" for name in known]
+    kinds: tuple[CardKind, ...] = ("tasks/language", "tasks/language/suites")
+    return _last(incomplete, lambda last: [name for kind in kinds for name in _of_cards(kind, last)])
 
 
 def presets(incomplete: str) -> list[str]:
@@ -65,18 +70,30 @@ def classes(incomplete: str) -> list[str]:
 
 def runs(ctx: Any, incomplete: str) -> list[str]:
     """Runs of the results folder that stands before, or in the environment."""
-    folder = Path(ctx.params.get("results") or os.environ.get("ICLBENCH_RESULTS") or RESULTS)
-    return _beginning(sorted(path.parent.name for path in folder.glob("runs/*/config.toml")), incomplete)
+    return _beginning(sorted(path.parent.name for path in _folder(ctx).glob("runs/*/config.toml")), incomplete)
 
 
-def shifts(incomplete: str) -> list[str]:
-    """The last of several parts joined by `+`, of those that the task cards name."""
+def shifts(ctx: Any, incomplete: str) -> list[str]:
+    """The last of several parts joined by `+`: of the shifts on the cards of the runs that stand before, of all runs in
+    the results folder, or, without any, of all tasks."""
     from iclbench.cards import load_task, names
 
     before, plus, last = incomplete.rpartition("+")
-    named = {part for task in names("tasks") for shift in load_task(task)[1].shifts for part in shift.split("+")}
+    cards = _shifts_of_runs(ctx) or [load_task(task)[1].shifts for task in names("tasks")]
+    named = {part for shifts in cards for shift in shifts for part in shift.split("+")}
     known = sorted(named - set(before.split("+")))
     return [f"{before}{plus}{part}" for part in _beginning(known if plus else [*known, "all"], last)]
+
+
+def _shifts_of_runs(ctx: Any) -> list[list[str]]:
+    import tomllib
+
+    named, found = {*(ctx.params.get("run") or ()), *ctx.args}, []
+    for path in _folder(ctx).glob("runs/*/config.toml"):
+        if not named or path.parent.name in named:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # of a broken run nothing is known
+                found.append([str(s) for s in tomllib.loads(path.read_text(encoding="utf-8"))["task"]["shifts"]])
+    return found
 
 
 def everything(ctx: Any, incomplete: str) -> list[str]:
@@ -124,6 +141,17 @@ def _known(shell: str) -> str:
     if name not in SHELLS:
         raise UsageError(f"no completion for {name or 'an unknown shell'!r}; write --show-completion bash, zsh or fish")
     return name
+
+
+def _folder(ctx: Any) -> Path:
+    """The results folder that stands before, or in the environment."""
+    return Path(ctx.params.get("results") or os.environ.get("ICLBENCH_RESULTS") or RESULTS)
+
+
+def _last(incomplete: str, known: Callable[[str], list[str]]) -> list[str]:
+    """What completes the last of several names separated by commas, behind those that stand there."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in known(last)]
 
 
 def _of_cards(kind: CardKind, incomplete: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Results
 
 _MANY = "; several by commas or by repeating the option."
@@ -22,7 +23,10 @@ def report(
     formats: Annotated[
         str, typer.Option("--formats", help="Picture files beside the page: png, svg or png,svg.")
     ] = "none",
-    task: Annotated[list[str] | None, typer.Option("--task", help=f"Report on this task alone{_MANY}")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report on this task alone{_MANY}"),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", help=f"Write this section alone (heat-map, ranking, learning-curves, ...){_MANY}"),

@@ -15,7 +15,8 @@ from iclbench.cli.main import main
 def results(tmp_path: Path) -> Path:
     for name in ("my_run", "my-other"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "config.toml").touch()
+        shifts = {"my_run": ["noisy-1", "orthants"], "my-other": ["scale-2", "noisy-9"]}[name]
+        (tmp_path / "runs" / name / "config.toml").write_text(f"[task]\nshifts = {shifts}\n")
     (tmp_path / "runs" / "my-leftover").mkdir()
     return tmp_path
 
@@ -45,6 +46,11 @@ def complete(
         ("iclbench stream --results RESULTS my", "my-other", "my-leftover"),
         ("iclbench eval --baseline ridge-", "ridge-1e-1", "knn-3"),
         ("iclbench eval --shift isotropic+noi", "isotropic+noisy-1", "isotropic+orthants"),
+        ("iclbench eval my_run --results RESULTS --shift n", "noisy-1", "noisy-9"),
+        ("iclbench eval --results RESULTS --shift s", "scale-2", "orthants"),
+        ("iclbench eval --results RESULTS --shift a", "all", "noisy-1"),
+        ("iclbench report --task skewed", "skewed-linear", "sparse-linear"),
+        ("iclbench report --task linear,gp-mix", "linear,gp-mixture", "bursty"),
         ("iclbench sweep refe", "reference", "rates"),
         ("iclbench lm eval --tasks to-upper,list-f", "to-upper,list-first", "list-last"),
         ("iclbench show kn", "knn-3", "gpt2"),
