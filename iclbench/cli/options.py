@@ -71,10 +71,15 @@ RESULTS = Path("results")
 def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     """The named runs, or all finished ones, after the user was asked about the code that they name where he can be;
     raises `UsageError` if there is none."""
-    from iclbench.runs import all_runs, find
+    from iclbench.runs import DivergedError, all_runs, find
 
     runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
     if not runs:
+        diverged = [error for run in all_runs(results) if (error := run.diverged) is not None]
+        if diverged:
+            lines = "; ".join(f"run '{error.run.name}' has {error.reason}" for error in diverged[:8])
+            more = f"; and {len(diverged) - 8} more" if len(diverged) > 8 else ""
+            raise UsageError(f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}")
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
     for run in runs if trust.ask else ():  # before any bar is drawn; whoever was refused is skipped when its turn comes
         with suppress(UsageError):

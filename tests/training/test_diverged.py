@@ -42,6 +42,15 @@ def test_what_diverged_is_not_trained_again(
         loop.train(run)
 
 
+def test_where_all_runs_have_diverged_eval_names_them(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = diverged(card_path, tmp_path)
+    assert main(["eval", "--results", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"run '{run.name}' has diverged at step" in line and "lower -o train.lr" in line
+
+
 def test_another_configuration_trains_and_forgets_it(card_path: Path, tmp_path: Path) -> None:
     run = diverged(card_path, tmp_path)
     assert not run.begun
