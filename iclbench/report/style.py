@@ -21,6 +21,7 @@ MINE = ("#B00000", "#3D3DFF", "#7F00B2", "#804000")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 GREY = "#B5B5B5"
 INK = "#1A1A1A"
+ACCENT = "#0B5FA5"  # as in page.css
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 
 CONFIG: dict[str, Any] = {

@@ -10,11 +10,13 @@ import pytest
 import vl_convert
 
 from iclbench import tables
+from iclbench.report import page
 from iclbench.report.blocks import Block, Figure, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
 from iclbench.report.sections import heat_map
+from iclbench.report.style import ACCENT
 from tests.report import synthetic_grid
 from tests.report.synthetic_grid import BACKBONES, FAILED, ONLY_TARGETS, SKIPPED, TASKS, Grid
 
@@ -141,3 +143,17 @@ def test_the_page_draws_the_columns_in_the_order_of_the_file(blocks: dict[str, B
     svg = vl_convert.vegalite_to_svg(spec)
     places = [float(re.findall(rf"translate\(([\d.]+),[^>]*>{re.escape(name)}</text>", svg)[0]) for name in names]
     assert places == sorted(places)
+
+
+def test_names_of_the_users_own_stand_out(grid_results: Results) -> None:
+    results = replace(grid_results)
+    results.__dict__["own"] = frozenset({"tnp"})
+    section = heat_map.section(results)
+    assert section is not None
+    (figure,) = [block for block in section.walk() if isinstance(block, Figure)]
+    svg = vl_convert.vegalite_to_svg(figure.printed())
+    styles = {name: style for style, name in re.findall(r"<text([^>]*)>([a-z0-9-]+)</text>", svg)}
+    assert "bold" in styles["tnp"] and ACCENT in styles["tnp"]
+    assert "bold" not in styles["icicl-tnp"] and ACCENT not in styles["icicl-tnp"]
+    html = page.part(section, (), {}, results.own).html
+    assert re.findall(r'<th scope="col" class="number own">(.*?)</th>', html) == ["tnp"]

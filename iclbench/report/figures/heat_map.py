@@ -7,7 +7,8 @@ whichever is in stronger contrast with their cell, at least 4.5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -17,7 +18,7 @@ from iclbench.formats import Number
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
 from iclbench.report.figures.marks import HIGHLIGHT
-from iclbench.report.style import CONFIG
+from iclbench.report.style import ACCENT, CONFIG, INK
 
 COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "high", "runs", "run", "status", "reason"]
 # Scores and their colours; between them red, green and blue are interpolated, beyond them the last one stays.
@@ -68,8 +69,9 @@ def label(score: Number) -> str:
 
 
 def figure(
-    name: str, title: str, caption: str, data: pd.DataFrame, rows: Sequence[str], panels: Mapping[str, Sequence[str]]
-) -> Figure:
+    name: str, title: str, caption: str, data: pd.DataFrame, rows: Sequence[str], panels: Mapping[str, Sequence[str]],
+    own: Collection[str] = (),
+) -> Figure:  # fmt: skip
     """Panels side by side, printed; one below the other on the page.
 
     Args:
@@ -79,6 +81,7 @@ def figure(
         data: a row per cell, with `COLUMNS`; `score` is missing where `status` is not ok.
         rows: names of the rows, from the top; the column `row` names them.
         panels: titles, and the contestants of each from the left.
+        own: contestants that are the user's, whose names stand out.
     """
     drawn = data[COLUMNS].reset_index(drop=True)
     drawn["label"] = [
@@ -92,7 +95,7 @@ def figure(
         views = [
             {
                 "title": panel, "width": _CELL * len(names), "height": height,
-                "layer": _layers(rows, names, first=not i, legend=True),
+                "layer": _layers(rows, names, own, first=not i, legend=True),
                 "data": {"values": records(drawn[drawn["panel"] == panel])},
             }
             for i, (panel, names) in enumerate(panels.items())
@@ -101,7 +104,7 @@ def figure(
 
     def shown() -> dict[str, Any]:
         as_it_is = {"height": height, "usermeta": {"height": "as it is"}}
-        return shared | {"data": {"name": "rows"}, "width": "container", "layer": _layers(rows, None)} | as_it_is
+        return shared | {"data": {"name": "rows"}, "width": "container", "layer": _layers(rows, None, own)} | as_it_is
 
     everybody = [name for names in panels.values() for name in names]
     return Figure(
@@ -118,7 +121,7 @@ def figure(
 
 
 def _layers(
-    rows: Sequence[str], names: Sequence[str] | None, first: bool = True, legend: bool = False
+    rows: Sequence[str], names: Sequence[str] | None, own: Collection[str], first: bool = True, legend: bool = False
 ) -> list[dict[str, Any]]:
     """Cells and their numbers; `names`: the columns in order, None: as they come in the data."""
     key = alt.Legend(title="score", gradientLength=_ROW * min(len(rows), 8), orient="right") if legend else None
@@ -129,9 +132,12 @@ def _layers(
     side = alt.Axis(
         title=None, labels=first, ticks=False, domain=False, labelLimit=120, labelFontSize=11, labelOverlap=False
     )
+    mine = f"indexof({json.dumps(sorted(own))}, datum.value) >= 0"
     top = alt.Axis(
         title=None, orient="top", labelAngle=-55, ticks=False, domain=False, labelFontSize=11, labelOverlap=False,
         labelLimit=105, minExtent=86, maxExtent=86,
+        labelFontWeight=alt.condition(mine, alt.value("bold"), alt.value("normal")),
+        labelColor=alt.condition(mine, alt.value(ACCENT), alt.value(INK)),
     )  # fmt: skip
     x = alt.X(
         "contestant",

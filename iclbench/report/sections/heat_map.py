@@ -63,7 +63,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
             + _not_learned(cells)
             + "The table below has the numbers, and what scores 1 in every row.",
-            cells, rows, panels,
+            cells, rows, panels, results.own,
         )  # fmt: skip
     yield _numbers(contests, shown, [*backbones, *baselines], name, title)
     if (table := _related(contests, name)) is not None:
