@@ -69,6 +69,10 @@ def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | No
             columns, lines = overview_board(ok, model)
             table(f"{model}: accuracy", columns, lines, range(1, len(columns)))
             out.print()
+    lost = values[values["status"].eq("failed") & values["prompt_set"].isna() & values["metric"].eq("accuracy")]
+    for row in lost[lost["axis"].isna()].to_dict("records"):
+        shots = "" if pd.isna(row["n_context"]) else f" at {row['n_context']} shots"
+        out.print(f"missing: {row['contestant']} on {row['task']}{shots} ({row['shift']}): {row['reason']}")
     if len(tasks) > DETAILED:
         over = f"means over {sets} sets of demonstrations; " if sets > 1 else ""
         out.print(f"{over}with intervals: iclbench report, --json, or {DETAILED} tasks at a time")
@@ -96,11 +100,12 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     shuffled = _by_key(plain[plain["shift"].eq("shuffled-labels") & plain["metric"].eq("accuracy")])
     further = {"first token": "accuracy_first_token", "balanced": "balanced_accuracy"}
     further = {title: metric for title, metric in further.items() if metric in at}
-    always = [key for key, row in at["accuracy"].items() if row["kind"] == "baseline"]
-    models = [key for name in models_of(asked) for key in sorted(at["accuracy"]) if of_model(key[0], name)]
+    accuracies = at.get("accuracy", {})  # none where a set of demonstrations failed for everybody
+    always = [key for key, row in accuracies.items() if row["kind"] == "baseline"]
+    models = [key for name in models_of(asked) for key in sorted(accuracies) if of_model(key[0], name)]
     lines = []
     for key in [*models, *always[:1]]:  # what is always said knows of no demonstrations
-        row = at["accuracy"][key]
+        row = accuracies[key]
         cells = [_accuracy(row, at.get("accuracy_sd", {}).get(key), "accuracy_sd" in at)]
         cells += [_number(at[metric].get(key)) for metric in further.values()]
         cells += [_number(shuffled.get(key))] if shuffled else []

@@ -66,19 +66,24 @@ def _stem(prompts: LanguagePrompts) -> str:
 
 
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:
-    """A row for every metric, and for every metric after every number of passes."""
-    together = pd.concat(cells, ignore_index=True)
+    """A row for every metric, and for every metric after every number of passes; a failed one where a set of
+    demonstrations failed there: a mean over the others would flatter."""
+    lost = [reason for cell in cells if (reason := _lost(cell)) is not None]
+    together = pd.concat([cell for cell in cells if _lost(cell) is None] or [cells[0].iloc[:0]], ignore_index=True)
     together["passes"] = together["axis_value"].where(together["axis"] == "passes").astype(float).fillna(0.0)
-    for (evaluator, passes, metric), of_seeds in together.groupby(["evaluator", "passes", "metric"], sort=False):
+    failed = together["status"] == "failed"
+    holes = together[failed].groupby(["evaluator", "passes"])["reason"].agg(list).to_dict()
+    for (evaluator, passes, metric), of_seeds in together[~failed].groupby(
+        ["evaluator", "passes", "metric"], sort=False
+    ):
         at = {"axis": "passes", "axis_value": passes} if passes else {}
+        row = shared | at | {"evaluator": evaluator, "metric": metric}
         reasons = list(dict.fromkeys(of_seeds["reason"].dropna()))
-        row = (
-            shared
-            | at
-            | {"evaluator": evaluator, "metric": metric}
-            | ({"reason": "; ".join(reasons)} if reasons else {})
-        )
         asked = int(of_seeds["n_episodes"].sum())
+        if problems := [*lost, *holes.get((evaluator, passes), [])]:
+            yield row | _failed(problems, len(cells))
+            continue
+        row |= {"reason": "; ".join(reasons)} if reasons else {}
         if len(of_seeds) == 1:
             one = of_seeds.iloc[0]
             yield row | {"value": one["value"], "low": one["low"], "high": one["high"], "n_episodes": asked}
@@ -96,8 +101,12 @@ def _gain(
     plain: Contestant,
     sets: Sequence[LanguagePrompts],
 ) -> list[dict[str, object]]:
-    """How much more is right than under plain ICL, question by question: a row, or none where no prompt set has
-    both."""
+    """How much more is right than under plain ICL, question by question: a row, failed where one of the two failed on a
+    set of demonstrations; none where no prompt set has both."""
+    pairs = [[_values(results, each, prompts) for each in (contestant, plain)] for prompts in sets]
+    lost = [next(reason for reason in found if reason) for pair in pairs if any(found := [_lost(one) for one in pair])]
+    if lost:
+        return [shared | {"metric": "accuracy_gain"} | _failed(lost, len(sets))]
     both = [(_errors(results, contestant, prompts), _errors(results, plain, prompts)) for prompts in sets]
     differences = [d for own, other in both if len(d := (own - other).dropna().to_numpy(float))]
     if not differences:
@@ -107,6 +116,17 @@ def _gain(
     else:
         found = student(np.array([d.mean() for d in differences]))
     return [shared | {"metric": "accuracy_gain"} | found | {"n_episodes": sum(len(d) for d in differences)}]
+
+
+def _lost(cell: pd.DataFrame) -> str | None:
+    """Why a cell failed as a whole; None: it did not."""
+    return str(cell.iloc[0]["reason"]) if cell["status"].eq("failed").all() else None
+
+
+def _failed(reasons: Sequence[str], sets: int) -> dict[str, Any]:
+    """What makes a row over so many sets of demonstrations a failed one."""
+    of = f"{len(reasons)} of {sets} sets of demonstrations failed: " if sets > 1 else ""
+    return {"status": "failed", "reason": of + reasons[0]}
 
 
 def student(values: Float[np.ndarray, " seeds"]) -> dict[str, Any]:
@@ -119,8 +139,7 @@ def student(values: Float[np.ndarray, " seeds"]) -> dict[str, Any]:
 
 
 def _values(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.DataFrame:
-    found = tables.read("values", cell_path(results, contestant, prompts))
-    return found[found["status"] == "ok"]
+    return tables.read("values", cell_path(results, contestant, prompts))
 
 
 def _errors(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.Series:

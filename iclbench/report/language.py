@@ -74,8 +74,19 @@ class Language:
 
         Columns `WHO`, n_context, shift, evaluator, metric, and `COLUMNS`.
         """
-        drawn = self.cells[self.cells["order"] == 0]
+        drawn = self._whole(self.cells[self.cells["order"] == 0])
         return over_seeds(drawn, [*WHO, "n_context", "shift", "evaluator", "metric"])
+
+    def _whole(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Those of the rows that means may be taken of: nothing like them failed on another set of demonstrations."""
+        v = self.rows
+        failed = v[v["status"].eq("failed") & v["prompt_set"].notna() & v["order"].eq(0)]
+        of_pass = failed["axis"].eq("passes").fillna(False).astype(bool)
+        keys = ["task", "contestant", "n_context", "shift"]
+        for holes, at in ((failed[~of_pass], keys), (failed[of_pass], [*keys, "evaluator", "axis", "axis_value"])):
+            known = rows.merge(holes[at].drop_duplicates(), "left", at, indicator="found")["found"].eq("left_only")
+            rows = rows[known.to_numpy(bool)]
+        return rows
 
     @cached_property
     def shots(self) -> dict[str, int]:
@@ -102,7 +113,7 @@ class Language:
         """
         v = self._ok
         of_pass = v["axis"].eq("passes").fillna(False).astype(bool)
-        passes = v[of_pass & v["prompt_set"].notna() & v["order"].eq(0)]
+        passes = self._whole(v[of_pass & v["prompt_set"].notna() & v["order"].eq(0)])
         return over_seeds(passes, [*WHO, "n_context", "shift", "evaluator", "metric", "axis_value"])
 
     @cached_property

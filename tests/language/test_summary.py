@@ -125,19 +125,46 @@ def test_every_pass_has_its_mean_on_test_and_on_development(task, tmp_path: Path
     assert rows.query("metric == 'kl_to_icl' and axis_value == 2")["value"].tolist() == [1.0, 1.0]
 
 
-def test_failed_seeds_do_not_count_and_without_any_there_is_no_summary(task, tmp_path: Path) -> None:
+def fail() -> cells.Tables:
+    raise ValueError("no")
+
+
+def test_a_mean_over_a_set_that_failed_is_missing_and_where_all_failed_there_is_no_summary(
+    task, tmp_path: Path
+) -> None:
     first, second = sets(task, 2)
-    correct = drawn(1, 0.5, 4)[0]
-    keep(tmp_path, PLAIN, first, correct)
-    keep(tmp_path, PLAIN, second, correct)
+    for prompts, own in zip((first, second), drawn(2, 0.5, 4), strict=True):
+        keep(tmp_path, PLAIN, prompts, own)
+        keep(tmp_path, OTHER, prompts, own)
     write_summary(tmp_path, PLAIN, [first, second])
-
-    def fail() -> cells.Tables:
-        raise ValueError("no")
-
     cells.compute_cell(tmp_path, PLAIN, second, shared_columns(PLAIN, second), fail)
     write_summary(tmp_path, PLAIN, [first, second])
-    assert summary(tmp_path, "model").set_index("metric").loc["accuracy", "n_episodes"] == EPISODES
+    found = summary(tmp_path, "model").set_index("metric")
+    assert set(found["status"]) == {"failed"} and found["value"].isna().all() and "accuracy_sd" not in found.index
+    assert set(found["reason"]) == {"1 of 2 sets of demonstrations failed: ValueError: no"}
+    write_summary(tmp_path, OTHER, [first, second], PLAIN)
+    found = summary(tmp_path, OTHER.run).set_index("metric")
+    assert found.loc["accuracy", "status"] == "ok" and found.loc["accuracy_gain", "status"] == "failed"
     cells.compute_cell(tmp_path, PLAIN, first, shared_columns(PLAIN, first), fail)
     write_summary(tmp_path, PLAIN, [first, second])
-    assert not list((tmp_path / "tables").glob("*/summary/*"))
+    assert not list((tmp_path / "tables").glob("*/summary/model.values.parquet"))
+
+
+def test_a_pass_that_failed_on_one_set_has_no_mean_and_the_others_keep_theirs(task, tmp_path: Path) -> None:
+    asked = sets(task, 3)
+    for prompts, own in zip(asked, drawn(3, 0.5, 3), strict=True):
+        keep(tmp_path, OTHER, prompts, own, traced=True)
+    path = cells.cell_path(tmp_path, OTHER, asked[1])
+    rows = tables.read("values", path)
+    bad = rows["axis"].eq("passes") & rows["axis_value"].eq(2) & rows["evaluator"].eq("greedy")
+    rows.loc[bad, ["value", "low", "high"]] = np.nan
+    rows.loc[bad, ["status", "reason"]] = "failed", "not finite"
+    tables.write("values", rows[~bad | rows["metric"].eq("accuracy")], path, {})
+    write_summary(tmp_path, OTHER, asked)
+    found = summary(tmp_path, OTHER.run)
+    failed = found[found["status"].eq("failed")]
+    assert set(zip(failed["evaluator"], failed["axis_value"], failed["metric"], strict=True)) == {
+        ("greedy", 2.0, metric) for metric in ("accuracy", "kl_to_icl", "memory_change")
+    }
+    assert set(failed["reason"]) == {"1 of 3 sets of demonstrations failed: not finite"}
+    assert found.loc[found["axis"].isna() & found["metric"].eq("accuracy"), "status"].tolist() == ["ok"]

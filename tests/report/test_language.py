@@ -258,6 +258,20 @@ def test_failed_cells_are_listed_once_with_their_reason(blocks: dict[str, Block]
     assert frame["shift"].tolist() == ["none", "shuffled-labels"], "not a row per set of demonstrations"
 
 
+def test_where_one_set_of_demonstrations_failed_there_is_no_mean(results: Results, tmp_path: Path) -> None:
+    rows = results.language.rows
+    own = rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["n_context"].eq(MAIN)
+    own &= rows["shift"].eq("none") & rows["demo_seed"].eq(SEEDS[1]) & rows["prompt_set"].notna()
+    failed = rows[own].assign(status="failed", reason="not finite", value=np.nan, low=np.nan, high=np.nan)
+    both = pd.concat([rows[~own], failed[failed["metric"].eq("accuracy")].head(1)])[list(tables.VALUES)]
+    tables.write("values", both, tmp_path / "a.values.parquet", {})
+    found = by_name(report(load(tmp_path)))
+    shows = shown(table(found, "language-accuracy"))
+    assert shows["sst2"]["demo-lm"] == shows["mean of sentiment"]["demo-lm"] == "–"
+    assert shows["sst5"]["demo-lm"] != "–" and shows["sst2"]["gpt2-large"] != "–"
+    assert "not finite" in set(table(found, "failed").frame["reason"])
+
+
 def test_a_few_answers_are_shown_escaped(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-samples")
     assert len(block.frame) == 3 * (3 * len(TASKS) - 1)
