@@ -44,7 +44,7 @@ def print_dry_run(
             for group, cells in by_group.items()
         ]  # fmt: skip
         total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan), "workers": workers, **asdict(whole),
-                 "there": found.there, "refused": found.refused}  # fmt: skip
+                 "there": found.there, "refused": found.refused, "no_data": found.no_data}  # fmt: skip
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
         return
     columns = ["task", "preset", *shown(plan), "work", "parameters", "time", "disk"]
@@ -55,10 +55,10 @@ def print_dry_run(
     ]  # fmt: skip
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
     work = columns.index("work")
-    table("", columns, rows, numeric=[*range(2, work), *range(work + 1, len(columns))])
+    table("", columns, rows, numeric=[*range(2, work), *range(work + 1, len(columns))], keys=(0, 1))
     if plan.waiting:
         out.print(left_alone(plan))
-    for line in (*_there(found), *_refused(found)):
+    for line in (*_there(found), *_refused(found), *_without_data(found)):
         out.print(line)
     if not plan.todo:
         if not found.refused:
@@ -153,6 +153,11 @@ def _refused(found: Found) -> Iterator[str]:
     if found.refused:
         yield f"{plural(found.failing, 'cell')} of these will fail, and no time is counted for them:"
     yield from (f"  {run}: {why}" for run, why in found.refused.items())
+
+
+def _without_data(found: Found) -> Iterator[str]:
+    for why, tasks in found.no_data.items():
+        yield f"no data for {', '.join(tasks)}: {why}"
 
 
 def _again(plan: Plan) -> str:

@@ -93,6 +93,11 @@ class Family(ABC):
         """Hash of the data files that episodes are drawn from; empty where everything comes from the generator."""
         return ""
 
+    @property
+    def needs_data(self) -> bool:
+        """Whether episodes are drawn from files of the user's, below `data_dir`."""
+        return False
+
     def parse_shift(self, name: str) -> Shift:
         """The named shift, if this family can be evaluated under it; `none` and `points-N` are for all.
 

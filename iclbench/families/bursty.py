@@ -102,6 +102,10 @@ class Bursty(Family):
         return self.characters.fingerprint
 
     @property
+    def needs_data(self) -> bool:
+        return self.parameters.glyphs == "omniglot"
+
+    @property
     def characters(self) -> CharacterSet:
         """All drawings of all classes of the data."""
         p = self.parameters

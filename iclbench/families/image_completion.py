@@ -125,6 +125,10 @@ class ImageCompletion(Family):
         return hashlib.sha256("".join(self._images(part).fingerprint for part in parts).encode()).hexdigest()[:12]
 
     @property
+    def needs_data(self) -> bool:
+        return self.parameters.images != "glyphs"
+
+    @property
     def _has_unseen(self) -> bool:
         return self.parameters.images in ("glyphs", "emnist")
 

@@ -99,6 +99,10 @@ class Tabular(Family):
             digest.update(np.ascontiguousarray(table.x).tobytes() + np.ascontiguousarray(table.y).tobytes())
         return digest.hexdigest()[:12]
 
+    @property
+    def needs_data(self) -> bool:
+        return self._given is None
+
     @cached_property
     def _standard(self) -> list[tuple[Tensor, Tensor]]:
         """Features and target of every table, standardised over its rows, in float32."""

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from iclbench.errors import IclbenchError
+from iclbench.errors import DataError, IclbenchError
 from iclbench.runs import Run, TrainedOtherwiseError, refuse_other
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
@@ -23,12 +23,14 @@ class Found:
         there: cells of which only the row is missing, by kind.
         refused: why a sweep will refuse runs, by name.
         failing: cells that will fail for it.
+        no_data: tasks whose data cannot be read, by why; their cells will fail.
     """
 
     plan: Plan
     there: dict[str, int]
     refused: dict[str, str]
     failing: int
+    no_data: dict[str, list[str]]
 
 
 def look(plan: Plan, results: Path, data_dir: Path | None = None) -> Found:
@@ -52,7 +54,22 @@ def look(plan: Plan, results: Path, data_dir: Path | None = None) -> Found:
         todo=tuple(cell for cell in plan.todo if cell.hash not in settled),
     )
     found = Counter(cell.kind for cell in there)
-    return Found(left, {kind: found[kind] for kind in KINDS if found[kind]}, refused, len(failing))
+    by_kind: dict[str, int] = {kind: found[kind] for kind in KINDS if found[kind]}
+    return Found(left, by_kind, refused, len(failing), _no_data(left, data_dir))
+
+
+def _no_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
+    """Why data cannot be read, and the tasks with work to do that need them."""
+    found: dict[str, list[str]] = {}
+    for task, frozen in {cell.task: cell.frozen for cell in plan.todo if cell.reason is None}.items():
+        try:
+            family = frozen.build(data_dir)
+            _ = family.needs_data and family.fingerprint  # of the data, which are read for it
+        except DataError as error:
+            found.setdefault(str(error), []).append(task)
+        except IclbenchError:  # the sweep will say why
+            continue
+    return found
 
 
 def refusal(results: Path, cell: GridCell) -> str | None:

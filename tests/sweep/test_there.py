@@ -1,12 +1,18 @@
 """A dry run counts as work what is work: not what was done by hand, and not what will be refused."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from iclbench.cards import names
+from iclbench.cli import sweep_summary
 from iclbench.cli.main import main
+from iclbench.errors import IclbenchError
+from iclbench.grids import grid_runs
+from iclbench.language.grids import is_language_grid
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
@@ -65,3 +71,36 @@ def test_a_run_that_will_be_refused_is_said_to_be_and_counts_no_time(
     shown = dry_run(grid, results, capsys)
     assert "2 cells of these will fail" in shown and f"  {RUN}: {results / 'runs' / RUN} holds a run" in shown
     assert "train.lr: 0.5 -> 0.001" in shown
+
+
+def test_a_dry_run_says_which_data_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None, evaluate={}, tasks=["bursty", "bursty-omniglot"])
+    shown = dry_run(grid, tmp_path / "results", capsys)
+    assert "no data for bursty-omniglot: the archives of Omniglot are needed: point --data-dir" in shown
+    said = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json", "--data-dir", str(tmp_path)))
+    ((why, tasks),) = said["total"]["no_data"].items()
+    assert f"cannot read {tmp_path / 'omniglot' / 'images_background.zip'}" in why and tasks == ["bursty-omniglot"]
+
+
+SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
+
+
+@pytest.mark.parametrize(
+    "grid", [name if name == "coqe-table-2" else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED]
+)
+def test_a_dry_run_of_a_shipped_grid_fits_into_80_columns_and_names_its_data(
+    grid: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_measured(*arguments: object, **more: object) -> None:
+        raise IclbenchError("which takes long")
+
+    monkeypatch.setattr(sweep_summary, "measure_step", not_measured)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["sweep", grid, "--dry-run", "--results", str(tmp_path / "results"), "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    rows = [line for line in shown.splitlines() if line.split() and line.split()[0] in (*names("tasks"), "task", "all")]
+    assert max(map(len, rows)) <= 80
+    assert {tuple(row.split()[:2]) for row in rows if row.startswith("task")} == {("task", "preset")}, "every block"
+    needed = {run.config.task.name for run in grid_runs(grid) if run.config.task.build().needs_data}
+    told = " ".join(line for line in shown.splitlines() if line.startswith("no data for"))
+    assert all(re.search(rf"\b{name}[,:]", told) for name in needed)
