@@ -13,6 +13,7 @@ import pytest
 import tomli_w
 from typer.main import get_command
 
+from iclbench.backbones.coqe_settings import CoQESettings
 from iclbench.cards import load_baseline, load_task, names
 from iclbench.cli.main import app, main
 from iclbench.config import resolve_run
@@ -20,6 +21,7 @@ from iclbench.errors import UsageError
 from iclbench.grids import GridCard, GridPart, GridRun, grid_runs, is_grid, load_grid
 from iclbench.language.grids import is_language_grid
 from iclbench.runs import check_name
+from iclbench.training.schedule import learning_rate
 
 ROOT = Path(__file__).parents[1]
 # Those of language models have tests of their own.
@@ -44,15 +46,17 @@ PAPER = {
     "mamba-icl-10": ({"skewed-linear"}, {"gpt2", "mamba"}, 3),
 }
 # The same of CoQE's, whose text gives no seeds: the levels of P_bursty and alpha, or the classes of functions.
-LEVELS = {"bursty-p0", "bursty-p50", "bursty", "bursty-p100", "bursty-alpha1", "bursty-alpha2"}
+OF = ("", "-p0", "-p50", "-p100", "-alpha1", "-alpha2")
+LEVELS = {f"bursty{images}{level}" for images in ("", "-omniglot") for level in OF}
+ALPHA_1 = {"bursty-alpha1", "bursty-omniglot-alpha1"}
 COQE = {
     "coqe-3": ({"linear-10", "sparse-linear-10", "relu-network-shared", "combination"}, {"gpt2", "coqe"}, 3),
     "coqe-4": (LEVELS, {"transformer", "coqe"}, 3),
     "coqe-4-sizes": (LEVELS, {"transformer"}, 3),
     "coqe-5": (LEVELS, {"transformer", "coqe"}, 1),
     "coqe-6": ({"combination"}, {"coqe"}, 3),
-    "coqe-table-1": ({"bursty-alpha1"}, {"coqe"}, 3),
-    "coqe-table-2": ({"bursty-alpha1"}, {"coqe"}, 3),
+    "coqe-table-1": (ALPHA_1, {"coqe"}, 3),
+    "coqe-table-2": (ALPHA_1, {"coqe", "transformer"}, 3),
 }
 
 
@@ -181,16 +185,50 @@ def _parameters(run: GridRun) -> int:
     return int(config.backbone.build(config.shape(config.task.build())).parameter_count)
 
 
-def test_table_1_has_its_five_levels_of_noise_and_table_2_its_two_encoders() -> None:
-    settings = [run.config.backbone.settings for run in grid_runs("coqe-table-1", "paper") if run.config.seed == 0]
-    assert [one["noise"] for one in settings] == [0, 3, 5, 7, 9]
-    encoders = {run.config.backbone.settings["encoder"] for run in grid_runs("coqe-table-2", "paper")}
-    assert encoders == {"resnet-256", "resnet-512"}
+def test_table_1_has_its_five_levels_of_noise_as_released_and_table_2_its_three_models() -> None:
+    """The released code changes mean and standard deviation together: (5, 3), (9, 7) beside it."""
+    for preset in ("small", "paper"):
+        runs = [run.config for run in grid_runs("coqe-table-1", preset) if run.config.seed == 0]
+        drawn = [CoQESettings(**run.backbone.settings).logit_noise for run in runs if run.task.name == "bursty-alpha1"]
+        assert [noise and (noise.mean, noise.std) for noise in drawn] == [None, (3, 1), (5, 3), (7, 5), (9, 7)]
+    models = {
+        (run.backbone, run.config.backbone.settings["encoder"], run.config.backbone.settings["layers"])
+        for run in grid_runs("coqe-table-2", "paper")
+    }
+    assert models == {("transformer", "resnet-64", 12), ("coqe", "resnet-256", 4), ("coqe", "resnet-512", 4)}
     sizes = {
         (run.config.backbone.settings["encoder"], run.config.backbone.settings["layers"])
         for run in grid_runs("coqe-4-sizes", "paper")
     }
     assert sizes == {("resnet-64", 4), ("resnet-64", 12), ("resnet-512", 4), ("resnet-512", 12)}
+
+
+def test_what_is_compared_in_icl_iwl_has_one_image_encoder_but_for_the_papers_transformer() -> None:
+    for preset, encoder in (("small", "contours-512"), ("paper", "resnet-512")):
+        runs = [run for run in grid_runs("icl-iwl", preset) if run.config.seed == 0 and run.task == "bursty"]
+        alike = [run for run in runs if run.config.backbone.settings["encoder"] == encoder]
+        assert sorted(run.backbone for run in alike) == ["coqe", "mamba", "tnp", "transformer"]
+        (other,) = (run for run in runs if run not in alike)
+        assert other.backbone == "transformer" and other.config.backbone.settings["encoder"].endswith("-64")
+
+
+def test_the_rate_of_bursty_cards_at_the_papers_size_is_that_of_the_released_code() -> None:
+    """Adam, linear to 3e-4 at step 4,000, then by the inverse square root; not clipped."""
+    for task in LEVELS:
+        train = load_task(task)[1].presets["paper"].train
+        assert (train.optimiser, train.clip, train.steps, train.batch) == ("adam", 0, 100_000, 24)
+        rates = [learning_rate(train, step - 1) for step in (1000, 4000, 16_000)]
+        assert rates == pytest.approx([0.75e-4, 3e-4, 1.5e-4])
+
+
+def test_omniglot_cards_differ_from_those_of_procedural_glyphs_in_their_images_alone() -> None:
+    for level in OF:
+        ours, real = (load_task(f"bursty{images}{level}")[1] for images in ("", "-omniglot"))
+        assert real.parameters == ours.parameters | {"glyphs": "omniglot"}
+        assert real.evaluators == ours.evaluators
+        assert all(real.presets[name] == preset for name, preset in ours.presets.items() if name != "grid")
+        labels = "rarest" if "alpha" in level else "first"
+        assert resolve_run(f"bursty{level}", "coqe", "small").task.parameters["icl_labels"] == labels
 
 
 def test_a_grid_says_which_probes_are_run() -> None:
