@@ -172,7 +172,7 @@ class Preset(Strict):
 
 
 class Published(Strict):
-    """A number from a paper, and how it was read."""
+    """A number from a paper, how it was read, and for which data it is: those parameters of the task that name them."""
 
     contestant: str
     preset: PresetName = "paper"
@@ -186,6 +186,7 @@ class Published(Strict):
     high: float | None = None
     source: str
     read: str
+    data: Annotated[Values, Added("0.2.0")] = {}
 
 
 class TaskCard(Strict):

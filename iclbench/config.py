@@ -30,6 +30,7 @@ from iclbench.cards import (
     validate,
 )
 from iclbench.errors import UnknownNameError, UsageError, shortened
+from iclbench.formats import assignments
 from iclbench.registry import BACKBONES, FAMILIES, Registry, canonical
 
 if TYPE_CHECKING:
@@ -92,6 +93,12 @@ class TaskConfig(Strict):
     shifts: list[str] = []
     evaluators: list[str] = []
     published: list[Published] = []
+
+    @property
+    def data(self) -> str | None:
+        """The images that episodes are made of, as result tables name them; None: no data set."""
+        named = family_class(self.family).data_parameters
+        return assignments({key: self.parameters[key] for key in named}) or None
 
     def drawn(self, examples: int) -> int:
         """Points that a family is asked for, so that there are so many examples: with the question `next` the last one
@@ -293,6 +300,10 @@ def resolve_task(
         load_baseline(baseline)
     for shift in card.shifts:
         Shift.parse(shift, family.shift_kinds)
+    for key in {key: None for number in card.published for key in number.data}:
+        if key not in family.data_parameters:
+            where = f"(in published.data of task '{task}')"
+            raise UnknownNameError("parameter that names data", key, family.data_parameters, hint=where)
     changed = dict(overrides or {})
     sizes = {key: changed.pop(key, getattr(chosen, key)) for key in _PRESET_KEYS}
     head = {key: changed.pop(key, getattr(card, key)) for key in _CARD_KEYS}

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 from zlib import crc32
@@ -118,6 +118,16 @@ def plural(n: int, noun: str) -> str:
     ('1 task', '3 tasks')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def assignments(settings: Mapping[str, object]) -> str:
+    """Settings in a line, as a command line has them.
+
+    >>> assignments({"glyphs": "omniglot", "size": 28, "tables": ["a", "b"]})
+    'glyphs=omniglot size=28 tables=a, b'
+    """
+    shown = {key: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for key, v in settings.items()}
+    return " ".join(f"{key}={value}" for key, value in shown.items())
 
 
 def shared_words(names: Sequence[str]) -> str:

@@ -37,6 +37,12 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "run the row belongs to; for baselines the contestant's own name"),
     "task": ("string", False, "task card"),
     "family": ("string", False, "family of the task"),
+    "data": (
+        "string",
+        True,
+        "images that the episodes are made of, as parameters of the task (glyphs=procedural), or that a published "
+        "number is for; missing where there are none, and in older tables",
+    ),
     "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
     "preset": ("string", False, "smoke, grid, small, paper; language: a pretrained language model of its own size"),

@@ -6,7 +6,7 @@ import inspect
 import shlex
 from typing import Any
 
-from iclbench.formats import number
+from iclbench.formats import assignments, number
 
 # Published numbers that fit the screen.
 _PUBLISHED = 8
@@ -33,7 +33,7 @@ def print_task(found: dict[str, Any], family: type | None, typed: str) -> None:
     about = [
         ["summary", found["summary"]],
         ["samples", f"{found['family']}: {_documented(family)}" if family else found["family"]],
-        ["parameters", _written(shared)],
+        ["parameters", assignments(shared)],
         ["asks", f"{_QUESTIONS[found['question']]}, answered by a {found['head']} head{trained}"],
         ["baselines", ", ".join(found["baselines"])],
         ["oracles", ", ".join(found["oracles"]) or "none"],
@@ -64,12 +64,7 @@ def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[s
     own = {key: value for key, value in preset["parameters"].items() if key not in shared}
     sizes = (preset["points"], preset["episodes"], train["steps"], train["batch"])
     points, episodes, steps, batch = (f"{size:,}" for size in sizes)
-    return [name, points, episodes, steps, batch, f"{train['lr']:g}", str(len(preset["backbones"])), _written(own)]
-
-
-def _written(parameters: dict[str, Any]) -> str:
-    shown = {key: ", ".join(map(str, v)) if isinstance(v, list) else v for key, v in parameters.items()}
-    return " ".join(f"{key}={value}" for key, value in shown.items())
+    return [name, points, episodes, steps, batch, f"{train['lr']:g}", str(len(preset["backbones"])), assignments(own)]
 
 
 def _print_published(rows: list[dict[str, Any]]) -> None:
@@ -79,6 +74,7 @@ def _print_published(rows: list[dict[str, Any]]) -> None:
     lines = []
     for row in rows[:_PUBLISHED]:
         where = [f"{key.removeprefix('n_')} {row[key]}" for key in named if row.get(key) not in (None, "none")]
+        where += [assignments(row["data"])] if row.get("data") else []
         lines.append([row["contestant"], row["preset"], row["metric"], ", ".join(where), number(row["value"])])
     table("published", ["contestant", "preset", "metric", "at", "value"], lines, [4])
     if len(rows) > _PUBLISHED:

@@ -71,6 +71,8 @@ class Frozen(Protocol):
     @property
     def shift(self) -> str: ...
     @property
+    def data(self) -> str | None: ...
+    @property
     def card(self) -> str: ...
     @property
     def headline(self) -> str: ...
@@ -178,6 +180,7 @@ def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, objec
         "run": contestant.run,
         "task": prompts.task_name,
         "family": prompts.family_name,
+        "data": prompts.data,
         "contestant": contestant.name,
         "kind": contestant.kind,
         "preset": prompts.preset,

@@ -13,6 +13,7 @@ from iclbench.evaluation import cells, contestants, examples, gaps, scores, targ
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+from iclbench.formats import assignments
 from iclbench.language.methods import Method
 from iclbench.runs import Run, writing
 from iclbench.signals import heed_ctrl_c
@@ -201,8 +202,8 @@ def write_published(results: Path, task: TaskConfig) -> None:
             "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
             "kind": "published", "preset": p.preset, "shift": p.shift, "evaluator": p.evaluator or task.question,
             "n_context": p.n_context, "n_related": p.n_related, "metric": p.metric, "value": p.value, "low": p.low,
-            "high": p.high, "status": "ok", "reason": f"{p.source}; {p.read}", "card": task.card,
-            "version": __version__,
+            "high": p.high, "data": assignments(p.data) or None, "status": "ok", "reason": f"{p.source}; {p.read}",
+            "card": task.card, "version": __version__,
         }
         for p in task.published
     ]  # fmt: skip

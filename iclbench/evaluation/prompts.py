@@ -74,6 +74,11 @@ class PromptSet:
         return self.task.family
 
     @property
+    def data(self) -> str | None:
+        """The images that episodes are made of; None: no data set."""
+        return self.task.data
+
+    @property
     def card(self) -> str:
         """Content hash of the task's card."""
         return self.task.card

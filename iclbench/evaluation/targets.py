@@ -93,9 +93,10 @@ def mean_rows(
 def write_chance(results: Path, prompts: PromptSet) -> None:
     """The accuracy of guessing at a test, as a baseline of its own beside the contestants."""
     test = prompts.family.evaluators()[prompts.evaluator]
-    about = {
-        "run": "chance", "task": prompts.task.name, "family": prompts.task.family, "contestant": "chance",
-        "kind": "baseline", "preset": prompts.preset, "shift": "none", "evaluator": prompts.evaluator, "n_related": 0,
+    about: dict[str, object] = {
+        "run": "chance", "task": prompts.task.name, "family": prompts.task.family, "data": prompts.data,
+        "contestant": "chance", "kind": "baseline", "preset": prompts.preset, "shift": "none",
+        "evaluator": prompts.evaluator, "n_related": 0,
         "metric": "accuracy_within_choices", "value": test.chance, "normaliser": 1.0, "status": "ok",
         "prompt_set": prompts.id, "card": prompts.task.card, "version": __version__,
     }  # fmt: skip

@@ -53,6 +53,7 @@ class Family(ABC):
         shift_kinds: the shifts it can be evaluated under besides `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
         questions: what its episodes can ask.
+        data_parameters: the parameters that name the images which episodes are made of; results name them too.
         related_sets: the largest number of related datasets of an episode.
         oracles: baselines that are Bayes-optimal for what this very class draws, without a shift. A class that derives
             from it draws something else, and vouches for its own alone (`vouches_for`).
@@ -65,6 +66,7 @@ class Family(ABC):
     shift_kinds: ClassVar[Kinds] = {}
     linear_in_x: ClassVar[bool] = False
     questions: ClassVar[frozenset[str]] = frozenset({"next"})
+    data_parameters: ClassVar[tuple[str, ...]] = ()
     related_sets: int = 0
     oracles: ClassVar[frozenset[str]] = frozenset()
 

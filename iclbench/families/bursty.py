@@ -79,6 +79,7 @@ class Bursty(Family):
 
     Parameters = BurstyParameters
     questions = frozenset({"targets"})
+    data_parameters = ("glyphs",)
     parameters: BurstyParameters
 
     @classmethod

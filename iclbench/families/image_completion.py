@@ -83,6 +83,7 @@ class ImageCompletion(Family):
         "unseen-classes": Kind(("which images there are",)),
         "other-label": Kind(("the related images",)),
     }
+    data_parameters = ("images",)
     parameters: ImageParameters
 
     def __init__(self, parameters: ImageParameters, data_dir: Path | None = None) -> None:

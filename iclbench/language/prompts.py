@@ -66,6 +66,7 @@ class LanguagePrompts:
 
     preset = PRESET
     headline = "accuracy"
+    data = None
 
     def __post_init__(self) -> None:
         if self.shift not in SHIFTS:

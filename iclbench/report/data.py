@@ -128,6 +128,12 @@ class Slice:
         return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]
 
     @cached_property
+    def data(self) -> str | None:
+        """The images that episodes are made of, as far as rows say so; None: nothing is said."""
+        said = self.rows.loc[self.rows["kind"] != "published", "data"].dropna().unique()
+        return ", ".join(sorted(map(str, said))) or None
+
+    @cached_property
     def rows(self) -> pd.DataFrame:
         rows = _of(self.results.rows, self.task, self.preset)
         if self.length is None:
@@ -333,6 +339,15 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     set_aside = (*passed_over, *set_aside, *otherwise, *not_told)
     return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells)
+
+
+def data_note(rows: pd.DataFrame) -> pd.Series:
+    """For the name of a published contestant: the data that its number is for, behind a comma; empty: no data set.
+
+    >>> data_note(pd.DataFrame({"data": ["glyphs=omniglot", None]})).tolist()
+    [', glyphs=omniglot', '']
+    """
+    return (", " + rows["data"].astype("string")).fillna("")
 
 
 def _among(rows: pd.DataFrame, others: pd.DataFrame, keys: list[str]) -> pd.Series:

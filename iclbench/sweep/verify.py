@@ -26,8 +26,8 @@ from iclbench.sweep.work import set_up, work
 # Seconds that workers have to end when verifying is interrupted.
 _GRACE = 5.0
 # Provenance: a note on a card or a new version of iclbench may change them without changing a value; older tables lack
-# the order.
-_PROVENANCE = ("card", "version", "context_order")
+# the order and the data.
+_PROVENANCE = ("card", "version", "context_order", "data")
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,8 @@ def _shared(run: Run) -> dict[str, object]:
     """What all rows of a training share."""
     config = run.config
     return _about(run) | {
-        "family": config.task.family, "kind": "backbone", "seed": config.seed, "variant": config.variant,
-        "shift": "none", "status": "ok", "card": config.task.card, "version": __version__,
+        "family": config.task.family, "data": config.task.data, "kind": "backbone", "seed": config.seed,
+        "variant": config.variant, "shift": "none", "status": "ok", "card": config.task.card, "version": __version__,
     }  # fmt: skip
 
 

@@ -87,7 +87,8 @@ def _at(step: int) -> dict[str, object]:
 
 def _row(task: str, test: str | None, metric: str, value: float, more: dict[str, object]) -> dict[str, object]:
     return {
-        "task": task, "family": "bursty", "preset": "small", "shift": "none", "evaluator": test, "n_related": 0,
+        "task": task, "family": "bursty", "data": "glyphs=procedural", "preset": "small", "shift": "none",
+        "evaluator": test, "n_related": 0,
         "metric": metric, "value": value, "n_episodes": EPISODES, "normaliser": 1.0, "status": "ok",
         "prompt_set": f"{task}-small-{'none' if test == 'targets' else test}-0" if test else None, "card": "c0ffee",
         "version": __version__, **more,
@@ -101,5 +102,6 @@ def _scored(task: str, test: str, value: float, more: dict[str, object], interva
 
 def _published(task: str, name: str, test: str, value: float) -> dict[str, object]:
     more = {"run": f"published-{name}", "contestant": name, "kind": "published", "preset": "paper", "n_episodes": None,
-            "n_related": None, "normaliser": None, "prompt_set": None, "reason": "CoQE, table 2; printed"}  # fmt: skip
+            "n_related": None, "normaliser": None, "prompt_set": None, "data": "glyphs=omniglot",
+            "reason": "CoQE, table 2; printed"}  # fmt: skip
     return _row(task, test, "accuracy_within_choices", value, more)

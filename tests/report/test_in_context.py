@@ -1,5 +1,6 @@
 """Tests of a family (ICL, IWL, ...): their table, their curves in training, the plane of both, and what stays apart."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import altair as alt
@@ -11,6 +12,7 @@ from iclbench import tables
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.sections import report
+from iclbench.report.sections.published import compared
 from tests.report import synthetic_bursty
 from tests.report.synthetic_bursty import CURVES, STEPS, accuracy
 
@@ -88,13 +90,31 @@ def test_the_peak_is_that_of_the_mean_over_seeds(blocks: dict[str, Block]) -> No
 
 def test_published_accuracies_stand_beside_ours_by_test(blocks: dict[str, Block]) -> None:
     rows = shown(table(blocks, "bursty-alpha1-small-in-context"))
-    assert rows["coqe (published, paper)"]["IWL"] == "0.899"
-    assert rows["transformer (published, paper)"]["IWL"] == "–"
+    assert rows["coqe (published, paper, glyphs=omniglot)"]["IWL"] == "0.899"
+    assert rows["transformer (published, paper, glyphs=omniglot)"]["IWL"] == "–"
     published = table(blocks, "bursty-alpha1-small-published").frame.set_index(["contestant", "test"])
     ends = {t: np.mean([accuracy("coqe", "bursty-alpha1", t, s)[-1] for s in (0, 1, 2)]) for t in ("icl", "iwl")}
     for test, end in ends.items():
         assert published.loc[("coqe", test), "ours"] == pytest.approx(end)
-    assert published.loc[("transformer", "icl"), "difference"] < 0
+
+
+def test_published_numbers_of_other_data_are_told_and_not_subtracted(blocks: dict[str, Block], bursty: Results) -> None:
+    for name in ("bursty-alpha1-small-published", "published"):
+        other = table(blocks, name)
+        headers = [column.header for column in other.columns]
+        assert {"its data", "our data"} < set(headers) and not {"ours − published"} & set(headers)
+        for row in other.rows():
+            cells = dict(zip(headers, (cell.text for cell in row), strict=True))
+            assert (cells["its data"], cells["our data"]) == ("glyphs=omniglot", "glyphs=procedural")
+    legend = figure(blocks, "published-bursty-alpha1-accuracy-within-choices").legend
+    assert list(legend) == ["published (glyphs=omniglot)", "ours, small (glyphs=procedural)"]
+    (alpha1,) = (task for task in bursty.slices if task.task == "bursty-alpha1")
+    rows = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", "glyphs=omniglot"))
+    same = compared(replace(alpha1, results=replace(bursty, rows=rows)))
+    assert same is not None and same.set_index(["contestant", "test"]).loc[("transformer", "icl"), "difference"] < 0
+    older = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", pd.NA))
+    unknown = compared(replace(alpha1, results=replace(bursty, rows=older)))
+    assert unknown is not None and set(unknown["our_data"]) == {"not said"} and unknown["difference"].isna().all()
 
 
 def test_curves_in_training_are_means_over_seeds_with_their_range(blocks: dict[str, Block]) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from iclbench.report.averages import average
 from iclbench.report.blocks import GROUPS, Figure, Panel
-from iclbench.report.data import KINDS, Slice
+from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
 from iclbench.report.metrics import Metric, metric
 from iclbench.report.style import BACKGROUND, Look
@@ -132,7 +132,7 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     of_backbone, of_paper = data["kind"] == "backbone", data["kind"] == "published"
     trained = data["run"].str.split("; ").str[0].map(task.results.trained_lengths).where(of_backbone).astype("Int64")
     return data.assign(
-        label=data["label"].where(~of_paper, data["contestant"] + " (published)"),
+        label=data["label"].where(~of_paper, data["contestant"] + " (published" + data_note(data) + ")"),
         sparse=(asked.transform("nunique") < asked.transform("max") - asked.transform("min") + 1) & ~of_paper,
         trained=trained.where(trained < data["n_context"].max()),
     )[[*curves.COLUMNS, "band", "trained", "n_context"]].reset_index(drop=True)

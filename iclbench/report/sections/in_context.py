@@ -7,7 +7,7 @@ import pandas as pd
 from iclbench.formats import fixed, integer
 from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.data import KINDS, Slice
+from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.evaluators import HEADLINE, in_order, is_test, meaning
 from iclbench.report.figures import accuracy
 
@@ -67,7 +67,11 @@ def numbers(task: Slice, tests: list[str]) -> Table:
             if peaked
             else ""
         )
-        + (" Published numbers are of the preset in brackets." if frame["kind"].eq("published").any() else ""),
+        + (
+            " Published numbers are of the preset, and of the data, in brackets."
+            if frame["kind"].eq("published").any()
+            else ""
+        ),
         frame=frame.drop(columns="order"),
         columns=tuple(c for c in columns if c.key in frame and frame[c.key].notna().any()),
         group="kind",
@@ -84,7 +88,8 @@ def _published(task: Slice) -> pd.DataFrame:
     v = task.results.rows
     rows = v[(v["kind"] == "published") & (v["task"] == task.task) & (v["metric"] == HEADLINE) & (v["status"] == "ok")]
     rows = rows[is_test(rows["evaluator"]) & rows["axis"].isna()]
-    rows = rows.assign(name=rows["contestant"] + " (published, " + rows["preset"] + ")").drop(columns="contestant")
+    rows = rows.assign(name=rows["contestant"] + " (published, " + rows["preset"] + data_note(rows) + ")")
+    rows = rows.drop(columns="contestant")
     return rows.drop_duplicates(["name", "evaluator"])[["evaluator", "kind", "name", "value", "low", "high"]]
 
 

@@ -21,7 +21,8 @@ _PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
 _THEIRS = "published"
 _SCALES = (
     "Numbers of another preset are of another size (dimension, examples, parameters, training steps) and are not "
-    "expected to agree; on another scale only their order says something."
+    "expected to agree; on another scale only their order says something. Of other data they are no measure of each "
+    "other, and no difference is given."
 )
 
 
@@ -76,8 +77,11 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
         ends = {end: shared[f"{name}_{end}"] for end in ("low", "high")}
         return shared.assign(contestant=contestant, run=run, value=shared[name], **ends)
 
-    theirs = side("published", _THEIRS, shared["published_run"])
-    ours = side("ours", "ours, " + shared["our_preset"], shared["run"])
+    of_theirs, of_ours = (
+        (" (" + shared[f"{whose}_data"] + ")").where(shared["other_data"], "") for whose in ("published", "our")
+    )
+    theirs = side("published", _THEIRS + of_theirs, shared["published_run"])
+    ours = side("ours", "ours, " + shared["our_preset"] + of_ours, shared["run"])
     data = pd.concat([theirs, ours], ignore_index=True)[dots.COLUMNS].drop_duplicates(["panel", "row", "contestant"])
     whose = list(dict.fromkeys(data["contestant"]))
     looks = {who: Look(colour) for who, colour in zip(whose, cycle((INK, *STRONG)), strict=False)}
@@ -107,7 +111,7 @@ def compared(task: Slice) -> pd.DataFrame | None:
     place = _PLACE
     names = {
         "preset": "published_preset", "value": "published", "low": "published_low", "high": "published_high",
-        "run": "published_run",
+        "run": "published_run", "data": "published_data",
     }  # fmt: skip
     theirs = theirs[[*place, *names, "reason"]].rename(columns=names)
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
@@ -120,11 +124,14 @@ def compared(task: Slice) -> pd.DataFrame | None:
     both = theirs.merge(ours.drop_duplicates(place), "left", place).assign(our_preset=task.preset)
     trained = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
     both["steps"] = both["contestant"].map(trained.groupby("contestant")["axis_value"].max())
+    both["our_data"] = pd.Series(task.data or "not said", index=both.index, dtype="string")
+    both["other_data"] = both["published_data"].ne(both["our_data"]).fillna(False).astype(bool)
+    alike = ~both["other_data"]
     # Log-likelihoods have no zero that a ratio could refer to.
     errors = both["metric"].map(lambda name: metric(name).lower_is_better).astype(bool)
     both = both.assign(
-        ratio=both["ours"] / both["published"].where(errors & both["published"].ne(0)),
-        difference=(both["ours"] - both["published"]).where(~errors),
+        ratio=both["ours"] / both["published"].where(alike & errors & both["published"].ne(0)),
+        difference=(both["ours"] - both["published"]).where(alike & ~errors),
     )
     return both.sort_values([*place, "published_preset"], ignore_index=True)
 
@@ -139,12 +146,17 @@ def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
         Column("n_related", "related datasets", integer, numeric=True),
         Column("published", "published", number, True, "published_low", "published_high"),
         Column("published_preset", "its preset"),
+        Column("published_data", "its data"),
         Column("ours", "ours", number, True, "ours_low", "ours_high"),
         Column("our_preset", "our preset"),
+        Column("our_data", "our data"),
         Column("steps", "our training steps", integer, numeric=True),
         Column("ratio", "ours / published", number, numeric=True),
         Column("difference", "ours − published", signed, numeric=True),
         Column("reason", "source and how it was read"),
     )
-    of_some = ("test", "n_context", "n_related", "steps", "ratio", "difference")
-    return tuple(c for c in columns if c.key not in of_some or both[c.key].notna().any())
+    of_some = ("test", "n_context", "n_related", "published_data", "steps", "ratio", "difference")
+    hidden = {key for key in of_some if both[key].isna().all()}
+    if "published_data" in hidden:
+        hidden.add("our_data")
+    return tuple(c for c in columns if c.key not in hidden)

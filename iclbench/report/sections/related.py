@@ -6,7 +6,7 @@ import pandas as pd
 
 from iclbench.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
-from iclbench.report.data import KINDS, Slice
+from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import targets
 from iclbench.report.target_scores import counts, levelled, overall, shift_title, shifts
 
@@ -43,7 +43,7 @@ def _published(task: Slice) -> pd.DataFrame:
     rows = task.results.rows
     rows = rows[(rows["kind"] == "published") & (rows["task"] == task.task) & rows["axis"].isna()]
     rows = rows[(rows["metric"] == "log_likelihood") & rows["n_context"].isna()]
-    source = " (published, preset " + rows["preset"] + ")"
+    source = " (published, preset " + rows["preset"] + data_note(rows) + ")"
     return rows.assign(note=source, level=False, n_related=rows["n_related"].fillna(0))
 
 
