@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from iclbench.cards import (
+    Added,
     PositiveInt,
     Published,
     Strict,
@@ -40,6 +41,7 @@ class LanguageCard(Strict):
     Attributes:
         family: what the task asks for: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`
             the family of each task is this and the name of its group: mmlu-stem.
+        data: what the examples are, where those of published numbers are others; these say theirs.
         reader: what reads the examples (`iclbench.registry.READERS`), with `parameters`.
         labels: names of classes in the data and the words that stand for them in the prompt, in the order in which
             candidates are scored.
@@ -59,6 +61,7 @@ class LanguageCard(Strict):
     summary: str
     source: str = ""
     notes: str = ""
+    data: Annotated[Values, Added("0.2.0")] = {}
     reader: str
     parameters: Values = {}
     labels: dict[str, str] = {}

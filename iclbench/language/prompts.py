@@ -18,6 +18,7 @@ import numpy as np
 
 from iclbench.cards import content_hash
 from iclbench.errors import UsageError
+from iclbench.formats import assignments
 from iclbench.language.cards import PRESET, LanguageTask
 from iclbench.language.pools import Example, Pool
 from iclbench.seeds import stream_seed
@@ -66,7 +67,6 @@ class LanguagePrompts:
 
     preset = PRESET
     headline = "accuracy"
-    data = None
 
     def __post_init__(self) -> None:
         if self.shift not in SHIFTS:
@@ -86,6 +86,11 @@ class LanguagePrompts:
     @property
     def family_name(self) -> str:
         return self.task.family
+
+    @property
+    def data(self) -> str | None:
+        """What the examples are, as far as the card says so."""
+        return assignments(self.task.card.data) or None
 
     @property
     def card(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from iclbench import __version__, tables
 from iclbench.cards import content_hash, names
+from iclbench.formats import assignments
 from iclbench.language.cards import PRESET, LanguageCard, LanguageTask, SuiteCard, load_suite
 from iclbench.registry import canonical
 from iclbench.runs import writing
@@ -45,6 +46,7 @@ def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[di
             "kind": "published", "preset": PRESET, "shift": p.shift,
             "evaluator": p.evaluator or (usual.answers if usual else "greedy"),
             "n_context": usual.shots if p.n_context is None and usual else p.n_context, "metric": p.metric,
-            "value": p.value, "low": p.low, "high": p.high, "status": "ok", "reason": f"{p.source}; {p.read}{members}",
-            "card": content_hash(card), "version": __version__,
+            "value": p.value, "low": p.low, "high": p.high, "data": assignments(p.data) or None,
+            "status": "ok", "reason": f"{p.source}; {p.read}{members}", "card": content_hash(card),
+            "version": __version__,
         }  # fmt: skip

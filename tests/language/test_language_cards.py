@@ -47,6 +47,15 @@ def test_published_numbers_are_fractions_and_each_stands_once(name):
     assert len(set(keys)) == len(keys)
 
 
+def test_published_numbers_of_tasks_with_pairs_of_our_own_say_that_theirs_are_others():
+    own = {name for name, card in CARDS.items() if card.reader == "mapping"}
+    assert len(own) == 12 == sum("Our own" in card.notes for card in CARDS.values())
+    for name in own:
+        assert CARDS[name].data == {"pairs": "iclbench"}
+        assert all(row.data == {"pairs": "Hendel et al. 2023"} for row in CARDS[name].published)
+    assert all(row.data for row in SUITES["simple"].published), "its mean is over those, too"
+
+
 def test_published_means_agree_with_the_numbers_they_are_means_of():
     """Tables 1 and 2 of Deep-Thinking print the average of their five columns: a slip of the pen shows."""
     columns = defaultdict(list)

@@ -190,7 +190,12 @@ def test_published_numbers_stand_in_rows_of_their_own(blocks: dict[str, Block]) 
     suite = np.mean([scores("demo-lm", task).mean() for task in ("sst2", "sst5")])
     assert frame.loc["demo-lm", "simple"] == pytest.approx(suite)
     headers = [column.header for column in table(blocks, "language-published").columns]
-    assert headers == ["contestant", "whose", "simple (2 tasks)", "sst2"]
+    assert headers == ["contestant", "whose", "simple (2 tasks), other data", "sst2"]
+    sources = table(blocks, "language-published-sources")
+    assert {"its data", "our data"} < {column.header for column in sources.columns}
+    of_suite = sources.frame[sources.frame["task"] == "simple"]
+    assert set(zip(of_suite["data"], of_suite["our_data"], strict=True)) == {(told.THEIRS, told.OURS["sst5"])}
+    assert sources.frame.loc[sources.frame["task"] == "sst2", "data"].isna().all()
 
 
 def test_lines_against_demonstrations_start_at_none_and_carry_the_majority(blocks: dict[str, Block]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -101,6 +101,10 @@ def published(found: Language) -> list[Table]:
         own = both[both["task"] == name].drop_duplicates(keys)
         frame = frame.merge(own[[*keys, *renamed]].rename(columns=renamed), "left", keys)
     headers = {name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in known.items()}
+    said = {name: _data(found, tasks) for name, tasks in known.items()}
+    theirs = theirs.assign(our_data=theirs["task"].map(said).astype("string"))
+    other = theirs.loc[theirs["data"].ne(theirs["our_data"]).fillna(False), "task"].unique()
+    headers |= {name: f"{headers[name]}, other data" for name in other}
     columns = [
         Column(name, header, fixed, True, f"{name} low", f"{name} high", shade) for name, header in headers.items()
     ]
@@ -111,7 +115,8 @@ def published(found: Language) -> list[Table]:
         caption="Accuracy after n demonstrations, ours with its 95 % interval. Published numbers are of the models "
         "they name, on other samples of queries and demonstrations; those of greedy answers count the first token "
         "alone, as our rows of that name do, over the queries whose answer is one token. Of a group of tasks ours is "
-        "the mean over those of its tasks that were asked, so many as the header says.",
+        "the mean over those of its tasks that were asked, so many as the header says."
+        + (" Other data: ours are other examples than theirs; the sources below say which." if len(other) else ""),
         frame=frame,
         columns=(Column("contestant", "contestant"), *numbers, Column("whose", "whose"), *columns),
         group="whose",
@@ -132,18 +137,27 @@ def _asked(found: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[f
         yield (np.nan, found.at_main(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
 
 
+def _data(found: Language, tasks: Sequence[str]) -> str:
+    """What our examples of these tasks are, as far as rows say so."""
+    own = found.rows[found.rows["task"].isin(tasks) & found.rows["kind"].ne("published")]
+    said = own["data"].dropna().unique()
+    return ", ".join(sorted(map(str, said))) or "not said"
+
+
 def _sources(theirs: pd.DataFrame) -> Table:
     order = ["task", "contestant", "n_context"]
+    told = [*order, "value", "data", "our_data", "evaluator", "reason"]
     return Table(
         name="language-published-sources",
         title="Where the published numbers come from",
         caption="Every published number of a task that was asked, and how it was read.",
-        frame=theirs.sort_values(order, ignore_index=True)[[*order, "value", "evaluator", "reason"]],
+        frame=theirs.sort_values(order, ignore_index=True)[told],
         columns=(
             Column("task", "task"),
             Column("contestant", "contestant"),
             Column("n_context", "demonstrations", integer, numeric=True),
             Column("value", "accuracy", fixed, numeric=True),
+            *((Column("data", "its data"), Column("our_data", "our data")) if theirs["data"].notna().any() else ()),
             Column("evaluator", "answers"),
             Column("reason", "source and how it was read"),
         ),
