@@ -51,11 +51,12 @@ def loss(run: Run) -> float | None:
 
 def scores(results: Path) -> dict[str, float]:
     """The score of every run that was evaluated on its own distribution."""
-    columns = ("run", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value")
+    columns = ("run", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
     found: dict[str, tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
         for row in rows(path, columns):
             whole = row["shift"] == "none" and row["axis"] is None and row["n_context"] is None
+            whole &= row.get("trained_on") is None  # a column that older tables do not have
             if not whole or row["metric"] != "score" or row["value"] is None:
                 continue
             name = row["evaluator"]

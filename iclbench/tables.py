@@ -27,7 +27,8 @@ from iclbench.memory import IN_TABLES, advised
 log = logging.getLogger("iclbench")
 
 # Raised whenever a reader of before would misread what is written. 1: version 0.1.0, whose files do not say so;
-# 2: cells may be diverged or awaiting, scores that are not finite are failed rows.
+# 2: cells may be diverged or awaiting, scores that are not finite are failed rows,
+# runs may be scored on prompts of a task that they were not trained on.
 SCHEMA = 2
 
 TableName = Literal["values", "costs", "errors", "examples", "answers", "cells"]
@@ -51,6 +52,11 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "string",
         True,
         "hash of what was trained but for the seed: the same for runs that differ in nothing else; backbones only",
+    ),
+    "trained_on": (
+        "string",
+        True,
+        "the task that the run was trained on, where its prompts are of another: BACKBONE@TASK is then the contestant",
     ),
     "context_order": (
         "string",

@@ -73,6 +73,14 @@ def evaluate(
     override: Annotated[
         list[str] | None, typer.Option("-o", "--override", help="method.key=value: method.eta, method.passes, ...")
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            autocompletion=completion.tasks,
+            help="Evaluate on the prompts of this task instead of the one that was trained.",
+        ),
+    ] = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet).")
     ] = None,
@@ -90,21 +98,24 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Score runs on frozen prompts, the task's baselines always beside them."""
-    from iclbench.cards import load_baseline
+    from iclbench.cards import load_baseline, load_task
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import out, say
+    from iclbench.config import resolve_task
     from iclbench.errors import UsageError
     from iclbench.runs import CodeChangedError
     from iclbench.signals import heed_ctrl_c
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN go together")
-    if csv is not None and (shift or evaluator or extrapolate is not None):
-        raise UsageError("--csv evaluates on your table as it is; drop --shift, --evaluator and --extrapolate")
+    if csv is not None and (task or shift or evaluator or extrapolate is not None):
+        raise UsageError("--csv evaluates on your table as it is; drop --task, --shift, --evaluator and --extrapolate")
+    if task is not None:
+        load_task(task)  # a mistyped name fails before anything is computed, as of the baselines
     way = _method(method, override or [])
     runs = chosen_runs(results, run)
     for name in baseline or []:
-        load_baseline(name)  # a mistyped name fails before anything is computed
+        load_baseline(name)
     if extrapolate is not None:
         _examples(extrapolate, 1)
     chosen = set_up_torch(device, threads)
@@ -114,7 +125,11 @@ def evaluate(
     remarks: dict[str, None] = {}
     for each in runs:
         try:
-            own_table = _own_table(each, csv, target) if csv is not None and target is not None else None
+            other: tuple[TaskConfig, Family | None] | None = None
+            if csv is not None and target is not None:
+                other = _own_table(each, csv, target)
+            elif task is not None:
+                other = resolve_task(task, each.config.preset)[0], None
             failed += evaluate_run(
                 results,
                 each,
@@ -123,7 +138,7 @@ def evaluate(
                 chosen,
                 seed,
                 data_dir,
-                own_table,
+                other,
                 baseline,
                 evaluated,
                 evaluator,
@@ -146,14 +161,15 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def evaluate_run(  # type: ignore[no-untyped-def]
+def evaluate_run(
     results: Path, run: Run, shift: list[str], extrapolate: int | str | None, device: str, seed: int = 0,
-    data_dir: Path | None = None, own_table=None, baseline: list[str] | None = None, evaluated: list[str] | None = None,
+    data_dir: Path | None = None, other: tuple[TaskConfig, Family | None] | None = None,
+    baseline: list[str] | None = None, evaluated: list[str] | None = None,
     evaluator: list[str] | None = None, method: Method | None = None, fresh: bool = False,
     remarks: dict[str, None] | None = None,
 ) -> int:  # fmt: skip
-    """Evaluate one run with a progress bar; returns the number of failed cells and notes the prompt sets, and what must
-    be known of them to read their scores."""
+    """Evaluate one run with a progress bar, on prompts of its own task or of an `other`; returns the number of failed
+    cells and notes the prompt sets, and what must be known of them to read their scores."""
     from iclbench.cli.terminal import say, step_bar
     from iclbench.evaluation.evaluate import evaluate as run_evaluation
     from iclbench.evaluation.evaluate import evaluators_of, shifts_of
@@ -162,9 +178,9 @@ def evaluate_run(  # type: ignore[no-untyped-def]
 
     noted: set[str] = set()
     beyond = None if extrapolate is None else _examples(str(extrapolate), run.config.task.points)
-    shifts = shifts_of(run, shift, beyond)
-    task, family = own_table or (run.config.task, None)
-    tests = [] if own_table else evaluators_of(run, evaluator or [])
+    task, family = other or (run.config.task, None)
+    shifts = shifts_of(run, shift, beyond, task)
+    tests = [] if family else evaluators_of(run, evaluator or [], task)
     models = 1 if method is None else 2
     size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
     failed = done = 0

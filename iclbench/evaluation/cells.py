@@ -186,6 +186,7 @@ def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, objec
         "preset": prompts.preset,
         "seed": contestant.seed,
         "variant": contestant.variant,
+        "trained_on": getattr(contestant, "trained_on", None),
         "context_order": getattr(contestant, "order", None),  # language models have none to tell
         "shift": prompts.shift,
         "evaluator": evaluator,

@@ -17,6 +17,7 @@ from iclbench.config import RunConfig, TaskConfig, trained_part
 from iclbench.errors import UsageError
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.base import Family
 from iclbench.language.deep_thinking import DeepThinking
 from iclbench.language.methods import Method
 from iclbench.language.thinking_backbones import ThinkingBackbone
@@ -38,6 +39,7 @@ class Contestant:
         identity: hash of everything its answers depend on besides the prompt set.
         seed: seed of the run, None where nothing was trained.
         variant: what was trained, the same for all seeds; None where nothing was.
+        trained_on: the task that it was trained on, where the prompts are of another.
         prefixes: context sizes to be asked, None for all.
         episodes: how many episodes of a prompt set are asked, from the first; None for all.
         device: where it computes.
@@ -51,6 +53,7 @@ class Contestant:
     identity: str
     seed: int | None = None
     variant: str | None = None
+    trained_on: str | None = None
     prefixes: list[int] | None = None
     episodes: int | None = None
     device: str = "cpu"
@@ -81,6 +84,32 @@ def _of_run(run: str, config: RunConfig, model: Backbone, depends_on: dict[str, 
         config.backbone.name, run, "backbone", model, content_hash(depends_on), config.seed, config.variant,
         device=device, libraries={"torch": torch.__version__},
     )  # fmt: skip
+
+
+def elsewhere(model: Contestant, run: Run, task: TaskConfig, family: Family) -> Contestant:
+    """The backbone of a run on the prompts of a task that it was not trained on, under a name that says so; as it is
+    where they are those of its own.
+
+    Raises:
+        UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
+    """
+    own, trained = run.config.task.build(), run.config.task
+    asked = ("name", "family", "parameters", "question", "points")
+    if all(getattr(trained, key) == getattr(task, key) for key in asked):
+        return model
+    shapes = {
+        "input dimensions": (own.x_dim, family.x_dim), "output dimensions": (own.y_dim, family.y_dim),
+        "classes": (own.classes, family.classes), "image shape": (own.x_shape, family.x_shape),
+        "head": (trained.head, task.head),
+    }  # fmt: skip
+    differs = [f"{what} {theirs} there, {mine} here" for what, (mine, theirs) in shapes.items() if mine != theirs]
+    if task.points > trained.points:
+        differs.append(f"{task.points} examples there, trained with {trained.points}")
+    if model.predictor.uses_related and family.related_sets > own.related_sets:
+        differs.append(f"{family.related_sets} related datasets there, trained with {own.related_sets}")
+    if differs:
+        raise UsageError(f"run '{run.name}' cannot be asked the prompts of task '{task.name}': {differs[0]}")
+    return replace(model, name=f"{model.name}@{trained.name}", trained_on=trained.name)
 
 
 def thinking(plain: Contestant, method: Method, examples: int) -> Contestant:

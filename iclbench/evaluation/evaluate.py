@@ -48,12 +48,14 @@ Lookup = Callable[[Contestant, PromptSet], Shipped | None]
 Begins = Callable[[Contestant, PromptSet], None]
 
 
-def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[str]:
-    """The shifts to evaluate: in-distribution always, `all` means those of the card, `extrapolate` adds `points-N`."""
-    family = run.config.task.build()
+def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
+    """The shifts to evaluate: in-distribution always, `all` means those of the card, `extrapolate` adds `points-N`;
+    those of another `task` where the run is evaluated on its prompts."""
+    task = task or run.config.task
+    family = task.build()
     names = ["none"]
     for name in asked:
-        asked_for = run.config.task.shifts if name == "all" else [name]
+        asked_for = task.shifts if name == "all" else [name]
         names += [family.parse_shift(shift).name for shift in asked_for]
     if extrapolate is not None:
         trained = run.config.task.points
@@ -66,9 +68,10 @@ def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None) -> list[s
     return list(dict.fromkeys(names))
 
 
-def evaluators_of(run: Run, asked: Sequence[str]) -> list[str]:
-    """The family's own tests to evaluate: `asked`, in either spelling, or those of the card where none are."""
-    task = run.config.task
+def evaluators_of(run: Run, asked: Sequence[str], task: TaskConfig | None = None) -> list[str]:
+    """The family's own tests to evaluate: `asked`, in either spelling, or those of the card where none are; those of
+    another `task` as in `shifts_of`."""
+    task = task or run.config.task
     return task.tests(task.build(), asked or task.evaluators)
 
 
@@ -100,8 +103,8 @@ def evaluate(
         seed: evaluation seed; prompt sets of different seeds are independent.
         device: where the backbone computes; baselines stay on the CPU.
         data_dir: where families find their data sets.
-        task: evaluate on this task instead of the run's own (the user's own table) ...
-        family: ... whose episodes this family gives.
+        task: evaluate on the prompts of this task instead of the run's own ...
+        family: ... whose episodes this family gives, made to measure for the run (the user's own table).
         baseline_names: instead of the card's baselines and oracles.
         method: put the run to everything once more, taking in its context in this way.
         summaries: also write what follows from all contestants of a prompt set; a sweep does so when all are done.
@@ -110,13 +113,15 @@ def evaluate(
         begins: told of every cell before it is worked on.
 
     Raises:
-        UsageError: the run is not finished, or cannot take in as many examples as some shift asks, or not in this way;
-            nothing is computed.
+        UsageError: the run is not finished, or cannot take in as many examples as some shift asks, or not in this way,
+            or nothing of the task's shape; nothing is computed.
     """
     model = contestants.backbone(run, device, data_dir)
     task = task or run.config.task
+    if family is None:
+        family = task.build(data_dir).held_out()  # one for all prompt sets: it holds the data
+        model = contestants.elsewhere(model, run, task, family)
     write_published(results, task)
-    family = family or task.build(data_dir).held_out()  # one for all prompt sets: it holds the data
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
     asked = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
     longest = max(prompts.context_points for prompts in asked)

@@ -103,9 +103,11 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
 
     Runs that share variant and seed, or of which only the seed is known (tables without `variant`) and shared, are no
     repetitions of one another: they go by their own names, and nothing is averaged over them. The column `backbone`
-    keeps the name that all of them had.
+    keeps the name that all of them had. Runs of another task keep `@TASK` behind whatever they are called.
     """
-    values = values.assign(backbone=values["contestant"])
+    elsewhere = values["trained_on"].notna()
+    plain = values["contestant"].where(~elsewhere, values["contestant"].str.replace(r"@[a-z0-9-]+", "", regex=True))
+    values = values.assign(backbone=plain)
     keys = ["task", "preset", "contestant"]
     known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
     length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
@@ -123,7 +125,9 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     if not names:
         return values
     named = pd.Series(zip(values["task"], values["preset"], values["run"], strict=True), index=values.index).map(names)
-    return values.assign(contestant=named.astype("string").fillna(values["contestant"]))
+    named = named.astype("string")
+    named = named.where(~elsewhere, named + "@" + values["trained_on"])
+    return values.assign(contestant=named.fillna(values["contestant"]))
 
 
 def _labels(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
@@ -157,10 +161,10 @@ def label(runs: Sequence[str], seeds: Sequence[int], task: str, preset: str) -> 
 def trained_with(values: pd.DataFrame) -> pd.Series:
     """For every row how many examples its run was trained with: where the run's in-distribution curve ends.
 
-    Baselines are not trained: they go with the backbones on the same prompts, if those agree. Missing where it is not
-    known or where all lengths share the row.
+    Baselines are not trained, and runs of another task were trained otherwise: they go with the backbones on the same
+    prompts, if those agree. Missing where it is not known or where all lengths share the row.
     """
-    backbone = values["kind"] == "backbone"
+    backbone = values["kind"].eq("backbone") & values["trained_on"].isna()
     curve = backbone & (values["shift"] == "none") & values["axis"].isna() & ~values["evaluator"].isin(INSIDE)
     keys = ["task", "preset", "run"]
     of_run = values[curve].groupby(keys)["n_context"].max().rename("trained").reset_index()

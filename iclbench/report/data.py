@@ -68,6 +68,12 @@ class Results:
         return {name: order for name, order in (known | told).items() if order is not None}
 
     @cached_property
+    def elsewhere(self) -> dict[str, str]:
+        """The contestants that were trained on another task than they are asked about, and on which."""
+        rows = self.rows[self.rows["trained_on"].notna()]
+        return dict(zip(rows["contestant"], rows["trained_on"], strict=True))
+
+    @cached_property
     def published(self) -> pd.DataFrame:
         """The rows of papers."""
         return self.rows[self.rows["kind"] == "published"]
@@ -75,7 +81,8 @@ class Results:
     @cached_property
     def backbones(self) -> dict[str, dict[str, list[str]]]:
         """By preset and task the backbones that have rows, variants under the name of their backbone."""
-        own = self.rows.loc[self.rows["kind"] == "backbone", ["preset", "task", "backbone"]].drop_duplicates()
+        trained = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
+        own = self.rows.loc[trained, ["preset", "task", "backbone"]].drop_duplicates()
         found: dict[str, dict[str, list[str]]] = {}
         for preset, task, backbone in own.itertuples(index=False):
             found.setdefault(str(preset), {}).setdefault(str(task), []).append(str(backbone))
@@ -89,7 +96,8 @@ class Results:
     @cached_property
     def trained_lengths(self) -> dict[str, int]:
         """The number of examples that every run was trained with, as far as it is known."""
-        known = self.rows.assign(trained=self.trained)[self.rows["kind"] == "backbone"].dropna(subset="trained")
+        own = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
+        known = self.rows.assign(trained=self.trained)[own].dropna(subset="trained")
         return {str(run): int(n) for run, n in zip(known["run"], known["trained"], strict=True)}
 
     @cached_property
@@ -284,8 +292,8 @@ class Slice:
     @property
     def trained_length(self) -> int | None:
         """The number of examples that the runs were trained with, if it is known."""
-        lengths = self.results.trained_lengths
-        return max((lengths[run] for run in self.rows["run"].unique() if run in lengths), default=None)
+        lengths, own = self.results.trained_lengths, self.rows[self.rows["trained_on"].isna()]
+        return max((lengths[run] for run in own["run"].unique() if run in lengths), default=None)
 
     @cached_property
     def kinds(self) -> dict[str, str]:

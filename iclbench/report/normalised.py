@@ -142,10 +142,11 @@ def related(task: Slice) -> pd.DataFrame:
 
 
 def _scores(task: Slice) -> pd.DataFrame:
-    """Score rows of the training distribution, run by run, of contestants none of whose runs failed; of several tests
-    those that stand for all."""
+    """Score rows of the training distribution, run by run, of contestants that were trained on it and none of whose
+    runs failed; of several tests those that stand for all."""
     v = task.rows
     rows = v[v["metric"].eq("score") & v["status"].eq("ok") & v["shift"].eq("none") & v["axis"].isna()]
     rows = rows[~rows["evaluator"].isin(INSIDE) & rows["kind"].ne("published") & rows["n_context"].isna()]
+    rows = rows[rows["trained_on"].isna()]
     rows = task.unfailed(rows)
     return rows[~rows["evaluator"].isin(TESTS.keys() - {*_TESTS, "targets"})]

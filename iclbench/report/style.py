@@ -139,12 +139,13 @@ def _others(names: list[str], taken: list[Look], orders: Mapping[str, str]) -> d
 def order_of(backbone: str) -> str | None:
     """Whether a backbone reads its context in order ("causal") or as a "set"; None for one that is not our own.
 
-    A variant goes by the backbone that its name begins with.
+    A variant goes by the backbone that its name begins with, and so does one that was trained on another task.
 
-    >>> order_of("mamba"), order_of("icicl-tnp"), order_of("gpt2-wide"), order_of("my-net")
-    ('causal', 'set', 'causal', None)
+    >>> order_of("mamba"), order_of("icicl-tnp"), order_of("gpt2-wide"), order_of("tnp@linear"), order_of("my-net")
+    ('causal', 'set', 'causal', 'set', None)
     """
-    stem = next((name for name in sorted(OWN, key=len, reverse=True) if f"{backbone}-".startswith(f"{name}-")), "")
+    trained, _, _ = backbone.partition("@")
+    stem = next((name for name in sorted(OWN, key=len, reverse=True) if f"{trained}-".startswith(f"{name}-")), "")
     return "causal" if stem in CAUSAL else "set" if stem in SETS else None
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +111,10 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
     """The files of one task at one preset, that of the cells last: they are done when all else is there."""
     task, preset = cells[0].task, cells[0].preset
     found = {table: list(_sources(table, cells, store)) for table in TABLES}
+    # No grid asks for runs of another task; summaries of this folder hold theirs too.
+    found["values"] = [
+        replace(source, rows=source.rows[source.rows["trained_on"].isna()]) for source in found["values"]
+    ]
     values = _together("values", [source.rows for source in found["values"]])
     shorter = {"errors": _Compared(values).of, "examples": _Drawn(values).of}
     named: dict[str, list[str]] = {cell.hash: [] for cell in cells}

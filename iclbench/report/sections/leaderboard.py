@@ -30,9 +30,15 @@ def section(task: Slice) -> Section | None:
         for evaluator, rows in summaries.groupby("evaluator")
         if (rows["metric"] == "auc").any()
     ]
-    return (
-        Section(f"{task.id}-leaderboard", "Leaderboard", (*boards, *beaten_oracles(task, "next"))) if boards else None
-    )
+    return Section(f"{task.id}-leaderboard", "Leaderboard", (*boards, *remarks(task, "next"))) if boards else None
+
+
+def remarks(task: Slice, evaluator: str) -> Iterator[Text]:
+    """What a reader must know of a leaderboard: who was trained on another task, and which oracles are none."""
+    known = task.results.elsewhere
+    if lines := tuple(f"{name}: trained on {known[name]}" for name in sorted(task.kinds) if name in known):
+        yield Text("Trained on another task, and so in no ranking and no heat map:", lines)
+    yield from beaten_oracles(task, evaluator)
 
 
 def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:

@@ -86,7 +86,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         )
         for name in contestants
         for shift in shifts or ["none"]
-        if (name, shift) not in tried and "+" not in name
+        if (name, shift) not in tried and "+" not in name and name not in task.results.elsewhere
     ]
     here = task.results.backbones.get(task.preset, {})
     anywhere = {name for names in here.values() for name in names}

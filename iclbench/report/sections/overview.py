@@ -134,6 +134,7 @@ def in_context(results: Results) -> Table | None:
 def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None:
     """Columns contestant, kind and the value on every task; the best of each kind first."""
     rows = pd.concat(parts, ignore_index=True)
+    rows = rows[~rows["contestant"].isin(results.elsewhere.keys())]
     if rows.empty:
         return None
     # What is an oracle on one task may be a baseline on another; it gets one row.

@@ -8,7 +8,7 @@ from iclbench.formats import count, fixed, integer, number, seconds, signed
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
-from iclbench.report.sections.leaderboard import beaten_oracles, placed, with_costs, with_failed
+from iclbench.report.sections.leaderboard import placed, remarks, with_costs, with_failed
 from iclbench.report.target_scores import main_counts, overall
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
@@ -19,7 +19,7 @@ def section(task: Slice) -> Section | None:
     rows = rows[(rows["shift"] == "none") & rows["metric"].isin(_METRICS)]
     if rows.empty:
         return None
-    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *beaten_oracles(task, "targets")))
+    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *remarks(task, "targets")))
 
 
 def board(task: Slice, rows: pd.DataFrame) -> Table:
