@@ -86,6 +86,9 @@ NORMALISERS: dict[tuple[str, str], int] = {("relu-network", "shared_hidden"): 2}
 # 0.1.0, now by episodes.
 LOSS = 2
 
+# Probes whose rows are not those of version 0.1.0.
+PROBES: dict[str, int] = {"representation": 2}
+
 # What a number may be: of our own code, or the hash of other people's.
 Code = int | str
 
@@ -116,6 +119,11 @@ def of_normaliser(family: str, parameters: Mapping[str, Any]) -> dict[str, int]:
     """What hashes of evaluations say of the normaliser: nothing where it is that of version 0.1.0."""
     raised = [number for (name, key), number in NORMALISERS.items() if name == family and parameters.get(key)]
     return {"normaliser": max(raised)} if raised else {}
+
+
+def of_probe(name: str) -> dict[str, int]:
+    """What hashes say of a probe: nothing where it is that of version 0.1.0."""
+    return {"probed_by": PROBES[name]} if name in PROBES else {}
 
 
 def of_estimator(name: str) -> Code:

@@ -8,7 +8,9 @@ linear in) and the same model before training: a wide random representation alon
 Rows of `values`, evaluator `representation`, metric r_squared: axis `feature`, counted from 1, and without an axis the
 mean over features; intervals are over the held-out inputs. Table `examples`, for the model: along the direction that a
 feature depends on, its value (role function) and what is read off the representation (role predicted: the mean over
-the other directions, low and high the central 90 % of them); x1 the coordinate, `output` the feature, from 0.
+the other directions, low and high the central 90 % of them); x1 the coordinate, `output` the feature, from 0. Where the
+representation has no more dimensions than there are features, its dimensions as they are stand beside them, as in the
+paper's figure (role dimension: `output` the dimension, `set` the feature along whose direction it is drawn).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench import tables
+from iclbench import tables, versions
 from iclbench.backbones.base import Backbone
 from iclbench.cards import content_hash
 from iclbench.errors import NonFiniteError
@@ -61,7 +63,8 @@ class RepresentationSet(PromptSet):
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""
-        return f"{self.task.name}-{self.preset}-representation-{content_hash(self._drawn_from(), 8)}"
+        digest = content_hash(self._drawn_from() | versions.of_probe(EVALUATOR), 8)
+        return f"{self.task.name}-{self.preset}-representation-{digest}"
 
     @cached_property
     def inputs(self) -> Float[Tensor, "inputs Dx"]:
@@ -167,15 +170,18 @@ def _scored(contestant: Contestant, prompts: RepresentationSet, represent: _Repr
     directions = prompts.family.feature_directions()
     if not drawn or directions is None:
         return {"values": rows}
-    return {"values": rows, "examples": _curves(contestant, prompts, lambda x: represent(x) @ h, directions.double())}
+    directions = directions.double()
+    curves = _curves(contestant, prompts, lambda x: represent(x) @ h, directions)
+    if learned.shape[1] <= true.shape[1]:
+        curves += _dimensions(contestant, prompts, represent, directions)
+    return {"values": rows, "examples": curves}
 
 
 def _curves(
     contestant: Contestant, prompts: RepresentationSet, fitted: _Represent, directions: Float[Tensor, "features Dx"]
 ) -> Rows:
     """Every feature and what is read off the representation for it, along its direction."""
-    shared = cells.row(contestant, prompts, EVALUATOR) | {"episode": 0}
-    shared = {key: value for key, value in shared.items() if key in tables.EXAMPLES}
+    shared = _of_examples(contestant, prompts)
     rows: Rows = []
     for output, direction in enumerate(directions):
         x = prompts.along(direction)
@@ -189,6 +195,28 @@ def _curves(
             rows.append(at | {"role": "function", "value": float(true[point])})
             rows.append(at | {"role": "predicted", "value": float(read[point].mean())} | band)
     return rows
+
+
+def _dimensions(
+    contestant: Contestant, prompts: RepresentationSet, represent: _Represent, directions: Float[Tensor, "features Dx"]
+) -> Rows:
+    """Every dimension of the representation along every feature's direction: the mean over the other directions."""
+    shared = _of_examples(contestant, prompts) | {"role": "dimension"}
+    rows: Rows = []
+    for index, direction in enumerate(directions):
+        means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), DRAWN)).mean(1)
+        rows += [
+            shared | {"set": index, "output": output, "point": point, "x1": float(GRID[point]), "value": float(value)}
+            for output, along in enumerate(means.T)
+            for point, value in enumerate(along)
+        ]
+    return rows
+
+
+def _of_examples(contestant: Contestant, prompts: RepresentationSet) -> dict[str, object]:
+    """What all rows of the table `examples` share."""
+    shared = cells.row(contestant, prompts, EVALUATOR) | {"episode": 0}
+    return {key: value for key, value in shared.items() if key in tables.EXAMPLES}
 
 
 def _features(prompts: RepresentationSet, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N features"]:

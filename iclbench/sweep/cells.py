@@ -98,6 +98,7 @@ class GridCell:
             of["estimators"] = 1
         elif self.kind == "probe":
             levels = ("zero", "least-squares", *task["oracles"])
+            of |= versions.of_probe(self.asked["probe"])
             of["oracles"] = sorted(task["oracles"])
             of["levels"] = {name: _settings(name) for name in levels}
             descent = versions.of_estimator("gradient-descent")

@@ -107,7 +107,7 @@ def test_the_drawn_curves_are_the_features_and_what_is_read_off(
     monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
     list(probe_representation(tmp_path, trained))
     rows = tables.read_all("examples", tmp_path)
-    assert set(rows["role"]) == {"function", "predicted"} and set(rows["contestant"]) == {"coqe"}
+    assert set(rows["role"]) == {"function", "predicted", "dimension"} and set(rows["contestant"]) == {"coqe"}
     formulas = [abs, lambda t: t**2, lambda t: t**3, lambda t: math.cos(math.pi * t), lambda t: math.exp(0.2 * t)]
     for output, formula in enumerate(formulas):
         function = rows[rows["role"].eq("function") & rows["output"].eq(output)]
@@ -139,3 +139,26 @@ def test_what_cannot_be_probed_says_why_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(NotProbedError, match=rf"family '{task}' .* names no true features") as error:
             list(probe_representation(tmp_path, other))
         assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_dimensions_as_they_are_stand_beside_the_features(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five of them, in every direction, each as a mean over what the input is otherwise."""
+    monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
+    list(probe_representation(tmp_path, trained))
+    rows = tables.read_all("examples", tmp_path).query("role == 'dimension'")
+    assert set(rows["output"]) == set(rows["set"]) == set(range(5))
+    for index in (1, 3):
+        own = rows[rows["set"].eq(index)].pivot(index="x1", columns="output", values="value").astype(float)
+        mix = drawn(5, 5)
+        # Along x2 the mixture moves with x2² times its row; along x4, which it does not know, not at all.
+        move = (own.index.to_numpy() ** 2)[:, None] * mix[1] if index == 1 else np.zeros((len(own), 5))
+        np.testing.assert_allclose(own - own.iloc[30], move - move[30], atol=1e-6)
+
+
+def test_many_dimensions_are_not_drawn(tmp_path: Path) -> None:
+    wide = create(tmp_path, resolve_run("combination", "coqe", "smoke", 0, ["train.steps=1", "train.batch=4"]))
+    train(wide)
+    list(probe_representation(tmp_path, wide))
+    assert not tables.read_all("examples", tmp_path)["role"].eq("dimension").any()

@@ -66,4 +66,7 @@ def _drawn() -> list[dict[str, object]]:
             at = shared | {"output": output, "point": point, "x1": float(x)}
             rows.append(at | {"role": "function", "value": float(y)})
             rows.append(at | {"role": "predicted", "value": float(y) + 0.1, "low": float(y), "high": float(y) + 0.2})
+            # Two dimensions: the first is 5 + 3 x along the first feature's direction, the second ignores all of them.
+            for dimension, value in enumerate((5 + 3 * x * (output == 0), -1.0)):
+                rows.append(at | {"role": "dimension", "output": dimension, "set": output, "value": float(value)})
     return rows

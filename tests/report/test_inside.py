@@ -54,3 +54,18 @@ def test_features_are_drawn_in_units_of_the_true_ones(blocks: dict[str, Block]) 
         np.testing.assert_allclose(own.loc["coqe", "low"].astype(float), scaled)
         np.testing.assert_allclose(own.loc["coqe", "value"].astype(float), scaled + 0.1 / y.std(ddof=1))
     assert not any("examples" in name for name in blocks), "features are no predictions of episodes"
+
+
+def test_dimensions_are_drawn_as_they_are_with_one_scale_in_all_panels(blocks: dict[str, Block]) -> None:
+    figure = blocks["combination-small-representation-dimensions-coqe"]
+    assert isinstance(figure, Figure)
+    assert [panel.title for panel in figure.panels] == ["feature 1", "feature 2", "feature 3"]
+    data = figure.data.set_index(["panel", "contestant"])["value"].astype(float)
+    every = np.concatenate([5 + 3 * INPUTS, np.full(2 * len(INPUTS), 5.0)])
+    moves = (5 + 3 * INPUTS - every.mean()) / every.std(ddof=1)
+    np.testing.assert_allclose(data["feature 1", "dimension 1"], moves)
+    np.testing.assert_allclose(data["feature 2", "dimension 1"], (5 - every.mean()) / every.std(ddof=1))
+    np.testing.assert_allclose(data["feature 1", "dimension 2"], 0)
+    y = true(1, INPUTS)
+    np.testing.assert_allclose(data["feature 2", "true feature"], (y - y.mean()) / y.std(ddof=1))
+    alt.Chart.from_dict(figure.live)

@@ -1,6 +1,7 @@
 """What a learned representation of the inputs holds: how well a linear map reads the true features off it.
 
-As figure 6 of the CoQE paper, up to the invertible linear map that the prediction cannot tell.
+As figure 6 of the CoQE paper: its dimensions as they are, and the features that they hold up to the invertible linear
+map that the prediction cannot tell.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import fixed, integer
+from iclbench.formats import fixed, integer, slug
 from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Column, Figure, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import one_run
 from iclbench.report.figures import curves, learning
-from iclbench.report.style import INK, Look
+from iclbench.report.style import DASHES, INK, STRONG, Look
 
 TRUE = "true feature"
 # The widest line lies on top.
@@ -30,7 +31,12 @@ def section(task: Slice) -> Section | None:
         return None
     blocks: list[Block] = [_numbers(task, rows)]
     if (task.features["role"] == "predicted").any():
-        blocks.append(_figure(task, one_run(task.features)))
+        drawn = one_run(task.features)
+        blocks.append(_figure(task, drawn))
+        blocks += [
+            _dimensions(task, str(name), rows, drawn[drawn["role"] == "function"])
+            for name, rows in drawn[drawn["role"] == "dimension"].groupby("contestant")
+        ]
     return Section(f"{task.id}-representation", "Learned representation", tuple(blocks))
 
 
@@ -94,6 +100,38 @@ def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
         "(first seed): its mean and the central 90 % over the other directions of the input, in units of the true "
         "feature's standard deviation about its mean.",
         alt=f"{task.task}: true features and those read off the representations of {', '.join(names)}",
+    )  # fmt: skip
+
+
+def _dimensions(task: Slice, contestant: str, raw: pd.DataFrame, true: pd.DataFrame) -> Figure:
+    """A panel per feature: every dimension of one representation, and the feature, along the feature's direction."""
+    names = [f"dimension {int(k) + 1}" for k in sorted(raw["output"].unique())]
+    looks = {name: Look(STRONG[k % len(STRONG)], ((), *DASHES)[k // len(STRONG)], 2.2) for k, name in enumerate(names)}
+    looks[TRUE] = _TRUE
+    lines = raw.assign(kind="backbone", contestant=[names[int(k)] for k in raw["output"]], feature=raw["set"])
+    true = true[true["run"].eq(true["run"].iloc[0])].assign(kind="oracle", contestant=TRUE, feature=true["output"])
+    both = pd.concat([lines, true], ignore_index=True)
+    # A dimension has one scale in all panels, so that one that ignores a feature is flat there.
+    scale = both["contestant"].where(both["contestant"].ne(TRUE), TRUE + both["feature"].astype("string"))
+    spread = both.groupby(scale)["value"].transform("std").astype(float).replace(0.0, 1.0)
+    data = both.assign(
+        value=(both["value"].astype(float) - both.groupby(scale)["value"].transform("mean").astype(float)) / spread,
+        low=float("nan"), high=float("nan"), label=both["contestant"], series=both["contestant"], sparse=False,
+        width=[looks[name].width for name in both["contestant"]],
+        panel=[_feature(int(index) + 1) for index in both["feature"]],
+    ).sort_values(["contestant", "x1"], ignore_index=True)  # fmt: skip
+    titles = [_feature(int(index) + 1) for index in sorted(both["feature"].unique())]
+    axes = curves.Axes(
+        "input", "dimension (standardised)", curves.extent(data["x1"]), _framed(data["value"]), field="x1", unit="input"
+    )
+    return learning.paneled(
+        data[[*curves.COLUMNS, "run", "x1", "panel"]], titles, axes, looks,
+        name=f"{task.id}-representation-dimensions-{slug(contestant)}",
+        title=f"{task.task}: dimensions of the representation of {contestant}",
+        caption="The dimensions of the learned representation as they are (first seed; mean over the other directions "
+        "of the input), along the direction of each true feature, with the feature itself; in units of their standard "
+        "deviations. They are known up to an invertible linear map: the figure above says what they hold together.",
+        alt=f"{task.task}: the {len(names)} dimensions of the representation of {contestant}, and the true features",
     )  # fmt: skip
 
 
