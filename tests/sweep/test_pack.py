@@ -339,3 +339,15 @@ def test_rounding_keeps_so_many_bits() -> None:
         mantissas = np.frexp(found.to_numpy(float))[0] * 2.0**bits
         assert (mantissas == np.round(mantissas)).all()
     assert rounded(pd.Series([0.0, None, 1.0, np.inf], dtype="Float64"), 12).tolist() == [0.0, pd.NA, 1.0, np.inf]
+
+
+def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+    """Nobody's grid asks for them; they stand in the summary of this folder, since they were evaluated there."""
+    results = Path(shutil.copytree(swept[0], tmp_path / "results"))
+    path = next(results.glob("tables/tiny-linear-smoke-none-*/summary/scores.values.parquet"))
+    rows = tables.read("values", path)
+    guest = rows[rows["kind"].eq("backbone")].head(1).assign(run="guest", contestant="gpt2@other", trained_on="other")
+    tables.write("values", pd.concat([rows, guest], ignore_index=True), path, {})
+    pack(swept[1], Store(results), results / "reference")
+    found = tables.read("values", results / "reference" / tables.packed_name("values", "tiny-linear", "smoke"))
+    assert "score" in set(found["metric"]) and found["trained_on"].isna().all() and "guest" not in set(found["run"])
