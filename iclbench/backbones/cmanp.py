@@ -5,8 +5,9 @@ block keeps of the data, for all blocks: it does not grow with the points, takes
 forget points it is shown again. The latents are computed from it when something is asked, in a time that does not
 depend on the number of points either.
 
-Points are taken in by portions of `chunk`, embedding included. In training the backward pass computes the portions
-again, so that memory does not grow with the context there.
+Points are taken in by portions of `chunk`, embedding included, and queries are answered by as many: beyond the answers
+themselves memory grows with neither. In training the backward pass computes the portions of the context again, so that
+memory does not grow with it there; queries that are differentiated are held all at once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class CMANPSettings(LatentSettings):
     """Settings of the constant-memory model."""
 
     chunk: PositiveInt = 128
-    """Points held at once: memory against speed, not the answer."""
+    """Points or queries held at once: memory against speed, not the answer."""
     state_dtype: Literal["float32", "float64"] = "float32"
     """float64 computes from the points to the state in double precision and keeps the state so; what follows stays
     in the precision of the weights."""
@@ -78,6 +79,13 @@ class CMANP(LatentBackbone):
             state, taken = self.update(state, points.span(taken, n)), n
             answers.append(self.query(state, x_query[:, n : n + 1]))
         return join_positions(answers)
+
+    def query(self, state: RunningSoftmax, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        chunk = self.settings.chunk
+        if torch.is_grad_enabled() or x.shape[1] <= chunk:
+            return super().query(state, x)
+        latents = list(self.latents_by_layer(state))
+        return join_positions([self.read_latents(latents, part) for part in x.split(chunk, 1)])
 
     def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
         attended, some = state.e.to(self.latents.dtype), ~state.is_empty

@@ -46,16 +46,21 @@ class LatentBackbone(SetBackbone, abstract=True):
         return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
 
     def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        *_, last = self._query_layers(state, x)
+        return self.read_latents(self.latents_by_layer(state), x)
+
+    def read_latents(self, latents: Iterable[Float[Tensor, "B M D"]], x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        """Answers read from the latents of all layers, first to last."""
+        *_, last = self._query_layers(latents, x)
         return self.decode(last)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
-        return [self.decode(hidden) for hidden in self._query_layers(self.condition(context), x_target)]
+        latents = self.latents_by_layer(self.condition(context))
+        return [self.decode(hidden) for hidden in self._query_layers(latents, x_target)]
 
-    def _query_layers(self, state: Any, x: Tensor) -> Iterator[Float[Tensor, "B Q D"]]:
+    def _query_layers(self, latents: Iterable[Tensor], x: Tensor) -> Iterator[Float[Tensor, "B Q D"]]:
         hidden = self.embed_query(self.x_features(x))
-        for reader, latents in zip(self.readers, self.latents_by_layer(state), strict=True):
-            hidden = reader(hidden, latents)
+        for reader, read in zip(self.readers, latents, strict=True):
+            hidden = reader(hidden, read)
             yield hidden

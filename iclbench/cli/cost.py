@@ -38,6 +38,14 @@ def cost(
             "--points", min=1, help="Points to be conditioned on; may be repeated.", show_default="40 and 500"
         ),
     ] = None,
+    queries: Annotated[
+        list[int] | None,
+        typer.Option("--queries", min=1, help="Queries answered at once, besides one; may be repeated."),
+    ] = None,
+    updates: Annotated[
+        list[int] | None,
+        typer.Option("--update", min=1, help="Points an update takes in at once, besides one; may be repeated."),
+    ] = None,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes side by side.")] = 64,
     baseline: Annotated[
         list[str] | None,
@@ -66,15 +74,15 @@ def cost(
             load_baseline(name)  # a mistyped name fails before anything is measured
     chosen = set_up_torch(device, threads)
     from iclbench.evaluation.contestants import backbone
-    from iclbench.evaluation.costs import measure_costs
+    from iclbench.evaluation.costs import Sizes, measure_costs
 
+    sizes = Sizes(points or [40, 500], queries or [], updates or [], episodes)
     written: list[Path] = []
     failed = 0
 
     def measure(contestant: Contestant, of: Run) -> None:
         path, lines = measure_costs(
-            results, contestant, of.config.task, of.config.preset, points or [40, 500], episodes=episodes,
-            train=of.config.train, data_dir=data_dir,
+            results, contestant, of.config.task, of.config.preset, sizes, train=of.config.train, data_dir=data_dir,
         )  # fmt: skip
         written.append(path)
         for line in lines:
@@ -119,7 +127,7 @@ def _print(written: Sequence[Path], json: bool) -> None:
     from iclbench import tables
     from iclbench.cli.terminal import out, table
     from iclbench.report.blocks import Table
-    from iclbench.report.cost_table import COLUMNS, MACHINE, cost_table
+    from iclbench.report.cost_table import AT_ONCE, COLUMNS, MACHINE, at_once_table, cost_table
 
     frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
@@ -140,6 +148,15 @@ def _print(written: Sequence[Path], json: bool) -> None:
             episodes = batch["n_episodes"].dropna()
             told = f"; all else is per episode, {episodes.iloc[0]} of them side by side" if len(episodes) else ""
             out.print(f"Training steps are of a whole batch{told}.\n")
+        several = Table("", "", "", at_once_table(group), AT_ONCE)
+        if len(several.frame):
+            table(
+                "several at once, all together, per episode",
+                [column.header for column in AT_ONCE],
+                [[cell.text for cell in row] for row in several.rows()],
+                range(2, len(AT_ONCE)),
+            )
+            out.print()
 
 
 def _headers(of_report: Sequence[str]) -> list[str]:

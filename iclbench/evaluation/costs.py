@@ -2,11 +2,11 @@
 training, conditioning and answering.
 
 Rows of `costs`: phase `model` (parameters), `train_step` (a whole batch of the trained size, its episodes already
-drawn), `condition` on n points (also state_bytes), one `query` from that state and its `update` by one point. The last
-three are measured on a batch of episodes side by side and divided by their number, which the column `n_episodes` tells;
-only values of equal batches compare. Seconds and bytes are medians over repeats after a warm-up; bytes are the peak
-beyond what was there before, inputs, state and weights not counted. What needs less than some pages reads 0 and is left
-out.
+drawn), `condition` on n points (also state_bytes), one `query` from that state and its `update` by one point, or by as
+many at once as the column `n_at_once` tells. The last three are measured on a batch of episodes side by side and
+divided by their number, which the column `n_episodes` tells; only values of equal batches compare. Seconds and
+bytes are medians over repeats after a warm-up; bytes are the peak beyond what was there before, inputs, state and
+weights not counted. What needs less than some pages reads 0 and is left out.
 
 FLOPs are counted and not measured (`iclbench.evaluation.flops`), on the CPU wherever the rest runs, and so the same on
 every machine. Those of a training step are loss and gradients, without the optimiser, whose work is some ten per
@@ -20,6 +20,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +30,7 @@ from iclbench import __version__, devices, tables
 from iclbench.backbones.base import Backbone
 from iclbench.cards import TrainSettings, content_hash
 from iclbench.config import TaskConfig
-from iclbench.episodes import Episodes
+from iclbench.episodes import Episodes, Points
 from iclbench.errors import IclbenchError
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.flops import UncountedError, count_flops
@@ -47,13 +48,40 @@ _LEAST, _MOST = 3, 20
 
 @dataclass(frozen=True)
 class Cost:
-    """One measured value; `n_points` and `n_episodes` as in the table."""
+    """One measured value; `n_points`, `n_episodes` and `n_at_once` as in the table."""
 
     phase: str
     metric: str
     value: float
     n_points: int | None = None
     n_episodes: int | None = None
+    n_at_once: int | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a contestant is asked while its costs are measured.
+
+    Attributes:
+        points: numbers of points to be conditioned on.
+        queries: queries answered at once, besides a single one.
+        updates: points that an update takes in at once, besides a single one.
+        episodes: episodes side by side.
+    """
+
+    points: Sequence[int]
+    queries: Sequence[int] = ()
+    updates: Sequence[int] = ()
+    episodes: int = 64
+
+    def at_once(self) -> list[tuple[str, int]]:
+        """Queries and updates of several at once, by phase."""
+        sizes = {"query": self.queries, "update": self.updates}
+        return [(phase, many) for phase, several in sizes.items() for many in sorted(set(several)) if many > 1]
+
+
+# A phase, points in the state, how many at once (None: one), episodes side by side (None: a training step's), the work.
+_Work = tuple[str, int, int | None, int | None, Callable[[], object]]
 
 
 @advised(IN_COSTS)
@@ -62,9 +90,8 @@ def measure_costs(
     contestant: Contestant,
     task: TaskConfig,
     preset: str,
-    sizes: Sequence[int],
+    sizes: Sizes,
     *,
-    episodes: int = 64,
     seconds: float = 1.0,
     train: TrainSettings | None = None,
     data_dir: Path | None = None,
@@ -79,8 +106,7 @@ def measure_costs(
         contestant: a backbone on its device, or a baseline.
         task: whose family draws the points.
         preset: its preset.
-        sizes: numbers of points to be conditioned on.
-        episodes: episodes side by side.
+        sizes: what it is asked.
         seconds: that the repeats of one measurement of time may take, three of them at least.
         train: how a backbone is trained; None: no training step is measured.
         data_dir: where families find their data sets.
@@ -96,14 +122,16 @@ def measure_costs(
         if train is not None:
             costs += training_costs(contestant, family, task, train, seconds)
     measured = []
-    for n in sorted(set(sizes)):
+    for n in sorted(set(sizes.points)):
         try:
             with advised(IN_COSTS):
-                costs += list(answering_costs(contestant, family, n, episodes, seconds))
+                answering, left_out = answering_costs(contestant, family, n, sizes, seconds)
+            costs += answering
+            lines += [f"'{contestant.run}' at {n} points: {line}" for line in left_out]
             measured.append(n)
         except IclbenchError as error:
             lines.append(f"'{contestant.run}' at {n} points left out: {error}")
-    counted, reasons = counted_costs(contestant, family, task, train, measured, episodes)
+    counted, reasons = counted_costs(contestant, family, task, train, replace(sizes, points=measured))
     costs += counted
     lines += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
     device, threads = devices.label(contestant.device), torch.get_num_threads()
@@ -134,7 +162,7 @@ def measure_costs(
 
 def _together(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     """The new rows, and the old ones of whatever was not measured again (a quantity may have become too small)."""
-    what = ["phase", "n_points", "n_episodes"]
+    what = ["phase", "n_points", "n_at_once", "n_episodes"]
     again = pd.MultiIndex.from_frame(old[what]).isin(pd.MultiIndex.from_frame(new[what]))
     return pd.concat([old[~again], new], ignore_index=True)
 
@@ -156,17 +184,19 @@ def training_costs(
 
 
 def answering_costs(
-    contestant: Contestant, family: Family, n: int, episodes: int, seconds: float = 1.0
-) -> Iterator[Cost]:
-    """Time and memory of conditioning on n points, a query from the state, an update of the state, and its size.
+    contestant: Contestant, family: Family, n: int, sizes: Sizes, seconds: float = 1.0
+) -> tuple[list[Cost], list[str]]:
+    """Time and memory of conditioning on n points, a query from the state, an update of the state, those of several at
+    once, and the size of the state; and why updates were left out.
 
     Raises:
         IclbenchError: so many points cannot be drawn or taken in.
     """
-    state, phases = _to_answer(contestant, family, n, episodes)
-    yield Cost("condition", "state_bytes", state.nbytes / episodes, n, episodes)
-    for phase, work in phases.items():
-        yield from _repeated(phase, n, work, contestant.device, seconds, episodes)
+    state, phases, left_out = _to_answer(contestant, family, n, sizes)
+    costs = [Cost("condition", "state_bytes", state.nbytes / sizes.episodes, n, sizes.episodes)]
+    for phase, points, at_once, episodes, work in phases:
+        costs += _repeated(phase, points, work, contestant.device, seconds, episodes, at_once)
+    return costs, left_out
 
 
 def counted_costs(
@@ -174,8 +204,7 @@ def counted_costs(
     family: Family,
     task: TaskConfig,
     settings: TrainSettings | None,
-    sizes: Sequence[int],
-    episodes: int,
+    sizes: Sizes,
 ) -> tuple[list[Cost], list[str]]:
     """FLOPs of the same phases, done on the CPU by torch operations alone, and the phases that cannot be counted with
     the reason."""
@@ -183,19 +212,25 @@ def counted_costs(
     if one.device != "cpu" and isinstance(one.predictor, Backbone):
         one = replace(one, predictor=copy.deepcopy(one.predictor).to("cpu"))
     one = replace(one, device="cpu")
-    phases: list[tuple[str, int, int | None, Callable[[], object]]] = []
+    phases: list[_Work] = []
     if settings is not None and isinstance(one.predictor, Backbone):
         backbone, batch = _to_train(one, family, task, settings)
         phases.append(
-            ("train_step", task.points, None, lambda: backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward())
+            (
+                "train_step",
+                task.points,
+                None,
+                None,
+                lambda: backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward(),
+            )
         )
-    for n in sizes:
-        phases += [(phase, n, episodes, work) for phase, work in _to_answer(one, family, n, episodes)[1].items()]
+    for n in sizes.points:
+        phases += _to_answer(one, family, n, sizes)[1]
     costs: list[Cost] = []
     reasons: dict[str, None] = {}
-    for phase, n, parts, work in phases:
+    for phase, n, at_once, episodes, work in phases:
         try:
-            costs.append(Cost(phase, "flops", count_flops(work) / (parts or 1), n, parts))
+            costs.append(Cost(phase, "flops", count_flops(work) / (episodes or 1), n, episodes, at_once))
         except UncountedError as error:
             reasons[f"{phase} {error}"] = None
     return costs, list(reasons)
@@ -210,11 +245,9 @@ def _to_train(
     return backbone.train(), training_batch(family, task, settings.at_full_size(), 0, 0, contestant.device)
 
 
-def _to_answer(
-    contestant: Contestant, family: Family, n: int, episodes: int
-) -> tuple[State, dict[str, Callable[[], object]]]:
-    """The state after n points, and what is done to get and to use it, by phase."""
-    predictor = contestant.predictor
+def _to_answer(contestant: Contestant, family: Family, n: int, sizes: Sizes) -> tuple[State, list[_Work], list[str]]:
+    """The state after n points, what is done to get and to use it, and why updates are left out."""
+    predictor, episodes = contestant.predictor, sizes.episodes
     if predictor.longest is not None and n >= predictor.longest:
         raise IclbenchError(f"it takes in at most {predictor.longest - 1} points and a query")
     drawn = _points(family, episodes, n + 1).to(contestant.device)
@@ -223,11 +256,21 @@ def _to_answer(
     untracked = torch.inference_mode()
     condition = untracked(lambda: predictor.condition(context, related))
     state = condition()
-    return state, {
-        "condition": condition,
-        "query": untracked(lambda: predictor.query(state, new.x)),
-        "update": untracked(lambda: predictor.update(state, new)),
+    use: dict[str, Callable[[Points], object]] = {
+        "query": lambda points: predictor.query(state, points.x),
+        "update": lambda points: predictor.update(state, points),
     }
+    work: list[_Work] = [("condition", n, None, episodes, condition)]
+    work += [(phase, n, None, episodes, untracked(partial(done, new))) for phase, done in use.items()]
+    left_out = []
+    for phase, many in sizes.at_once():
+        if phase == "update" and predictor.longest is not None and n + many >= predictor.longest:
+            left_out.append(f"an update by {many} left out: it takes in at most {predictor.longest - 1} points")
+            continue
+        # What they say does not matter to what they cost, and a family may not have so many different ones.
+        several = new.map(partial(torch.repeat_interleave, repeats=many, dim=1))
+        work.append((phase, n, many, episodes, untracked(partial(use[phase], several))))
+    return state, work, left_out
 
 
 def _points(family: Family, episodes: int, n: int) -> Episodes:
@@ -237,14 +280,20 @@ def _points(family: Family, episodes: int, n: int) -> Episodes:
 
 
 def _repeated(
-    phase: str, n: int, work: Callable[[], object], device: str, seconds: float, episodes: int | None = None
+    phase: str,
+    n: int,
+    work: Callable[[], object],
+    device: str,
+    seconds: float,
+    episodes: int | None = None,
+    at_once: int | None = None,
 ) -> Iterator[Cost]:
-    """Seconds and bytes of the work; None: of the whole, otherwise per episode."""
+    """Seconds and bytes of the work; without `episodes` of the whole, otherwise per episode."""
     parts = episodes or 1
     first = seconds_of(work, device)
     repeats = min(_MOST, max(_LEAST, int(seconds / first)))
     taken = statistics.median(seconds_of(work, device) for _ in range(repeats))
-    yield Cost(phase, "seconds", taken / parts, n, episodes)
+    yield Cost(phase, "seconds", taken / parts, n, episodes, at_once)
     # Apart, since handing back free pages before the work makes it wait for new ones.
     if peak := statistics.median(peak_of(work, device) or 0 for _ in range(_LEAST)):
-        yield Cost(phase, "bytes", peak / parts, n, episodes)
+        yield Cost(phase, "bytes", peak / parts, n, episodes, at_once)

@@ -39,11 +39,34 @@ COLUMNS = (
         )
     ),
 )
+# Queries and updates of several at once: what grows with them, and what does not.
+_SHOWN = {"flops": ("work", flops), "seconds": ("time", seconds), "bytes": ("memory", nbytes)}
+AT_ONCE = (
+    Column("run", "run"),
+    Column("phase", "phase"),
+    Column("n_points", "n", integer, numeric=True),
+    Column("n_at_once", "at once", integer, numeric=True),
+    *(Column(metric, header, show, numeric=True) for metric, (header, show) in _SHOWN.items()),
+)
 
 
 def measured(costs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of single phases at a number of points, as `iclbench cost` measures them."""
-    return costs[costs["phase"].isin(["train_step", "condition", "query", "update"]) & costs["n_points"].notna()]
+    """The rows of single phases at a number of points, one query and one update, as `iclbench cost` measures them."""
+    phases = costs["phase"].isin(["train_step", "condition", "query", "update"])
+    return costs[phases & costs["n_points"].notna() & costs["n_at_once"].isna()]
+
+
+def at_once_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """A row per run, machine, batch, number of points, phase and number of queries or new points at once, beside those
+    of one wherever several were measured: the frame that `AT_ONCE` show."""
+    keys = ["run", *BATCH, "n_points", "phase"]
+    rows = costs[costs["metric"].isin([*_SHOWN])]
+    several = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
+    rows = rows.merge(several, on=keys).assign(n_at_once=lambda found: found["n_at_once"].fillna(1))
+    table = rows.set_index([*keys, "n_at_once"])
+    columns = {metric: table.loc[table["metric"] == metric, "value"] for metric in _SHOWN}
+    found = pd.DataFrame(columns, index=table.index.unique()).reset_index()
+    return found.sort_values([*BATCH, "run", "phase", "n_points", "n_at_once"], ignore_index=True)
 
 
 def cost_table(costs: pd.DataFrame) -> pd.DataFrame:

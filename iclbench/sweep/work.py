@@ -195,12 +195,12 @@ def _probe(cell: GridCell, place: Place) -> list[Path]:
 
 def _cost(cell: GridCell, place: Place) -> list[Path]:
     from iclbench.evaluation.contestants import untrained
-    from iclbench.evaluation.costs import measure_costs
+    from iclbench.evaluation.costs import Sizes, measure_costs
 
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, place.device, place.data_dir)
     path, left_out = measure_costs(
-        place.results, contestant, cell.frozen, cell.preset, cell.asked["points"],
+        place.results, contestant, cell.frozen, cell.preset, Sizes(cell.asked["points"]),
         train=cell.config.train, data_dir=place.data_dir,
     )  # fmt: skip
     for line in left_out:

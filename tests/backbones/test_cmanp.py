@@ -175,6 +175,32 @@ def test_memory_does_not_grow_with_the_points(work: str) -> None:
 
 
 @torch.no_grad()
+def test_memory_does_not_grow_with_the_queries_beyond_their_answers() -> None:
+    """Table 1. An answer is a mean and a standard deviation, its raw outputs beside them until all are put together."""
+
+    def peak(count: int, chunk: int) -> int:
+        own = model(dtype=torch.float32, chunk=chunk)
+        state, x = own.condition(points(dtype=torch.float32)), torch.randn(2, count, 2)
+        with LiveBytes() as live:
+            own.query(state, x)
+        return live.peak
+
+    answers = 2 * 4096 * 3 * (2 + 1 + 2) * 4
+    assert peak(4096, chunk=64) < 1.05 * peak(64, chunk=64) + answers
+    assert peak(4096, chunk=10**6) > 10 * peak(64, chunk=64)
+
+
+@torch.no_grad()
+def test_queries_answered_by_chunks_are_those_answered_together() -> None:
+    context, x = points(), torch.randn(2, 200, 2, dtype=torch.float64)
+    together = model(chunk=1000)
+    for chunk in (1, 64, 199):
+        own = model(chunk=chunk)
+        own.load_state_dict(together.state_dict())
+        assert_same(own.query(own.condition(context), x), together.query(together.condition(context), x), 1e-12)
+
+
+@torch.no_grad()
 def test_a_float64_state_loses_nothing_to_chunks_while_float32_does() -> None:
     context = points(2000, dtype=torch.float32)
 

@@ -61,11 +61,25 @@ def test_json_holds_the_rows_of_the_named_run_alone(results: Path, capsys: pytes
     assert {row["phase"] for row in rows} == {"model", "train_step", "condition", "query", "update"}
 
 
+def test_several_at_once_are_shown_beside_one(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("cost", "plain", *SMALL[:2], *SMALL[-2:], "--queries", "5", "--queries", "9", "--update", "4")
+    code, out, _ = run(*asked, "--results", results, capsys=capsys)
+    assert code == 0
+    below = out.partition("several at once")[2].splitlines()
+    rows = [line.split()[:4] for line in below if line.startswith("plain")]
+    assert rows == [["plain", "query", "3", n] for n in "159"] + [["plain", "update", "3", n] for n in "14"]
+    code, out, _ = run("cost", "plain", *SMALL[:2], *SMALL[-2:], "--results", results, "--json", capsys=capsys)
+    kept = {(row["phase"], row["n_at_once"]) for row in json.loads(out) if row["n_at_once"] is not None}
+    assert kept == {("query", 5), ("query", 9), ("update", 4)}, "what is not measured again stays"
+
+
 def test_a_wrong_request_is_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (("cost", "plian"), "did you mean 'plain'"),
         (("cost", "--baseline", "knn-33"), "unknown baseline"),
         (("cost", "--points", "0"), "--points"),
+        (("cost", "--queries", "0"), "--queries"),
+        (("cost", "--update", "0"), "--update"),
     ):
         code, out, err = run(*arguments, "--results", results, capsys=capsys)
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1

@@ -42,6 +42,10 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure
         shared | {"phase": "query", "n_points": n, "metric": "flops", "value": 8000.0, "n_episodes": 64}
         for n in (40, 500)
     ]
+    rows += [
+        shared | {"phase": "query", "n_points": 40, "n_at_once": 64, "metric": m, "value": v, "n_episodes": 64}
+        for m, v in (("seconds", 1e-3), ("flops", 512e3), ("bytes", 2048.0))
+    ]
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "seconds", "value": 0.05})
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "flops", "value": 1.2e9})
     tables.write("costs", rows, folder / "tables" / "costs" / "x.costs.parquet", {})
@@ -62,6 +66,16 @@ def test_a_row_per_run_and_number_of_points(blocks: dict[str, Table | Figure]) -
     shared = [RUN, "201 k", "1.20 GFLOP", "50.0 ms", "–"]
     assert rows[RUN, "40"][:11] == [*shared, "40", "5.50 KiB", "–", "2.00 ms", "8.00 kFLOP", "30.0 µs"]
     assert rows[RUN, "500"][:11] == [*shared, "500", "5.50 KiB", "–", "20.0 ms", "8.00 kFLOP", "35.0 µs"]
+
+
+def test_several_at_once_stand_beside_one_in_a_table_of_their_own(blocks: dict[str, Table | Figure]) -> None:
+    table = blocks["linear-small-costs-at-once"]
+    assert isinstance(table, Table)
+    texts = [[cell.text for cell in row][:7] for row in table.rows() if row[0].text == RUN]
+    assert texts == [
+        [RUN, "query", "40", "1", "8.00 kFLOP", "30.0 µs", "–"],
+        [RUN, "query", "40", "64", "512 kFLOP", "1.00 ms", "2.00 KiB"],
+    ]
 
 
 def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table | Figure]) -> None:

@@ -11,7 +11,7 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.evaluation.contestants import backbone
-from iclbench.evaluation.costs import measure_costs
+from iclbench.evaluation.costs import Sizes, measure_costs
 from iclbench.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.order import Order
@@ -147,7 +147,7 @@ def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> Non
     (file,) = Store(results).files(cells["cost"])
     untrained = tables.read("costs", file)
     assert do(results, cells) == {"train": None, "evaluate": None}
-    run, sizes = find(results, RUN), cells["cost"].asked["points"]
+    run, sizes = find(results, RUN), Sizes(cells["cost"].asked["points"])
     trained, lines = measure_costs(results, backbone(run), cells["cost"].frozen, "smoke", sizes, train=run.config.train)
     assert (trained, lines) == (file, []), "rows of the same configuration stand in one file"
     fixed = ["phase", "metric", "n_points", "n_episodes", "run", "value"]

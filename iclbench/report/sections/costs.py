@@ -6,7 +6,7 @@ import pandas as pd
 
 from iclbench.formats import Number, count, flops, integer, nbytes, seconds, slug
 from iclbench.report.blocks import Block, Column, Section, Table
-from iclbench.report.cost_table import BATCH, COLUMNS, cost_table, measured
+from iclbench.report.cost_table import AT_ONCE, BATCH, COLUMNS, at_once_table, cost_table, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
 
@@ -30,6 +30,8 @@ def section(results: Results) -> Section | None:
     for (task, preset), rows in costs.groupby(["task", "preset"]):
         if (measured(rows)["phase"] != "train_step").any():
             blocks += [_overview(str(task), str(preset), rows), *figures.against_points(results, rows)]
+            if rows["n_at_once"].notna().any():
+                blocks.append(_at_once(str(task), str(preset), rows))
         blocks.append(_everything(str(task), str(preset), rows))
     return Section("costs", "Costs", tuple(blocks))
 
@@ -49,8 +51,22 @@ def _overview(task: str, preset: str, rows: pd.DataFrame) -> Table:
     )
 
 
+def _at_once(task: str, preset: str, rows: pd.DataFrame) -> Table:
+    return Table(
+        name=f"{slug(task, preset)}-costs-at-once",
+        title=f"{task} · {preset}: several queries or new points at once",
+        caption="FLOP, seconds and peak memory of answering so many queries, or of an update by so many points, all "
+        "together, from a state of n points (`iclbench cost --queries --update`; table 1 of the CMAB paper). Memory is "
+        "that beyond queries and state, answers included; what is too small to be measured is left out. "
+        f"{_BATCHES}",
+        frame=at_once_table(rows),
+        columns=(*AT_ONCE, *_WITHIN),
+        group="run",
+    )
+
+
 def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
-    keys = ["contestant", "phase", "n_points", "metric", *BATCH]
+    keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH]
     frame = costs.groupby(keys, as_index=False, dropna=False).agg(value=("value", "mean"), runs=("run", "nunique"))
     frame = frame.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
     shown = [_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
@@ -64,6 +80,7 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
             Column("contestant", "contestant"),
             Column("phase", "phase", lambda phase: str(phase).replace("_", " ")),
             Column("n_points", "points", integer, numeric=True),
+            Column("n_at_once", "at once", integer, numeric=True),
             Column("metric", "quantity", lambda name: str(name).replace("_", " ")),
             Column("shown", "value", numeric=True),
             Column("runs", "runs", integer, numeric=True),
