@@ -195,6 +195,9 @@ ESTIMATORS = Registry(
             "iclbench.estimators.gradient_descent:GradientDescent", "gradient descent on w, GD++"
         ),
         "gp-kernel-oracle": Entry("iclbench.families.gp_oracles:OracleKernel", "posterior under the true kernel"),
+        "gp-periodic-mean": Entry(
+            "iclbench.families.gp_oracles:PeriodicMean", "posterior of RBF functions, the mean of periodic ones"
+        ),
         "gp-bayes-oracle": Entry("iclbench.families.gp_oracles:OracleBayes", "posterior over kernels and functions"),
     },
 )

@@ -59,6 +59,7 @@ ESTIMATORS: dict[str, int] = {
     "xgboost": 1,
     "gradient-descent": 1,
     "gp-kernel-oracle": 1,
+    "gp-periodic-mean": 1,
     "gp-bayes-oracle": 1,
 }
 

@@ -96,6 +96,12 @@ def cosine_series(kernel: int, lengthscale: Float[Tensor, " S"], span: float, te
     return CosineSeries(frequency, once * spectrum * (math.sqrt(2 * math.pi) * scale / period).unsqueeze(1))
 
 
+def mean_variance() -> float:
+    """Variance of a periodic function's mean over a period, p_0 = 0.376: what is left of it once the mean is known has
+    the variance 1 - p_0."""
+    return float(_bessel(0, torch.device("cpu"))[0])
+
+
 @cache
 def _bessel(terms: int, device: torch.device) -> Float[Tensor, " terms"]:
     """I_k(1/lambda) e^(-1/lambda) for k = 0, ..., terms; kept, since every sample asks for them."""

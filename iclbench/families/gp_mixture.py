@@ -208,9 +208,7 @@ class GPMixture(Family):
             return self
         return GPMixture(self.parameters.model_copy(update={"per_batch": False}), self.data_dir)
 
-    def sample_prompts(
-        self, episodes: int, points: int, generator: torch.Generator, shift: str = "none"
-    ) -> Episodes:
+    def sample_prompts(self, episodes: int, points: int, generator: torch.Generator, shift: str = "none") -> Episodes:
         """Stratified by kernel, lengthscale and context size."""
         spread = copy(self)
         spread.stratified = True
@@ -249,10 +247,11 @@ class GPMixture(Family):
         grid = self.display_inputs().to(inside).mT.expand(episodes, 1, -1)
         x, shown = torch.cat([inside, asked], -1), grid.shape[-1]
         one = torch.ones((episodes, 1), dtype=torch.bool, device=x.device)
-        values, display = self._functions(process, torch.cat([x, grid], -1), one, generator).tensor_split([-shown], -1)
+        functions, mean = self._functions(process, torch.cat([x, grid], -1), one, generator)
+        values, display = functions.tensor_split([-shown], -1)
         every = self._observe(x, values, generator).map(lambda t: t[:, 0])
         targets = every.span(width)
-        truth = {"kernel": kernel, "lengthscale": lengthscale, "display": display.float().mT}
+        truth = {"kernel": kernel, "lengthscale": lengthscale, "mean": mean[:, 0], "display": display.float().mT}
         if mismatched := named.part(*MISMATCHED):
             process = Process.same(episodes, *MISMATCHED[mismatched.kind], generator.device)
         return Episodes(
@@ -277,24 +276,27 @@ class GPMixture(Family):
         sizes = _integers((episodes, sets), low, high, generator)
         x = _uniform((episodes, sets, high), self.parameters.target_range, generator)
         present = torch.arange(sets, device=numbers.device) < numbers
-        values = self._functions(process, x, present, generator)
+        values, _ = self._functions(process, x, present, generator)
         return _first(self._observe(x, values, generator), sizes * present)
 
     def _functions(
         self, process: Process, x: Float[Tensor, "B S N"], there: Bool[Tensor, "B S"], generator: torch.Generator
-    ) -> Float[Tensor, "B S N"]:
-        """S functions of every process at their inputs, in float64; 0 for those that are not there, though the random
-        numbers are drawn for all."""
+    ) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "B S"]]:
+        """S functions of every process at their inputs, in float64, and the means of periodic ones over a period; 0 for
+        those that are not there, though the random numbers are drawn for all."""
         terms = [series_terms(kernel, process.shortest, self.span) for kernel in (RBF, PERIODIC)]
         shape = (*there.shape, 1 + max(terms), 2)
         normals = torch.randn(shape, generator=generator, device=x.device, dtype=torch.float64)
         values = torch.zeros_like(x, dtype=torch.float64)
+        means = torch.zeros_like(there, dtype=torch.float64)
         lengthscale = process.lengthscale.unsqueeze(1).expand(there.shape)
         for kernel, most in zip((RBF, PERIODIC), terms, strict=True):
             rows = there & (process.kernel == kernel).unsqueeze(1)
             series = cosine_series(kernel, lengthscale[rows], self.span, most)
             values[rows] = series.functions(normals[rows][:, : most + 1], x[rows].double())
-        return values
+            if kernel == PERIODIC:
+                means[rows] = normals[rows][:, 0, 0] * series.power[:, 0].sqrt()
+        return values, means
 
     def _observe(self, x: Float[Tensor, "B S N"], values: Float[Tensor, "B S N"], generator: torch.Generator) -> Points:
         """Points with noise in their outputs."""

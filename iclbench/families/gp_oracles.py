@@ -1,16 +1,17 @@
-"""The two ceilings of the Gaussian-process task.
+"""The two ceilings of the Gaussian-process task, and the level that a model without periods comes to.
 
 `oracle-kernel` is told the kernel of every episode: the exact posterior, which no related dataset can better.
 `oracle-bayes` is told the distribution of kernels only and infers the kernel from context and related datasets: the
 posterior over nodes (`gp_evidence`) times the posterior under each. Its density is the best that any predictor can give
-on average, and the Gaussian with its mean and variance the best that a Gaussian head can.
+on average, and the Gaussian with its mean and variance the best that a Gaussian head can. `periodic-mean` is told the
+kernel as well and makes nothing of a period.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
@@ -24,7 +25,7 @@ from iclbench.episodes import Points
 from iclbench.errors import UsageError
 from iclbench.estimators.base import NoSettings, TaskFacts
 from iclbench.families.gp_evidence import Evidence, Nodes
-from iclbench.families.gp_kernels import PERIODIC
+from iclbench.families.gp_kernels import PERIODIC, mean_variance
 from iclbench.families.gp_mixture import GPMixture
 from iclbench.families.gp_posterior import posterior
 from iclbench.predictions import Gaussian, Mixture
@@ -70,7 +71,7 @@ class OracleKernel(_GPOracle, Oracle):
     truth: dict[str, Tensor] | None = None
 
     def informed(self, truth: dict[str, Tensor]) -> OracleKernel:
-        told = OracleKernel(self.settings, self.facts)
+        told = type(self)(self.settings, self.facts)
         told.truth = truth
         return told
 
@@ -85,6 +86,38 @@ class OracleKernel(_GPOracle, Oracle):
 
     def update(self, state: KnownKernel, points: Points) -> KnownKernel:
         return KnownKernel(state.context.append(points), state.kernel, state.lengthscale)
+
+
+@dataclass(frozen=True)
+class KnownMean(KnownKernel):
+    """And the mean of every function over a period; it means nothing for RBF kernels."""
+
+    mean: Float[Tensor, " B"]
+
+
+class PeriodicMean(OracleKernel):
+    """`oracle-kernel` on RBF functions; of a periodic one it knows the mean over a period and nothing else.
+
+    What has learned smooth functions and no periods comes near it, whatever it makes of the context besides: on the
+    periodic half it scores -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214 on average, with p_0 the variance of the mean
+    (`gp_kernels.mean_variance`).
+    """
+
+    def condition(self, context: Points, related: Points | None = None) -> KnownMean:
+        known = super().condition(context, related)
+        assert self.truth is not None
+        return KnownMean(known.context, known.kernel, known.lengthscale, self.truth["mean"])
+
+    def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> Gaussian:  # type: ignore[override]
+        smooth = super().query(state, x)
+        periodic = (state.kernel == PERIODIC)[:, None, None]
+        mean, std = state.mean[:, None, None], math.sqrt(1 - mean_variance() + self.noise**2)
+        return Gaussian(
+            torch.where(periodic, mean.to(x.dtype), smooth.mean), torch.where(periodic, std, smooth.std).to(x.dtype)
+        )
+
+    def update(self, state: KnownMean, points: Points) -> KnownMean:  # type: ignore[override]
+        return replace(state, context=state.context.append(points))
 
 
 class BayesSettings(Strict):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.special import i0
 from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
@@ -15,7 +16,7 @@ from iclbench.estimators.base import TaskFacts
 from iclbench.families.gp_evidence import Evidence, Nodes
 from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF
 from iclbench.families.gp_mixture import GPMixture, GPParameters, KernelPrior
-from iclbench.families.gp_oracles import BayesSettings, OracleBayes, OracleKernel
+from iclbench.families.gp_oracles import BayesSettings, OracleBayes, OracleKernel, PeriodicMean
 from iclbench.families.linear import Linear
 
 # Brute force at every node is affordable on a narrower prior.
@@ -57,6 +58,32 @@ def test_the_kernel_oracle_is_scikit_learns_posterior(shift: str) -> None:
     assert set(episodes.truth["kernel"].tolist()) == {RBF, PERIODIC}
 
 
+def test_a_periodic_functions_mean_is_told_and_scores_what_the_closed_form_says() -> None:
+    """f - c has the variance 1 - I_0(1/lambda) e^(-1/lambda) at every input, so that the best Gaussian around c has the
+    expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. On RBF functions it is the exact posterior."""
+    family = GPMixture(GPParameters(targets=2, max_related=0))
+    episodes = episodes_of(family, 6000, 4)
+    baseline, exact = (
+        cls(None, TaskFacts(family=family)).informed(episodes.truth) for cls in (PeriodicMean, OracleKernel)
+    )
+    answer, best = (one.predict_targets(episodes.context, episodes.targets.x) for one in (baseline, exact))
+    periodic = episodes.truth["kernel"] == PERIODIC
+    assert torch.equal(answer.mean[~periodic], best.mean[~periodic])
+    assert torch.equal(answer.std[~periodic], best.std[~periodic])
+    scores = answer.log_likelihood(episodes.targets.y).mean(1)[periodic]
+    expected = -0.5 * math.log(2 * math.pi * math.e * (1 - i0(1 / math.log(2)) * math.exp(-1 / math.log(2)) + 0.04))
+    assert expected == pytest.approx(-1.214, abs=5e-4)
+    assert abs(scores.mean().item() - expected) < 4 * scores.std().item() / len(scores) ** 0.5
+
+
+def test_the_mean_that_is_told_is_that_over_a_period() -> None:
+    """Sums over 20 equally spaced points of one period are exact for ten harmonics."""
+    family = GPMixture(GPParameters(kernels=("periodic",), lengthscale=(1, 1), max_related=0))
+    truth = family.sample(50, 4, torch.Generator().manual_seed(0)).truth
+    np.testing.assert_allclose(truth["display"][:, :20, 0].double().mean(1), truth["mean"], atol=1e-6)
+    assert (family.sample(50, 4, torch.Generator().manual_seed(0), shift="rbf-1").truth["mean"] == 0).all()
+
+
 def test_without_points_the_kernel_oracle_answers_the_prior() -> None:
     episodes = episodes_of()
     told = OracleKernel(None, TaskFacts(family=NARROW)).informed(episodes.truth)
@@ -73,9 +100,11 @@ def test_without_points_the_kernel_oracle_answers_the_prior() -> None:
         "phases_equal_the_question", "update_equals_conditioning_on_everything", "states_can_be_indexed_and_saved",
     ],
 )  # fmt: skip
-def test_the_kernel_oracle_keeps_the_contracts(name: str) -> None:
-    truth = {"kernel": torch.tensor([0, 1, 0]), "lengthscale": torch.tensor([0.5, 2.0, 1.0]).double()}
-    told = OracleKernel(None, TaskFacts(family=NARROW)).informed(truth)
+@pytest.mark.parametrize("cls", [OracleKernel, PeriodicMean])
+def test_whoever_is_told_the_kernel_keeps_the_contracts(cls: type[OracleKernel], name: str) -> None:
+    kernels, means = torch.tensor([0, 1, 0]), torch.tensor([0.0, 0.3, 0.0]).double()
+    truth = {"kernel": kernels, "lengthscale": torch.tensor([0.5, 2.0, 1.0]).double(), "mean": means}
+    told = cls(None, TaskFacts(family=NARROW)).informed(truth)
     contract = next(c for c in CONTRACTS if c.name == name)
     contract.check(told, example_episodes(dim=1, points=7), Tolerance())
 
