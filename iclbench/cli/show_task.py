@@ -74,10 +74,9 @@ def _print_published(rows: list[dict[str, Any]]) -> None:
     lines = []
     for row in rows[:_PUBLISHED]:
         where = [f"{key.removeprefix('n_')} {row[key]}" for key in named if row.get(key) not in (None, "none")]
-        where += [assignments(row["data"])] if row.get("data") else []
         lines.append([row["contestant"], row["preset"], row["metric"], ", ".join(where), number(row["value"])])
     table("published", ["contestant", "preset", "metric", "at", "value"], lines, [4])
     if len(rows) > _PUBLISHED:
         out.print(f"and {len(rows) - _PUBLISHED} more: --json")
-    for source in dict.fromkeys(row["source"] for row in rows):
-        out.print(f"from {source}")
+    for source, data in dict.fromkeys((row["source"], assignments(row.get("data", {}))) for row in rows):
+        out.print(f"from {source}" + (f", for {data}" if data else ""))

@@ -34,6 +34,7 @@ def test_a_task_says_what_it_samples_how_big_and_beside_what(capsys: pytest.Capt
     for name, preset in card.presets.items():
         assert f"{name} {preset.points:,} {preset.episodes:,} {preset.train.steps:,} {preset.train.batch}" in out
     assert f"and {len(card.published) - 8} more" in out
+    assert "from CoQE, table 2, for glyphs=omniglot" in shown("bursty-alpha1", capsys=capsys), "for which data they are"
 
 
 def test_the_card_and_every_number_are_there_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
