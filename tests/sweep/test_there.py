@@ -73,6 +73,17 @@ def test_a_run_that_will_be_refused_is_said_to_be_and_counts_no_time(
     assert "train.lr: 0.5 -> 0.001" in shown
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are not measured, which takes long."""
+
+    def refuse(*arguments: object, **more: object) -> None:
+        raise IclbenchError("not measured")
+
+    monkeypatch.setattr(sweep_summary, "measure_step", refuse)
+
+
+@pytest.mark.usefixtures("unmeasured")
 def test_a_dry_run_says_which_data_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None, evaluate={}, tasks=["bursty", "bursty-omniglot"])
     shown = dry_run(grid, tmp_path / "results", capsys)
@@ -85,16 +96,13 @@ def test_a_dry_run_says_which_data_are_not_there(tmp_path: Path, capsys: pytest.
 SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
     "grid", [name if name == "coqe-table-2" else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED]
 )
 def test_a_dry_run_of_a_shipped_grid_fits_into_80_columns_and_names_its_data(
     grid: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_measured(*arguments: object, **more: object) -> None:
-        raise IclbenchError("which takes long")
-
-    monkeypatch.setattr(sweep_summary, "measure_step", not_measured)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["sweep", grid, "--dry-run", "--results", str(tmp_path / "results"), "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
