@@ -24,7 +24,7 @@ def print_summary(
     frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
     of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
     asked = [name for name in prompt_sets if name not in of_labels]
-    print_tables(results, asked, json, leaderboard, notes_of=partial(about_oracles, results), without=without)
+    print_tables(results, asked, json, leaderboard, notes_of=partial(notes, results), without=without)
     print_accuracies(results, list(of_labels.values()))
 
 
@@ -74,6 +74,41 @@ def print_tables(
 def _read(results: Path, prompt_set: str, without: Sequence[str]) -> pd.DataFrame:
     values = tables.read_all("values", results / "tables" / prompt_set)
     return values[~values["run"].str.partition("+")[0].isin(without)] if without else values
+
+
+def notes(results: Path, values: pd.DataFrame) -> list[str]:
+    """What stands below the table of one prompt set."""
+    return [*about_oracles(results, values), *about_targets(results, values)]
+
+
+def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
+    """Of the question `targets`: which episodes numbers are over, what adjusted ones are adjusted to, and what related
+    datasets gained, with the median and the share of a single episode that decides."""
+    from iclbench.report.episode_scores import EpisodeScores
+    from iclbench.report.gains import gains
+
+    ok = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
+    likelihood, gap = (ok[ok["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
+    lines, most = [], likelihood["n_episodes"].max()
+    if (likelihood["n_episodes"] < most).any():
+        lines.append(
+            f"in brackets: of how many of the {int(most)} episodes, the first; gaps are over those of all oracles"
+        )
+    ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & ~ok["run"].isin(gap["run"])]
+    for _, row in ceilings.iterrows():
+        own = likelihood.loc[likelihood["run"].eq(row["run"]), "value"].iloc[0]
+        lines.append(
+            f"ceiling-adjusted: {row['run']} scores {own:.3f} on these prompts and {interval(row)} on average over the "
+            "task; with the gap taken from there, scores compare with published ones"
+        )
+    asked = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
+    asked = {str(run): int(n) for run, n in asked.items() if n > 0}
+    if asked:
+        name = str(likelihood["prompt_set"].iloc[0])
+        errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
+        found = gains(lambda run, n: errors.targets([run], name, "log_likelihood", n), asked)
+        lines += [f"gain of {run} with {n} related: {own.line}" for (run, n), own in found.items() if n == asked[run]]
+    return lines
 
 
 def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
@@ -159,21 +194,31 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     best = likelihood["value"].groupby("run").max().sort_values(ascending=False)
     points_only = error["value"].groupby("run").min().drop(best.index, errors="ignore").sort_values()
     names = [str(name) for name in [*best.index, *points_only.index]]
-    by_related = likelihood.reset_index().pivot_table("value", "run", "n_related").reindex(index=names, columns=counts)
+    adjusted = ok[ok["metric"].eq("log_likelihood_adjusted")]
+    most_episodes = pd.concat([likelihood, error])["n_episodes"].max()
+
+    def cell(found: pd.DataFrame, run: str, n: int, write: Callable[[Any], str]) -> str:
+        """The number, and of how many episodes where others were asked more."""
+        if (run, n) not in found.index:
+            return ""
+        row: Any = found.loc[(run, n)]
+        fewer = pd.notna(row["n_episodes"]) and row["n_episodes"] != most_episodes
+        return write(row) + (f" ({int(row['n_episodes'])})" if fewer else "")
+
     rows = []
     for run in names:
         kind = ok.loc[run]["kind"].iloc[0]
-        cells = ["" if value != value else f"{value:.3f}" for value in by_related.loc[run].to_numpy(float)]
+        cells = [cell(likelihood, run, n, lambda row: f"{row['value']:.3f}") for n in counts]
         most = max(n for n in counts if (run, n) in error.index)
-        own = gap.loc[(run, most)] if (run, most) in gap.index else None
-        if len(gap):
-            cells.append("" if own is None else interval(own))
-        rows.append([named(run, kind), *cells, short(error.loc[(run, most), "value"])])
+        cells += [cell(found, run, most, interval) for found in (gap, adjusted) if len(found)]
+        rows.append([named(run, kind), *cells, cell(error, run, most, lambda row: short(row["value"]))])
     failed = values[values["status"].eq("failed") & ~values["run"].isin(names)].drop_duplicates("run")
     for run, kind in zip(failed["run"], failed["kind"], strict=True):
-        rows.append([named(run, kind), *["failed"] * (len(counts) or 1), *([""] if len(gap) else []), "failed"])
+        blank = [""] * sum(len(found) > 0 for found in (gap, adjusted))
+        rows.append([named(run, kind), *["failed"] * (len(counts) or 1), *blank, "failed"])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else ["log-likelihood"]
-    return ["contestant", *related, *(["gap to the oracle"] if len(gap) else []), "squared error"], rows
+    further = {"gap to the oracle": gap, "LL, ceiling-adjusted": adjusted}
+    return ["contestant", *related, *(name for name, found in further.items() if len(found)), "squared error"], rows
 
 
 def named(run: str, kind: str) -> str:

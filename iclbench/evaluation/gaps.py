@@ -1,21 +1,31 @@
 """The gap to the oracle: how much log-likelihood a contestant leaves on the table, paired per episode.
 
 The oracle knows what the contestants have to infer, so the gap is what its knowledge is worth plus what the contestant
-makes of the data; the gap of a Bayes-optimal predictor that has to infer it, too, is its first part.
+makes of the data; the gap of a Bayes-optimal predictor that has to infer it, too, is its first part. So that the two
+can be set off against each other, all gaps of a prompt set are over the episodes that every oracle was asked.
+
+A prompt set has a ceiling of its own, which strays from that of the task. Where the family knows the latter, a score
+is also given adjusted to it, minus the set's ceiling plus the task's: what can stand beside a number that was
+published for other draws. That is the task's ceiling minus the gap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from iclbench import tables
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
+from iclbench.families.base import Ceiling
 from iclbench.files import remove
 from iclbench.runs import writing
 
+ADJUSTED = "log_likelihood_adjusted"
 _SHARED = [
     "run", "task", "family", "contestant", "kind", "preset", "seed", "variant", "shift", "evaluator", "prompt_set",
     "card", "status", "version",
@@ -24,8 +34,10 @@ _SHARED = [
 
 def write_gaps(results: Path, prompts: PromptSet) -> None:
     """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
-    the same episodes; no file where the task has no oracle or it was not asked. An oracle that uses related datasets
-    stands beside who was given as many."""
+    the episodes that all oracles were asked; no file where the task has no oracle or it was not asked. An oracle that
+    uses related datasets stands beside who was given as many.
+
+    Rows `log_likelihood_adjusted` where the family knows what the oracle scores on average over the whole task."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "gaps.values.parquet"
     errors = tables.read_all("errors", folder).query("metric == 'log_likelihood'")
@@ -34,23 +46,51 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
     if not len(ceiling.columns):
         remove(path)
         return
+    known_on_average = prompts.family.ceiling(oracle, prompts.context_points, prompts.shift)
+    asked_of_all = _asked_of_all(errors, prompts)
     values = tables.read_all("values", folder).query("status == 'ok' and metric == 'log_likelihood'")
     rows: list[dict[str, object]] = []
     for run, own in errors.groupby("run"):
         known = values[values["run"] == run]
-        if run == oracle or known.empty:
+        if known.empty:
+            continue
+        shared = {str(name): value for name, value in known.iloc[0][_SHARED].dropna().items()} | {"normaliser": 1.0}
+        if run == oracle:
+            rows += [] if known_on_average is None else [shared | _of_the_task(known_on_average)]
             continue
         scores = _by_episode(own, len(prompts.episodes))
         counts = tuple(int(n) for n in scores.columns)
         best = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
-        gaps = best.to_numpy() - scores.to_numpy()
-        shared = {str(name): value for name, value in known.iloc[0][_SHARED].dropna().items()}
-        rows += mean_rows(shared | {"metric": "gap", "normaliser": 1.0}, prompts, counts, gaps)
-    if not rows:
+        gaps = np.where(asked_of_all[:, None], best.to_numpy() - scores.to_numpy(), np.nan)
+        found = mean_rows(shared | {"metric": "gap"}, prompts, counts, gaps)
+        rows += found
+        if known_on_average is not None:
+            rows += [_adjusted(row, known_on_average) for row in found if "axis" not in row]
+    if not any(row["metric"] == "gap" for row in rows):
         remove(path)
         return
     with writing(results):
         tables.write("values", rows, path, {"oracle": oracle})
+
+
+def _asked_of_all(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:
+    """Which episodes every oracle was asked that has any likelihood."""
+    episodes = range(len(prompts.episodes))
+    asked = [own["episode"] for run, own in errors.groupby("run") if run in prompts.task.oracles]
+    return np.all([np.isin(episodes, own) for own in asked], axis=0)
+
+
+def _of_the_task(ceiling: Ceiling) -> dict[str, object]:
+    """The row of the oracle itself: what it scores on average over the whole task."""
+    half = 1.96 * ceiling.error
+    ends = {"value": ceiling.value, "low": ceiling.value - half, "high": ceiling.value + half}
+    return {"metric": ADJUSTED, "n_related": 0, **ends}
+
+
+def _adjusted(gap: Mapping[str, Any], ceiling: Ceiling) -> dict[str, object]:
+    """The score that has this gap under the task's ceiling."""
+    ends = {"value": gap["value"], "low": gap["high"], "high": gap["low"]}
+    return {**gap, "metric": ADJUSTED, **{name: ceiling.value - end for name, end in ends.items()}}
 
 
 def _by_episode(errors: pd.DataFrame, episodes: int) -> pd.DataFrame:

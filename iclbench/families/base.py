@@ -42,6 +42,15 @@ class Evaluator:
     knows: Literal["context", "weights", "either"] = "context"
 
 
+@dataclass(frozen=True)
+class Ceiling:
+    """The mean log-likelihood per target of an oracle over all episodes that a family can draw, and its standard
+    error."""
+
+    value: float
+    error: float
+
+
 class Family(ABC):
     """A distribution over episodes.
 
@@ -152,6 +161,11 @@ class Family(ABC):
         raise NotImplementedError(
             f"{type(self).__name__} names the evaluator '{evaluator}' and does not write sample_test"
         )
+
+    def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
+        """What an oracle scores on average over all episodes with contexts of up to so many points, where it was
+        computed; that of a frozen prompt set strays from it."""
+        return None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Named parts of these episodes that are reported on their own too (read off the truth)."""

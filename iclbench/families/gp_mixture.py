@@ -8,8 +8,8 @@ and targets are drawn first and then all related datasets that there can be, so 
 and the same first datasets however many of them are asked for.
 
 Frozen prompts are stratified by kernel, and within each kernel by log l and by the context size: as many episodes of
-either kernel, and one lengthscale and one size in each of as many equal parts of their ranges. What is attainable on 256
-episodes then strays from its mean over the task half as far. Training draws freely.
+either kernel, and one lengthscale and one size in each of as many equal parts of their ranges. What is attainable on
+256 episodes then strays from its mean over the task half as far. Training draws freely.
 
 The authors draw one kernel, one context size and one number of related datasets per batch of 16; we draw them per
 episode, `per_batch = true` trains as they did. Errors are divided by 1, the variance of the noiseless process: the zero
@@ -32,7 +32,8 @@ from torch import Tensor
 from iclbench.cards import PositiveFloat, PositiveInt, Strict
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
-from iclbench.families.base import Family
+from iclbench.families.base import Ceiling, Family
+from iclbench.families.gp_ceilings import CEILINGS
 from iclbench.families.gp_kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
 from iclbench.families.shifts import Kind, Number, Shift
 
@@ -54,6 +55,10 @@ PROCESS_KINDS = {
     **{kernel: Kind(("the kernel",), Number()) for kernel in KERNELS},
     **{mismatch: Kind(("the kernel",)) for mismatch in MISMATCHED},
 }
+
+
+# Parameters that the mean score of who knows the kernel does not depend on.
+_NOT_OF_THE_CEILING = {"targets", "max_related", "related_points", "per_batch"}
 
 
 class GPParameters(Strict):
@@ -111,8 +116,8 @@ class KernelPrior:
     def draw(
         self, count: int, generator: torch.Generator, stratified: bool = False
     ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-        """Kernel and lengthscale of `count` processes. Stratified: kernels equally often, give or take one, and each with
-        lengthscales spread evenly over log l. Otherwise the numbers used up do not depend on the prior."""
+        """Kernel and lengthscale of `count` processes. Stratified: kernels equally often, give or take one, and each
+        with lengthscales spread evenly over log l. Otherwise the numbers used up do not depend on the prior."""
         if stratified:
             kind = _spread(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
             index = (kind * len(self.kernels)).long()
@@ -213,6 +218,11 @@ class GPMixture(Family):
         spread = copy(self)
         spread.stratified = True
         return spread.sample_all_related(episodes, points, generator, shift)
+
+    def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
+        drawn = self.parameters.model_dump(exclude=_NOT_OF_THE_CEILING)
+        known = GPParameters().model_dump(exclude=_NOT_OF_THE_CEILING)
+        return CEILINGS.get((points, shift)) if oracle == "oracle-kernel" and drawn == known else None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Episodes by kernel."""

@@ -27,8 +27,9 @@ class Column:
     """One column of a table as it is shown.
 
     `key` names the column of the frame, `show` writes one of its values; `low` and `high` name the ends of an interval
-    that is written behind the value, `spread` a standard deviation that is written instead where it is known; `shade`
-    maps a value to a background between 0 (white) and 1.
+    that is written behind the value, `spread` a standard deviation that is written instead where it is known;
+    `episodes` names the number of episodes behind the value, which is written where it is not the column's largest;
+    `shade` maps a value to a background between 0 (white) and 1.
     """
 
     key: str
@@ -39,6 +40,7 @@ class Column:
     high: str | None = None
     shade: Callable[[Any], float | None] | None = None
     spread: str | None = None
+    episodes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -243,9 +245,11 @@ class Section:
 
 def _cells(column: Column, frame: pd.DataFrame) -> list[Cell]:
     """One column, cell by cell."""
-    spreads, lows, highs = (_known(frame, key) for key in (column.spread, column.low, column.high))
+    keys = (column.key, column.spread, column.low, column.high, column.episodes)
+    known = [_known(frame, key) for key in keys]
+    most = max((n for n in known[-1] if n is not None), default=None)
     cells = []
-    for value, spread, low, high in zip(_known(frame, column.key), spreads, lows, highs, strict=True):
+    for value, spread, low, high, episodes in zip(*known, strict=True):
         if value is None:
             cells.append(Cell("–"))
             continue
@@ -254,6 +258,8 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[Cell]:
             interval = f"± {column.show(spread)}"
         elif low is not None and high is not None:
             interval = f"[{column.show(low)}, {column.show(high)}]"
+        if episodes is not None and episodes != most:
+            interval = f"{interval} ({int(episodes):,} episodes)".strip()
         cells.append(Cell(column.show(value), interval, column.shade(value) if column.shade else None))
     return cells
 

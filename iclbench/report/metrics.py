@@ -17,6 +17,7 @@ METRICS = {
     "cross_entropy": Metric("cross-entropy"),
     "log_likelihood": Metric("log-likelihood", lower_is_better=False),
     "log_likelihood_gaussian": Metric("log-likelihood of the Gaussian with the same moments", lower_is_better=False),
+    "log_likelihood_adjusted": Metric("log-likelihood adjusted to the task's ceiling", lower_is_better=False),
     "gap": Metric("gap to the oracle"),
     "covered_50": Metric("share of targets within the 50 % interval", lower_is_better=False),
     "covered_90": Metric("share of targets within the 90 % interval", lower_is_better=False),

@@ -5,6 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 OWN = "in-distribution"
+ADJUSTED = (
+    "ceiling-adjusted is a score minus what the oracle scores on the same prompts plus what it scores on average over "
+    "the task, over the episodes that every oracle was asked; published numbers are for other draws, and compare with "
+    "these."
+)
 
 
 def overall(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:

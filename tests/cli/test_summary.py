@@ -1,10 +1,13 @@
 """The table that ends an evaluation of targets."""
 
+from pathlib import Path
+
 import pandas as pd
 
-from iclbench.cli.summary import interval, leaderboard
+from iclbench import tables
+from iclbench.cli.summary import about_targets, interval, leaderboard
 
-SHARED = {"status": "ok", "evaluator": "targets", "axis": None}
+SHARED = {"status": "ok", "evaluator": "targets", "axis": None, "n_episodes": 256}
 
 
 def rows(run: str, kind: str, metric: str, values: list[float]) -> list[dict[str, object]]:
@@ -38,6 +41,41 @@ def test_the_gap_has_a_column_where_there_is_an_oracle() -> None:
     columns, lines = leaderboard(pd.DataFrame([*MODEL, *POINTS, *gaps]))
     assert columns[-2:] == ["gap to the oracle", "squared error"]
     assert [line[-2] for line in lines] == ["0.200 ±0.100", ""]
+
+
+def test_who_was_asked_fewer_episodes_has_their_number_in_the_cell() -> None:
+    few = [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "log_likelihood", [-0.4, -0.3])]
+    few += [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "squared_error", [0.2, 0.1])]
+    gaps = [row | {"n_episodes": 128} for row in rows("model", "backbone", "gap", [0.3, 0.2])]
+    lines = leaderboard(pd.DataFrame([*MODEL, *few, *gaps]))[1]
+    assert lines == [
+        ["oracle (oracle)", "-0.400 (128)", "-0.300 (128)", "", "0.100 (128)"],
+        ["[bold]model[/bold]", "-0.800", "-0.700", "0.200 ±0.100 (128)", "0.400"],
+    ]
+
+
+def test_what_stands_below_a_table_of_targets(tmp_path: Path) -> None:
+    few = [row | {"n_episodes": 128} for row in rows("oracle-bayes", "oracle", "log_likelihood", [-0.4])]
+    best = rows("oracle-kernel", "oracle", "log_likelihood", [-0.252])
+    best += [row for run in ("oracle-kernel", "oracle-bayes") for row in rows(run, "oracle", "squared_error", [0.1])]
+    gaps = rows("model", "backbone", "gap", [0.3, 0.2])
+    adjusted = rows("model", "backbone", "log_likelihood_adjusted", [-0.59, -0.49])
+    known = {"low": -0.291, "high": -0.289, "n_episodes": pd.NA}
+    adjusted += [row | known for row in rows("oracle-kernel", "oracle", "x", [-0.29])]
+    values = pd.DataFrame([*MODEL, *few, *best, *gaps, *adjusted]).replace("x", "log_likelihood_adjusted")
+    score = {"run": "model", "prompt_set": "p", "metric": "log_likelihood", "n_context": 4}
+    errors = [score | {"episode": i, "n_related": 0, "value": -1.0} for i in range(10)]
+    errors += [score | {"episode": i, "n_related": 1, "value": -0.99 + 0.4 * (i == 7)} for i in range(10)]
+    tables.write("errors", errors, tmp_path / "tables" / "p" / "all.errors.parquet", {})
+    brackets, ceiling, gain = about_targets(tmp_path, values.assign(prompt_set="p"))
+    assert "of the 256 episodes" in brackets
+    assert "oracle-kernel scores -0.252 on these prompts and -0.290 ±0.001 on average over the task" in ceiling
+    # Gains are 0.01 nine times and once 0.41: half of it is that episode's.
+    assert gain.startswith("gain of model with 1 related: +0.050 [")
+    assert gain.endswith("median +0.010; one episode makes 82% of it")
+    columns, lines = leaderboard(values)
+    assert columns[-2:] == ["LL, ceiling-adjusted", "squared error"]
+    assert next(line for line in lines if "model" in line[0])[-2] == "-0.490 ±0.100"
 
 
 def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:

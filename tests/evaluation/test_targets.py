@@ -19,6 +19,7 @@ from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import summarise
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.base import Ceiling
 from iclbench.families.gp_mixture import GPMixture, GPParameters
 from iclbench.predictions import Gaussian
 from iclbench.predictor import Oracle, Predictor
@@ -190,6 +191,46 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
         assert own["value"] == pytest.approx(differences.mean())
         assert own["low"] < own["value"] < own["high"]
         assert own["kind"] == "backbone"
+
+
+def test_all_gaps_are_over_the_episodes_that_every_oracle_was_asked(prompts, model, tmp_path: Path):
+    """Otherwise the gap of the oracle that was asked fewer stands beside gaps on other episodes."""
+    task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
+    targets.evaluate_targets(tmp_path, contestant(Prophet(), "prophet", "oracle"), task)
+    targets.evaluate_targets(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), task)
+    targets.evaluate_targets(tmp_path, contestant(model, "model"), task)
+    gaps.write_gaps(tmp_path, task)
+    values = tables.read_all("values", tmp_path).query("metric == 'gap' and n_related == 0")
+    whole = values[values["axis"].isna()].set_index("run")
+    assert whole["n_episodes"].to_dict() == {"model": 7, "second": 7}
+    errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and n_related == 0")
+    table = errors.pivot_table(index="episode", columns="run", values="value")
+    for run in ("model", "second"):
+        assert whole["value"][run] == pytest.approx((table["prophet"] - table[run])[:7].mean())
+    assert set(tables.read_all("values", tmp_path)["metric"]) >= {"gap"}
+    assert not tables.read_all("values", tmp_path)["metric"].eq(gaps.ADJUSTED).any(), "no ceiling is known of this size"
+
+
+def test_scores_are_adjusted_to_the_ceiling_of_the_task(prompts, model, tmp_path: Path, monkeypatch):
+    def known(family: GPMixture, oracle: str, points: int, shift: str) -> Ceiling:
+        assert (oracle, points, shift) == ("prophet", prompts.task.points, "none")
+        return Ceiling(-0.25, 0.01)
+
+    monkeypatch.setattr(GPMixture, "ceiling", known)
+    task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
+    targets.evaluate_targets(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=12), task)
+    targets.evaluate_targets(tmp_path, contestant(model, "model"), task)
+    gaps.write_gaps(tmp_path, task)
+    rows = tables.read_all("values", tmp_path).query("metric == @gaps.ADJUSTED")
+    errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and episode < 12")
+    means = errors.groupby(["run", "n_related"])["value"].mean()
+    own = rows[rows["run"].eq("model")].set_index("n_related")
+    assert list(own.index) == [0, 1, 2] and own["axis"].isna().all()
+    for n in own.index:
+        assert own["value"][n] == pytest.approx(means["model", n] - means["prophet", 0] - 0.25)
+        assert own["low"][n] < own["value"][n] < own["high"][n]
+    oracle = rows[rows["run"].eq("prophet")].iloc[0]
+    assert (oracle["value"], oracle["low"], oracle["high"]) == pytest.approx((-0.25, -0.2696, -0.2304))
 
 
 @pytest.mark.parametrize("most", [1, 2])

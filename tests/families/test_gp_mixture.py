@@ -78,6 +78,16 @@ def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() 
     assert not (np.diff(kernels) >= 0).all() and not (np.diff(lengthscales) >= 0).all(), "in any order"
 
 
+def test_the_ceilings_of_the_task_are_those_of_an_independent_prototype() -> None:
+    for shift, value, error in (("none", -0.290, 0.004), ("ood-lengthscale", -0.351, 0.005)):
+        known = family(targets=7).ceiling("oracle-kernel", 64, shift)
+        assert known is not None and abs(known.value - value) < 3 * math.hypot(error, known.error)
+        assert known.error <= 0.001
+    assert family(noise=0.3).ceiling("oracle-kernel", 64) is None, "another task"
+    assert family().ceiling("oracle-bayes", 64) is None and family().ceiling("oracle-kernel", 63) is None
+    assert family().ceiling("oracle-kernel", 64, "points-64") is None
+
+
 def test_stratified_draws_have_the_distribution_of_free_ones() -> None:
     of = family(targets=1, max_related=0)
     draws = [of.sample_prompts(6, 64, torch.Generator().manual_seed(seed)) for seed in range(400)]

@@ -1,5 +1,6 @@
 """The question `targets` in the report: leaderboard, gaps and figures hold the numbers of the tables."""
 
+import shutil
 from pathlib import Path
 
 import altair as alt
@@ -9,9 +10,11 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
-from iclbench.report.blocks import Block, Figure, Section, Table
+from iclbench.formats import fixed
+from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import load
 from iclbench.report.episode_scores import EpisodeScores
+from iclbench.report.gains import gain
 from iclbench.report.pairs import score_difference
 from iclbench.report.sections import report
 from tests.report import synthetic_targets as synthetic
@@ -113,6 +116,51 @@ def test_log_likelihood_against_related_datasets_holds_ours_and_the_published(
     assert len(set(level["value"])) == 1
     table = _table(targets_blocks, f"{GP}-published").frame.set_index("n_related")
     assert table.loc[1, "difference"] == pytest.approx(values["value"].iloc[1] - synthetic.PUBLISHED[1])
+
+
+def test_gains_are_paired_and_tell_of_an_episode_that_decides(targets_blocks: dict[str, Block]) -> None:
+    table = _table(targets_blocks, f"{GP}-related-gains")
+    row = table.frame.set_index(["contestant", "n_related"]).loc[("icicl-tnp", 3)]
+    scores = synthetic.log_likelihoods("gp-mixture", "icicl-tnp")
+    assert row["gain"] == pytest.approx((scores[3] - scores[0]).mean())
+    assert row["median"] == pytest.approx(np.median(scores[3] - scores[0]))
+    assert pd.isna(row["largest"]), "all episodes gain alike"
+    assert set(table.frame["contestant"]) == {"icicl-tnp", "oracle-bayes"}
+    # Without one episode the mean of these is 0.01 (the audit's case: mean 0.049, median 0.016).
+    less = pd.Series(np.zeros(50))
+    found = gain(less + 0.01 + 0.49 * (less.index == 3), less)
+    assert found is not None and found.largest == pytest.approx(0.5 / 0.99)
+    interval = stats.ttest_1samp([0.01] * 49 + [0.5], 0).confidence_interval()
+    assert (found.low, found.high, found.median) == pytest.approx((interval.low, interval.high, 0.01))
+    assert gain(less, less) is None
+
+
+def test_who_was_asked_fewer_episodes_has_their_number_in_the_cell() -> None:
+    frame = pd.DataFrame({"who": ["a", "b", "c"], "ll": [-1.0, -2.0, None], "n": [256, 128, None]})
+    table = Table("t", "t", "", frame, (Column("who", "who"), Column("ll", "ll", fixed, True, episodes="n")))
+    assert [row[1].text for row in table.rows()] == ["-1.000", "-2.000 (128 episodes)", "–"]
+
+
+def test_published_numbers_compare_with_scores_under_the_ceiling_of_the_task(
+    targets_results: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(targets_results, tmp_path / "results")
+    values = tables.read_all("values", targets_results).query("metric == 'gap' and axis.isna() and shift == 'none'")
+    ends = {"value": -0.288 - values["value"], "low": -0.288 - values["high"], "high": -0.288 - values["low"]}
+    adjusted = values.assign(metric="log_likelihood_adjusted", **ends)
+    folder = tmp_path / "results" / "tables" / synthetic.prompt_set("gp-mixture", "none") / "summary"
+    tables.write("values", adjusted, folder / "gaps.values.parquet", {})
+    sections = report(load(tmp_path / "results"))
+    blocks = {block.name: block for s in sections for block in s.walk() if not isinstance(block, Text)}
+    own = adjusted[adjusted["contestant"].eq("icicl-tnp")].set_index("n_related")["value"]
+    row = _table(blocks, f"{GP}-published").frame.set_index("n_related").loc[1]
+    assert row["adjusted"] == own[1] and row["difference"] == pytest.approx(own[1] - synthetic.PUBLISHED[1])
+    numbers = _table(blocks, f"{GP}-related-numbers").frame.set_index("contestant")
+    assert numbers.loc["icicl-tnp, ceiling-adjusted", "r1"] == own[1]
+    drawn = _figure(blocks, f"{GP}-related").data.query("panel == 'in-distribution' and contestant == 'icicl-tnp'")
+    assert drawn.loc[drawn["kind"].eq("backbone"), "value"].tolist() == own.sort_index().tolist()
+    marks = _figure(blocks, "published-gp-mixture-log-likelihood").data.set_index(["contestant", "row"])["value"]
+    assert marks["ours, small", "icicl-tnp, 1 related"] == own[1]
 
 
 def test_published_and_ours_stand_on_one_line_of_a_figure(

@@ -78,21 +78,27 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
     keys = ["contestant", "kind", "n_related"]
     frame = rows[keys].drop_duplicates()
     for key, (_, part) in parts.items():
-        names = {"value": key, "low": f"{key}_low", "high": f"{key}_high"}
+        names = {"value": key, "low": f"{key}_low", "high": f"{key}_high", "n_episodes": f"{key}_episodes"}
         frame = frame.merge(part[[*keys, *names]].rename(columns=names), "left", keys)
     frame = frame.sort_values(["all", *keys], ignore_index=True)
+    episodes = int(parts["all"][1]["n_episodes"].max())
     many = bool(frame["n_related"].any())
     related = (Column("n_related", "related datasets", lambda n: str(int(n)), numeric=True),) if many else ()
     return Table(
         name=f"{task.id}-gap" + ("" if shift == "none" else f"-{shift}"),
         title=f"Gap to the oracle: {shift_title(shift)}",
-        caption=_MEANING + f"Prompts: {shift_title(shift)}. All episodes first, then by number of context points"
-        f"{' and by stratum' if len(parts) > 1 + len(ends) else ''}; 95 % intervals of the paired difference.",
+        caption=_MEANING
+        + f"Prompts: {shift_title(shift)}. First all {episodes:,} episodes that every oracle was asked, then "
+        f"by number of context points{' and by stratum' if len(parts) > 1 + len(ends) else ''}; 95 % intervals of the "
+        "paired difference.",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
             *related,
-            *(Column(key, title, fixed, True, f"{key}_low", f"{key}_high") for key, (title, _) in parts.items()),
+            *(
+                Column(key, title, fixed, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
+                for key, (title, _) in parts.items()
+            ),
         ),
         folded=shift != "none",
     )

@@ -15,7 +15,7 @@ from iclbench.report.evaluators import HEADLINE, is_test, meaning
 from iclbench.report.figures import dots
 from iclbench.report.metrics import metric
 from iclbench.report.style import INK, STRONG, Look
-from iclbench.report.target_scores import overall, shift_title
+from iclbench.report.target_scores import ADJUSTED, overall, shift_title
 
 _PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
 _THEIRS = "published"
@@ -37,7 +37,7 @@ def section(task: Slice) -> Section | None:
     table = Table(
         name=f"{task.id}-published",
         title=f"{task.task}: published numbers beside ours",
-        caption=f"Ours: preset {task.preset}. {_SCALES} A dash: not measured here.",
+        caption=f"Ours: preset {task.preset}. {_SCALES}{_told(both)} A dash: not measured here.",
         frame=both,
         columns=_shown(both),
     )
@@ -56,14 +56,20 @@ def everywhere(results: Results) -> Section | None:
     table = Table(
         name="published",
         title="Published numbers beside ours",
-        caption=f"All numbers of papers that the task cards carry and that were measured here too. {_SCALES} Training "
-        "steps: of our runs. Rows of a task that differ in our preset show what size alone changes.",
+        caption="All numbers of papers that the task cards carry and that were measured here too. "
+        f"{_SCALES}{_told(frame)} Training steps: of our runs. Rows of a task that differ in our preset show what size "
+        "alone changes.",
         frame=frame,
         columns=(Column("task", "task"), *_shown(frame)),
         group="task",
     )
     figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
     return Section("published", "Published against ours", (*figures, table))
+
+
+def _told(both: pd.DataFrame) -> str:
+    """What ceiling-adjusted means, where something is."""
+    return f" {ADJUSTED[0].upper()}{ADJUSTED[1:]}" if both["adjusted"].notna().any() else ""
 
 
 def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
@@ -80,6 +86,8 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
     of_theirs, of_ours = (
         (" (" + shared[f"{whose}_data"] + ")").where(shared["other_data"], "") for whose in ("published", "our")
     )
+    for part in ("", "_low", "_high"):
+        shared[f"ours{part}"] = shared[f"adjusted{part}"].fillna(shared[f"ours{part}"])
     theirs = side("published", _THEIRS + of_theirs, shared["published_run"])
     ours = side("ours", "ours, " + shared["our_preset"] + of_ours, shared["run"])
     data = pd.concat([theirs, ours], ignore_index=True)[dots.COLUMNS].drop_duplicates(["panel", "row", "contestant"])
@@ -93,7 +101,8 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
     return dots.figure(
         f"published-{slug(task, name)}", f"{task}: published against ours",
         f"{measure.label.capitalize()}. Black: numbers of papers. In colour: ours at the same place, at the preset "
-        f"named. {_SCALES}",
+        f"named{', ceiling-adjusted where the ceiling is known' if both['adjusted'].notna().any() else ''}. {_SCALES}"
+        f"{_told(both)}",
         data, list(dict.fromkeys(data["panel"])), list(dict.fromkeys(data["row"])), looks,
         dots.Scale(measure.label, reach, log=log),
     )  # fmt: skip
@@ -122,6 +131,7 @@ def compared(task: Slice) -> pd.DataFrame | None:
     measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
     ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
     both = theirs.merge(ours.drop_duplicates(place), "left", place).assign(our_preset=task.preset)
+    both = both.merge(_adjusted(task, place), "left", place)
     trained = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
     both["steps"] = both["contestant"].map(trained.groupby("contestant")["axis_value"].max())
     both["our_data"] = pd.Series(task.data or "not said", index=both.index, dtype="string")
@@ -131,9 +141,18 @@ def compared(task: Slice) -> pd.DataFrame | None:
     errors = both["metric"].map(lambda name: metric(name).lower_is_better).astype(bool)
     both = both.assign(
         ratio=both["ours"] / both["published"].where(alike & errors & both["published"].ne(0)),
-        difference=(both["ours"] - both["published"]).where(alike & ~errors),
+        difference=(both["adjusted"].fillna(both["ours"]) - both["published"]).where(alike & ~errors),
     )
     return both.sort_values([*place, "published_preset"], ignore_index=True)
+
+
+def _adjusted(task: Slice, place: list[str]) -> pd.DataFrame:
+    """Our log-likelihoods under the task's ceiling instead of that of the prompts, where it is known."""
+    found = overall(task.targets, "log_likelihood_adjusted").assign(metric="log_likelihood")
+    found = found.rename(columns={"value": "adjusted", "low": "adjusted_low", "high": "adjusted_high"})
+    found = found.reindex(columns=[*place, "adjusted", "adjusted_low", "adjusted_high"])
+    found = found.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
+    return found.astype(dict.fromkeys(["adjusted", "adjusted_low", "adjusted_high"], "Float64"))
 
 
 def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
@@ -148,6 +167,7 @@ def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
         Column("published_preset", "its preset"),
         Column("published_data", "its data"),
         Column("ours", "ours", number, True, "ours_low", "ours_high"),
+        Column("adjusted", "ours, ceiling-adjusted", number, True, "adjusted_low", "adjusted_high"),
         Column("our_preset", "our preset"),
         Column("our_data", "our data"),
         Column("steps", "our training steps", integer, numeric=True),
@@ -155,7 +175,7 @@ def _shown(both: pd.DataFrame) -> tuple[Column, ...]:
         Column("difference", "ours − published", signed, numeric=True),
         Column("reason", "source and how it was read"),
     )
-    of_some = ("test", "n_context", "n_related", "published_data", "steps", "ratio", "difference")
+    of_some = ("test", "n_context", "n_related", "published_data", "adjusted", "steps", "ratio", "difference")
     hidden = {key for key in of_some if both[key].isna().all()}
     if "published_data" in hidden:
         hidden.add("our_data")

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import fixed
+from iclbench.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import targets
-from iclbench.report.target_scores import counts, levelled, overall, shift_title, shifts
+from iclbench.report.gains import DECIDES, gains
+from iclbench.report.sections.targets import episodes_of
+from iclbench.report.target_scores import ADJUSTED, counts, levelled, overall, shift_title, shifts
 
 
 def section(task: Slice) -> Section | None:
+    published = _published(task)
     lines = overall(task.target_lines, "log_likelihood")
     asked = counts(lines)
     if lines.empty or (len(asked) < 2 and lines["shift"].nunique() < 2):
         return None
     blocks: list[Block] = []
-    published = _published(task)
     if len(asked) > 1:
+        beside = _adjusted(task.target_lines, lines, published)
         panels = {
             shift_title(shift): pd.concat(
-                [levelled(lines[lines["shift"] == shift], asked), published[published["shift"] == shift]]
+                [levelled(beside[beside["shift"] == shift], asked), published[published["shift"] == shift]]
             )
             for shift in shifts(lines)
         }
@@ -30,12 +33,58 @@ def section(task: Slice) -> Section | None:
                 task, panels, targets.related(counts(pd.concat(panels.values()))), name="related",
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats; higher is better) with so many related datasets beside the "
-                "context; level lines: contestants that do not use them. Panels share their axes.",
+                "context; level lines: contestants that do not use them. Panels share their axes."
+                + (f" Ours beside published numbers: {ADJUSTED}" if len(beside) and beside is not lines else ""),
             )
         )  # fmt: skip
     blocks.append(_numbers(task, overall(task.targets, "log_likelihood"), published))
+    if (table := _gains(task)) is not None:
+        blocks.append(table)
     title = "Related datasets" if len(asked) > 1 else "Shifts"
     return Section(f"{task.id}-related", title, tuple(blocks))
+
+
+def _adjusted(rows: pd.DataFrame, plain: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Log-likelihoods; adjusted to the task's ceiling on prompts for which numbers are published and it is known."""
+    found = overall(rows, "log_likelihood_adjusted")
+    found = found[found["shift"].isin(published["shift"])]
+    if found.empty:
+        return plain
+    return pd.concat([plain[~plain["shift"].isin(found["shift"])], found], ignore_index=True)
+
+
+def _gains(task: Slice) -> Table | None:
+    """A row per contestant and number of related datasets; None where nobody uses them."""
+    rows = overall(task.targets, "log_likelihood")
+    most = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
+    asked = {str(name): int(n) for name, n in most.items() if n > 0}
+    found = gains(lambda name, n: episodes_of(task, name, n), asked)
+    if not found:
+        return None
+    frame = pd.DataFrame(
+        {
+            "contestant": name, "n_related": n, "gain": own.value, "gain_low": own.low, "gain_high": own.high,
+            "median": own.median, "largest": own.largest if abs(own.largest) >= DECIDES else None,
+        }
+        for (name, n), own in found.items()
+    )  # fmt: skip
+    return Table(
+        name=f"{task.id}-related-gains",
+        title="Gains from related datasets",
+        caption="Log-likelihood per target (nats) with so many related datasets minus without any, paired over the "
+        "same in-distribution episodes: mean with 95 % interval, and median. One episode: the share of the sum that "
+        f"the largest gain or loss holds, where it is {DECIDES:.0%} or more; then that episode decides the mean, and "
+        "the median says what is usual.",
+        frame=frame,
+        columns=(
+            Column("contestant", "contestant"),
+            Column("n_related", "related datasets", lambda n: str(int(n)), numeric=True),
+            Column("gain", "mean gain", signed, True, "gain_low", "gain_high"),
+            Column("median", "median", signed, numeric=True),
+            Column("largest", "one episode", lambda share: f"{share:.0%}", numeric=True),
+        ),
+        group="contestant",
+    )
 
 
 def _published(task: Slice) -> pd.DataFrame:
@@ -51,12 +100,16 @@ def _numbers(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
     """A row per shift and contestant, a column per number of related datasets."""
     theirs = published.assign(contestant=published["contestant"] + published["note"])
     theirs = theirs.drop_duplicates(["shift", "contestant", "n_related"])
-    both = pd.concat([rows, theirs[theirs["shift"].isin(rows["shift"])]], ignore_index=True)
+    theirs = theirs[theirs["shift"].isin(rows["shift"])]
+    adjusted = overall(task.targets, "log_likelihood_adjusted")
+    adjusted = adjusted[adjusted["shift"].isin(theirs["shift"])]
+    adjusted = adjusted.assign(contestant=adjusted["contestant"] + ", ceiling-adjusted")
+    both = pd.concat([rows, adjusted, theirs], ignore_index=True)
     asked = counts(both)
     frame = both[["shift", "kind", "contestant"]].drop_duplicates()
     for n in asked:
-        own = both.loc[both["n_related"] == n, ["shift", "kind", "contestant", "value", "low", "high"]]
-        names = {"value": f"r{n}", "low": f"r{n}_low", "high": f"r{n}_high"}
+        own = both.loc[both["n_related"] == n, ["shift", "kind", "contestant", "value", "low", "high", "n_episodes"]]
+        names = {"value": f"r{n}", "low": f"r{n}_low", "high": f"r{n}_high", "n_episodes": f"r{n}_episodes"}
         frame = frame.merge(own.rename(columns=names), "left", ["shift", "kind", "contestant"])
     ranked = {kind: i for i, kind in enumerate(KINDS)} | {shift: i for i, shift in enumerate(shifts(rows))}
     order = ["shift", "kind", "contestant"]
@@ -66,12 +119,16 @@ def _numbers(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
         name=f"{task.id}-related-numbers",
         title="Numbers behind the figure" if len(asked) > 1 else "Log-likelihood under shifts",
         caption="Log-likelihood per target (nats), mean and 95 % interval over episodes, by shift and number of "
-        "related datasets. A dash: the contestant does not use them, or was not asked.",
+        "related datasets. A dash: the contestant does not use them, or was not asked."
+        + (f" {ADJUSTED[0].upper()}{ADJUSTED[1:]}" if len(adjusted) else ""),
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
             Column("shift", "prompts", shift_title),
-            *(Column(f"r{n}", f"{n} related", fixed, True, f"r{n}_low", f"r{n}_high") for n in asked),
+            *(
+                Column(f"r{n}", f"{n} related", fixed, True, f"r{n}_low", f"r{n}_high", episodes=f"r{n}_episodes")
+                for n in asked
+            ),
         ),
         group="shift",
         folded=len(asked) > 1,

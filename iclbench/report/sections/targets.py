@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pandas as pd
 
 from iclbench.formats import count, fixed, integer, number, seconds, signed
@@ -36,12 +39,12 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         Column("rank", "rank", integer, numeric=True),
         Column("kind", "kind"),
         Column("runs", "seeds", integer, numeric=True),
-        Column("log_likelihood", "log-likelihood", fixed, True, "log_likelihood_low", "log_likelihood_high"),
+        _measured("log_likelihood", "log-likelihood", fixed),
         Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
-        Column("log_likelihood_gaussian", "as one Gaussian", fixed, numeric=True),
-        Column("squared_error", "squared error", number, True, "squared_error_low", "squared_error_high"),
-        Column("covered_50", "in the 50 % interval", _percent, numeric=True),
-        Column("covered_90", "in the 90 % interval", _percent, numeric=True),
+        Column("log_likelihood_gaussian", "as one Gaussian", fixed, True, episodes="log_likelihood_gaussian_episodes"),
+        _measured("squared_error", "squared error", number),
+        Column("covered_50", "in the 50 % interval", _percent, True, episodes="covered_50_episodes"),
+        Column("covered_90", "in the 90 % interval", _percent, True, episodes="covered_90_episodes"),
         Column("parameters", "parameters", count, numeric=True),
         Column("train_seconds", "training", seconds, numeric=True),
         Column("failed", "failed"),
@@ -62,12 +65,17 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         "episodes. Behind the row above: the mean paired difference with that interval. Calibration: the share of "
         "targets within the central 50 % and 90 % intervals; calibrated predictions hold 50 % and 90 %, more is "
         "underconfident, less overconfident. Who predicts a single value has no likelihood and no rank. "
-        "Oracles are ceilings and hold no rank."
-        + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
+        "Oracles are ceilings and hold no rank. Who was asked fewer episodes than others has their number in the cell; "
+        "differences are over common ones." + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
         frame=frame,
         columns=shown,
         group="rank",
     )
+
+
+def _measured(key: str, header: str, show: Callable[[Any], str]) -> Column:
+    """A column with its interval, and the number of episodes where others were asked more."""
+    return Column(key, header, show, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
 
 
 def _wide(rows: pd.DataFrame) -> pd.DataFrame:
@@ -76,8 +84,9 @@ def _wide(rows: pd.DataFrame) -> pd.DataFrame:
     frame = rows.groupby(keys, as_index=False).agg(runs=("runs", "max"))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     for name in _METRICS:
-        own = rows.loc[rows["metric"] == name, [*keys, "value", "low", "high"]]
-        own = own.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
+        own = rows.loc[rows["metric"] == name, [*keys, "value", "low", "high", "n_episodes"]]
+        ends = {end: f"{name}_{end}" for end in ("low", "high")}
+        own = own.rename(columns={"value": name, "n_episodes": f"{name}_episodes", **ends})
         frame = frame.merge(own, "left", keys)
     return frame
 
@@ -88,14 +97,14 @@ def _with_ranks(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     scored = frame["log_likelihood"].notna().tolist()
     order = [f"{name} {n}" for name, n in keys]
     episodes = {
-        place: _episodes(task, name, n) for place, (name, n), has in zip(order, keys, scored, strict=True) if has
+        place: episodes_of(task, name, n) for place, (name, n), has in zip(order, keys, scored, strict=True) if has
     }
     ranked = [p for p, kind, has in zip(order, frame["kind"], scored, strict=True) if kind != "oracle" and has]
     found = ranks(ranked, episodes, score_difference)
     return placed(frame, order, found, episodes, lambda worse, better: score_difference(better, worse))
 
 
-def _episodes(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
+def episodes_of(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
     """The log-likelihood of every episode, averaged over runs."""
     lines = overall(task.target_lines, "log_likelihood")
     runs = lines.loc[(lines["shift"] == "none") & (lines["contestant"] == contestant), "run"].unique()

@@ -1,0 +1,59 @@
+"""The ceiling of the Gaussian-process task: what `oracle-kernel` scores on average over all its episodes.
+
+    python benchmarks/gp_ceilings.py    # some three minutes of one core; writes gp_ceilings.md
+
+The mean log-likelihood per target over 65,536 episodes, stratified as frozen prompts are, and its standard error over
+blocks of 64, each drawn from a stream of its own. The figures stand in `iclbench/families/gp_ceilings.py`; the script
+exits with 1 when one of these is more than three combined standard errors from what it finds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from iclbench.estimators.base import TaskFacts
+from iclbench.families.gp_ceilings import CEILINGS
+from iclbench.families.gp_mixture import GPMixture, GPParameters
+from iclbench.families.gp_oracles import OracleKernel
+from iclbench.seeds import generator
+
+EPISODES, BLOCK = 65_536, 64
+FAMILY = GPMixture(GPParameters(max_related=0))
+
+
+def ceiling(points: int, shift: str) -> tuple[float, float]:
+    """Mean and standard error for contexts of up to so many points."""
+    oracle = OracleKernel(None, TaskFacts(family=FAMILY, shift=shift))
+    means = []
+    for block in range(EPISODES // BLOCK):
+        episodes = FAMILY.sample_prompts(BLOCK, points, generator(0, f"ceiling-{points}-{shift}", block), shift)
+        answer = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
+        means.append(float(answer.log_likelihood(episodes.targets.y).mean()))
+    return float(np.mean(means)), float(np.std(means, ddof=1) / np.sqrt(len(means)))
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    lines, wrong = [], 0
+    for (points, shift), kept in CEILINGS.items():
+        value, error = ceiling(points, shift)
+        apart = abs(value - kept.value) / np.hypot(error, kept.error)
+        wrong += apart > 3
+        lines.append(f"| {points} | {shift} | {value:.4f} ± {error:.4f} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    text = [
+        "# The ceiling of the Gaussian-process task", "",
+        f"`python benchmarks/gp_ceilings.py`: mean log-likelihood per target of `oracle-kernel` over {EPISODES:,} "
+        "stratified episodes, with its standard error.", "",
+        "| context points, up to | shift | ceiling |", "| --- | --- | --- |", *lines,
+    ]  # fmt: skip
+    Path(__file__).with_suffix(".md").write_text("\n".join(text) + "\n")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
