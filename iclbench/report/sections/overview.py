@@ -101,13 +101,17 @@ def scores(results: Results) -> Table | None:
     )  # fmt: skip
 
 
+# Behind a task's name: the column of how many episodes its values are means over.
+_EPISODES = " episodes"
+
+
 def likelihoods(results: Results) -> Table | None:
     """Contestants x tasks of the question `targets`: log-likelihood with as many related datasets as they use."""
     parts = []
     for task in results.slices:
         rows = overall(task.targets, "log_likelihood")
         rows = rows[rows["shift"] == "none"].sort_values("n_related").drop_duplicates("contestant", keep="last")
-        parts.append(rows[["contestant", "kind", "value"]].assign(column=task.id))
+        parts.append(rows[["contestant", "kind", "value", "n_episodes"]].assign(column=task.id))
     frame = _by_task(results, parts)
     return None if frame is None else _table(
         results, frame, "likelihoods", "Log-likelihoods",
@@ -132,7 +136,8 @@ def in_context(results: Results) -> Table | None:
 
 
 def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None:
-    """Columns contestant, kind and the value on every task; the best of each kind first."""
+    """Columns contestant, kind, the value on every task and, where they are told, the episodes behind it; the best of
+    each kind first."""
     rows = pd.concat(parts, ignore_index=True)
     rows = rows[~rows["contestant"].isin(results.elsewhere.keys())]
     if rows.empty:
@@ -143,15 +148,23 @@ def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None
     columns = [task.id for task in results.slices if task.id in wide.columns]
     frame = wide[columns].assign(kind=kinds, order=kinds.map(_KIND_ORDER), best=wide.mean(axis=1)).reset_index()
     frame = frame.sort_values(["order", "best", "contestant"], ascending=[True, False, True], ignore_index=True)
-    return frame[["contestant", "kind", *columns]]
+    if "n_episodes" not in rows:
+        return frame[["contestant", "kind", *columns]]
+    episodes = rows.pivot_table("n_episodes", index="contestant", columns="column")[columns].add_suffix(_EPISODES)
+    return frame[["contestant", "kind", *columns]].merge(episodes.reset_index(), on="contestant")
 
 
 def _table(
     results: Results, frame: pd.DataFrame, name: str, title: str, caption: str, decimals: int,
     shaded: Callable[[Number], float] | None = None,
 ) -> Table:  # fmt: skip
-    tasks = [Column(c.id, c.title, partial(fixed, decimals=decimals), numeric=True, shade=shaded)
-             for c in results.slices if c.id in frame]  # fmt: skip
+    tasks = [
+        Column(
+            c.id, c.title, partial(fixed, decimals=decimals), numeric=True, shade=shaded,
+            episodes=c.id + _EPISODES if c.id + _EPISODES in frame else None,
+        )
+        for c in results.slices if c.id in frame
+    ]  # fmt: skip
     columns = (Column("contestant", "contestant"), Column("kind", "kind"), *tasks)
     return Table(name, title, caption, frame, columns, group="kind")
 
