@@ -17,6 +17,7 @@ from iclbench.cards import (
     Head,
     NonNegativeFloat,
     PositiveInt,
+    Preset,
     PresetName,
     Published,
     SeedInt,
@@ -218,6 +219,7 @@ class RunConfig(Strict):
             head=self.task.head,
             question=self.task.question,
             related=family.related_sets,
+            related_points=family.related_points,
             floor=self.task.floor or 0.0,
             components=self.task.components or 8,
         )
@@ -346,14 +348,13 @@ def resolve_run(
     frozen, card = resolve_task(task, preset, tables.get("task"))
     chosen = card.preset(canonical(preset), frozen.name)
     name = backbone if ":" in backbone else canonical(backbone)
-    settings_class = backbone_class(name).Settings
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
-    of_card = validate(settings_class, chosen.backbones.get(name, {}), f"task '{frozen.name}': backbones.{name}")
-    given = _merge(of_card.model_dump(exclude_unset=True), tables.get("backbone", {}))
-    settings = validate(settings_class, given, "-o backbone")
-    train = _merge(chosen.train.model_dump(mode="json", exclude_none=True), chosen.train_for.get(name, {}))
-    validate(TrainSettings, train, f"task '{frozen.name}': train_for.{name}")
+    settings = _settings(name, frozen.name, chosen, tables.get("backbone", {}))
+    train = chosen.train.model_dump(mode="json", exclude_none=True)
+    for each in _names_in_cards(name):
+        train = _merge(train, chosen.train_for.get(each, {}))
+        validate(TrainSettings, train, f"task '{frozen.name}': train_for.{each}")
     training = validate(TrainSettings, _merge(train, tables.get("train", {})), "-o train")
     _check_monitored(frozen, training)
     return validate(
@@ -372,6 +373,31 @@ def resolve_run(
         },
         "run",
     )
+
+
+def _names_in_cards(name: str) -> list[str]:
+    """The names under which a card speaks of a contestant: that of its backbone, and its own, which comes last."""
+    return list(dict.fromkeys([BACKBONES.variant(name).backbone, name]))
+
+
+def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any]) -> Strict:
+    """The backbone's settings: those of the card, over them the user's, and what the name stands for.
+
+    Raises:
+        UsageError: a setting is unknown, or contradicts the name.
+    """
+    model = backbone_class(name).Settings
+    given: dict[str, Any] = {}
+    for each in _names_in_cards(name):
+        where = f"task '{task}': backbones.{each}"
+        of_card = validate(model, preset.backbones.get(each, {}), where).model_dump(exclude_unset=True)
+        if named := of_card.keys() & BACKBONES.variant(each).frozen.keys():
+            raise UsageError(f"{where}: {min(named)} is part of a contestant's name, like {each}; leave it out")
+        given = _merge(given, of_card)
+    asked = validate(model, _merge(given, typed), "-o backbone").model_dump(exclude_unset=True)
+    if contradiction := BACKBONES.contradiction(name, asked):
+        raise UsageError(f"-o backbone.{contradiction}")
+    return validate(model, _merge(asked, BACKBONES.variant(name).frozen), f"backbone '{name}'")
 
 
 def _check_monitored(task: TaskConfig, train: TrainSettings) -> None:

@@ -185,7 +185,8 @@ def related_datasets_change_nothing_else(family: Family) -> None:
 
 
 def as_many_related_datasets_as_asked(family: Family) -> None:
-    """Exactly n in every episode for `related=n`, those that are there first; else a number drawn per episode."""
+    """Exactly n in every episode for `related=n`, those that are there first, none larger than `related_points` where
+    the family says so; else a number drawn per episode."""
     most = family.related_sets
     if not most:
         return
@@ -193,6 +194,8 @@ def as_many_related_datasets_as_asked(family: Family) -> None:
         related = draw(family, related=asked).related
         assert related is not None and related.mask.shape[:2] == (EPISODES, most), "not padded to `related_sets`"
         assert related.x.shape[-1] == family.x_dim, f"related inputs have {related.x.shape[-1]} dimensions"
+        largest = int(related.mask.sum(-1).max())
+        assert largest <= (family.related_points or largest), f"{largest} points are more than `related_points`"
         there = related.mask.any(-1)
         assert not (there[:, 1:] & ~there[:, :-1]).any(), "an absent dataset stands before one that is there"
         numbers = there.sum(1)

@@ -4,13 +4,19 @@ A plug-in declares, in its own `pyproject.toml`:
 
     [project.entry-points."iclbench.backbones"]
     my-net = "my_package.net:MyNet"
+
+    [project.entry-points."iclbench.variants"]
+    my-net-wide = "my_package.net:WIDE"
+
+where `WIDE = Variant("my-net", {"width": 512}, "what it is in a line")`.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -31,11 +37,13 @@ def canonical(name: str) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered class: where it is, what it is in one line, and which package brought it."""
+    """One registered class: where it is, what it is in one line, which package brought it, and in which group of entry
+    points."""
 
     target: str
     summary: str = ""
     package: str = "iclbench"
+    group: str = ""
 
     def load(self) -> Any:
         """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
@@ -77,21 +85,25 @@ class Registry:
         self.kind = kind
         self.group = f"iclbench.{'families' if kind == 'family' else kind + 's'}"
         self._builtin = builtin
+        self._groups = [self.group]
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
         """All entries, built-in and third-party; two packages claiming one name is an error that shows both."""
         found = dict(self._builtin)
-        for point in entry_points(group=self.group):
-            name, entry = canonical(point.name), Entry(point.value, package=_package(point))
-            if name in found and found[name].target != entry.target:
-                other = found[name]
-                raise UsageError(
-                    f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
-                    f"{entry.target} ({entry.package}); uninstall one of them"
-                )
-            found[name] = entry
+        for group in self._groups:
+            for point in entry_points(group=group):
+                self._add(found, canonical(point.name), Entry(point.value, package=_package(point), group=group))
         return found
+
+    def _add(self, found: dict[str, Entry], name: str, entry: Entry) -> None:
+        if name in found and found[name].target != entry.target:
+            other = found[name]
+            raise UsageError(
+                f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
+                f"{entry.target} ({entry.package}); uninstall one of them"
+            )
+        found[name] = entry
 
     def names(self) -> list[str]:
         return sorted(self.entries)
@@ -117,12 +129,93 @@ class Registry:
     def available(self) -> dict[str, Any]:
         """All classes that load here; a broken plug-in warns and never takes the tool down."""
         classes = {}
-        for name, entry in self.entries.items():
+        for name in self.entries:
             try:
-                classes[name] = entry.load()
+                classes[name] = self.get(name)
             except Exception as error:
                 log.warning("%s '%s' is not available: %s", self.kind, name, said(error))
         return classes
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a contestant's name stands for: a backbone and the settings that are frozen under this name.
+
+    Attributes:
+        backbone: its registered name, or `package.module:Class`.
+        frozen: settings that are the same wherever this name stands; None: left at their default.
+        summary: one line.
+    """
+
+    backbone: str
+    frozen: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+
+
+class Backbones(Registry):
+    """Backbones by name, and their variants, which are contestants like any other.
+
+    The entry of a built-in variant is that of its backbone with another summary, that of a third party's says where its
+    `Variant` is.
+    """
+
+    _VARIANTS = "iclbench.variants"
+
+    def __init__(self, builtin: dict[str, Entry], variants: dict[str, Variant]) -> None:
+        made = {n: replace(builtin[v.backbone], summary=v.summary) for n, v in variants.items() if v.backbone != n}
+        super().__init__("backbone", builtin | made)
+        self._variants = variants
+        self._groups.append(self._VARIANTS)
+
+    def architectures(self) -> list[str]:
+        """The names that are no variant of another."""
+        return [
+            name
+            for name, entry in sorted(self.entries.items())
+            if entry.group != self._VARIANTS and self._variants.get(name, Variant(name)).backbone == name
+        ]
+
+    def variant(self, name: str) -> Variant:
+        """What a name or target stands for; one that is no variant stands for itself, with nothing frozen.
+
+        Raises:
+            UnknownNameError: there is none of this name.
+            UsageError: a third party's variant cannot be loaded, or is made of no backbone.
+        """
+        if ":" in name:
+            return Variant(name)
+        entry, name = self.entry(name), canonical(name)
+        if entry.group != self._VARIANTS:
+            return self._variants.get(name, Variant(name))
+        found = entry.load()
+        if not isinstance(found, Variant):
+            written = f"{Variant.__module__}.{Variant.__name__}"
+            raise UsageError(f"'{entry.target}' (from {entry.package}) is no variant: it must be a {written}")
+        if ":" in found.backbone:
+            return found
+        if canonical(found.backbone) not in self.architectures():
+            known = ", ".join(self.architectures())
+            raise UsageError(f"variant '{name}' (from {entry.package}) is of '{found.backbone}'; give one of {known}")
+        own = self.variant(found.backbone)
+        return replace(found, backbone=own.backbone, frozen={**own.frozen, **found.frozen})
+
+    def contradiction(self, name: str, given: Mapping[str, Any]) -> str | None:
+        """Why such settings cannot be given under this name, and the name to give instead; None: they can."""
+        own = self.variant(name)
+        for key, frozen in own.frozen.items():
+            if key not in given or given[key] == frozen:
+                continue
+            wanted = Variant(own.backbone, {**own.frozen, key: given[key]})
+            others = [
+                n for n, v in self._variants.items() if (v.backbone, v.frozen) == (wanted.backbone, wanted.frozen)
+            ]
+            stands = "leaves it at its default" if frozen is None else f"stands for {key}={frozen}"
+            advice = f"write {others[0]}" if others else f"leave {key} out"
+            return f"{key}={given[key]} contradicts the name '{name}', which {stands}; {advice}"
+        return None
+
+    def get(self, name: str) -> Any:
+        return super().get(self.variant(name).backbone)
 
 
 def _package(point: EntryPoint) -> str:
@@ -149,8 +242,21 @@ FAMILIES = Registry(
     },
 )
 
-BACKBONES = Registry(
-    "backbone",
+# A backbone without an entry here has one name and nothing frozen. Positions decide rankings, so that they are part of
+# the name. `gpt2` is the Mamba paper's (A.1.1: no positions), `coqe` has none for numbers and sinusoidal ones for class
+# labels; Garg et al. and the released code of CoQE learn them.
+VARIANTS = {
+    "gpt2": Variant("gpt2", {"positions": "none"}),
+    "gpt2-learned": Variant("gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)"),
+    "gpt2-sinusoidal": Variant("gpt2", {"positions": "sinusoidal"}, "gpt2 with sinusoidal positions"),
+    "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)"),
+    "coqe": Variant("coqe", {"positions": None}),
+    "coqe-learned": Variant("coqe", {"positions": "learned"}, "coqe with learned positions, as its released code"),
+    "coqe-sinusoidal": Variant("coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions"),
+    "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)"),
+}
+
+BACKBONES = Backbones(
     {
         "gpt2": Entry("iclbench.backbones.gpt2:GPT2", "causal Transformer (Radford et al. 2019; Garg et al. 2022)"),
         "transformer": Entry(
@@ -170,6 +276,7 @@ BACKBONES = Registry(
             "iclbench.backbones.icicl_tnp:ICICLTNP", "pseudo-token TNP that also reads related datasets"
         ),
     },
+    VARIANTS,
 )
 
 ESTIMATORS = Registry(

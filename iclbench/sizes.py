@@ -39,12 +39,13 @@ def missing_size(
     preset = canonical(preset)
     backbone = backbone if ":" in backbone else canonical(backbone)
     given = typed_tables(overrides, config_file).get("backbone", {})
-    if preset in _OWN or backbone in card.preset(preset, name).backbones or any(map(_is_size, given.items())):
+    known = {backbone, BACKBONES.variant(backbone).backbone}
+    if preset in _OWN or known & card.preset(preset, name).backbones.keys() or any(map(_is_size, given.items())):
         return None
     own = {key: value for key, value in backbone_class(backbone).Settings().model_dump().items() if value}
     sizes = [(key, value) for key, value in own.items() if _is_size((key, value))]
     keys: list[str] = [key for key in ("layers", "width") if key in own] or [key for key, _ in sizes] or ["KEY"]
-    others = [each for each, chosen in card.presets.items() if backbone in chosen.backbones]
+    others = [each for each, chosen in card.presets.items() if known & chosen.backbones.keys()]
     return (
         f"preset '{preset}' of task '{name}' has no size for '{backbone}', whose own is "
         f"{', '.join(f'{key} {value}' for key, value in sizes) or 'what its class says'}; give "

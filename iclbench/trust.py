@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("iclbench")
 
 VARIABLE = "ICLBENCH_TRUST"
-GROUPS = ("iclbench.backbones", "iclbench.families", "iclbench.estimators", "iclbench.readers")
+GROUPS = ("iclbench.backbones", "iclbench.variants", "iclbench.families", "iclbench.estimators", "iclbench.readers")
 
 # Puts the question whether a target may be loaded; None: nobody is there to be asked.
 ask: Callable[[str], bool] | None = None

@@ -133,8 +133,9 @@ def of_estimator(name: str) -> Code:
 
 
 def of_backbone(name: str) -> Code:
-    """The number of a built-in backbone, the hash of any other's sources; nothing is imported."""
-    return _code(BACKBONES, _BACKBONES, name)
+    """The number of a built-in backbone, the hash of any other's sources; that of the backbone for a variant, whose
+    settings are in the configuration. Nothing is imported but a third party's variant."""
+    return _code(BACKBONES, _BACKBONES, _BACKBONES.variant(name).backbone)
 
 
 def since_first(code: Code) -> Code | None:

@@ -13,7 +13,7 @@ from iclbench.cards import Added, BaselineCard, Strict, TrainSettings, content_h
 from iclbench.cli.main import main
 from iclbench.config import resolve_run
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Entry, Registry
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Backbones, Entry, Registry
 from iclbench.sweep.cells import GridCell, grid_cells
 
 V0_1_0 = Path(__file__).parent / "fixtures" / "v0_1_0"
@@ -83,8 +83,8 @@ def test_an_added_key_enters_no_hash_while_it_has_its_default() -> None:
     [(versions.PROMPTS, FAMILIES), (versions.ESTIMATORS, ESTIMATORS), (versions.BACKBONES, BACKBONES)],
 )
 def test_everything_of_ours_has_a_number_of_its_own(numbers: dict[str, int], registry: Registry) -> None:
-    own = {name for name, entry in registry.entries.items() if entry.package == "iclbench"}
-    assert numbers.keys() == own
+    own = registry.architectures() if isinstance(registry, Backbones) else registry.names()
+    assert numbers.keys() == {name for name in own if registry.entry(name).package == "iclbench"}
 
 
 # What is raised, and a word that the cells of `reference` have in common that depend on it.

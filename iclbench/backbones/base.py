@@ -45,6 +45,7 @@ class TaskShape:
         head: name of the kind of prediction.
         question: what is trained: `next` or `targets`.
         related: the largest number of related datasets.
+        related_points: points of the largest of them.
         floor: least standard deviation of a Gaussian head.
         components: Gaussians of a mixture head.
         encoded: whether x are features of images, from an encoder that stands before this backbone.
@@ -61,6 +62,13 @@ class TaskShape:
     floor: float = 0.0
     components: int = 8
     encoded: bool = False
+    related_points: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Points of the longest dataset that is read in training, with the query or the separator behind it."""
+        own = self.points + (self.question == "targets")
+        return max(own, self.related_points + 1) if self.related else own
 
     @property
     def outputs(self) -> int:
@@ -193,7 +201,9 @@ class Backbone(nn.Module, Predictor, abstract=True):
         for name, t in sorted(self.state_dict().items()):
             weights.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
             weights.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        built = {"settings": chosen, "shape": asdict(self.shape)}
+        shape = asdict(self.shape)
+        del shape["related_points"]  # for a table of positions alone, which is one of the weights
+        built = {"settings": chosen, "shape": shape}
         return {
             "class": type(self).__name__,
             "precision": str(next(self.parameters()).dtype).removeprefix("torch."),

@@ -7,7 +7,7 @@ layer's keys and values only the tokens that are read are carried on. Both paths
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -25,9 +25,17 @@ from iclbench.backbones.key_value_cache import (
     causal_past,
     causal_present,
 )
-from iclbench.backbones.positions import LearnedPositions, SinusoidalPositions
-
-Positions = Literal["none", "learned", "sinusoidal"]
+from iclbench.backbones.positions import (
+    AddedPositions,
+    LearnedPositions,
+    Positions,
+    RotaryPositions,
+    SinusoidalPositions,
+    Turn,
+    Where,
+    turned,
+)
+from iclbench.backbones.prompt import SEPARATOR
 
 # Which tokens of pairs are read after the last layer.
 EVERY, INPUTS, OUTPUTS = slice(None), slice(0, None, 2), slice(1, None, 2)
@@ -56,18 +64,20 @@ class CausalTransformer(nn.Module):
             init_std: standard deviation of the initial weights.
 
         Raises:
-            UsageError: the width does not divide by the heads, or is odd with sinusoidal positions.
+            UsageError: the width does not divide by the heads, or is odd with sinusoidal (of a head: rotary) positions.
         """
         check_heads(width, heads)
         self.heads_count, self.layers = heads, layers
         model = transformers_gpt2(layers, width, heads, 2 * points, init_std)
         self.blocks: nn.ModuleList = model.h
         self.norm: nn.LayerNorm = model.ln_f
-        self.positions: LearnedPositions | SinusoidalPositions | None = None
+        self.positions: AddedPositions | RotaryPositions | None = None
         if positions == "learned":
-            self.positions = LearnedPositions.from_pretrained(model.wpe.weight.data, freeze=False)
+            self.positions = LearnedPositions(model.wpe.weight.data)
         elif positions == "sinusoidal":
             self.positions = SinusoidalPositions(width)
+        elif positions == "rotary":
+            self.positions = RotaryPositions(width, heads)
 
     def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
         """Hidden vectors at the tokens that are read of a whole sequence, in one pass."""
@@ -78,7 +88,7 @@ class CausalTransformer(nn.Module):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True)
             return F.scaled_dot_product_attention(q, k, v, attn_mask=causal(length, 0, q.device)[read])
 
-        *_, last = self._layers(self._placed(tokens), attend, read)
+        *_, last = self._layers(tokens, [range(length)], attend, read)
         return self.norm(last)
 
     def fork(
@@ -100,8 +110,8 @@ class CausalTransformer(nn.Module):
             alone = attend_past_and_self(q_asked, k, v, before, k_asked, v_asked)
             return torch.cat([sequence, alone], 2)
 
-        placed = torch.cat([self._placed(tokens, state), self._placed(queries, state, by=2)], 1)
-        *_, last = self._layers(placed, attend)
+        where = [self._where(state, new), self._where(state, asked, by=2)]
+        *_, last = self._layers(torch.cat([tokens, queries], 1), where, attend)
         after = None if grown is None else grown.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
         return self.norm(last[:, new:]), after
 
@@ -116,18 +126,26 @@ class CausalTransformer(nn.Module):
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
         visible = causal_past(state, tokens.shape[1])
-        last, after = self._extend(state, self._placed(tokens, state), mask, visible, INPUTS)
+        last, after = self._extend(state, tokens, self._where(state, tokens.shape[1]), mask, visible, INPUTS)
         assert last is not None
         return last, after
 
     def absorb(
-        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
+        self,
+        state: KeyValueCache,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        part: Int[Tensor, "B N"] | None = None,
     ) -> KeyValueCache:
         """Nothing is missing before a token that is there, so that all attention is plainly causal."""
         held, new = state.mask.shape[1], tokens.shape[1]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
         visible = causal(new, held, tokens.device) if held else None
-        return self._extend(state, self._placed(tokens, first=held), mask, visible)[1]
+        where: Where = range(held, held + new)
+        before = None
+        if part is not None and isinstance(self.positions, AddedPositions) and self.positions.restarts:
+            where, before = _restarting(state, mask, part)
+        return self._extend(state, tokens, where, mask, visible, before=before)[1]
 
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
         return self.follow(state, tokens, mask)[1]
@@ -146,21 +164,22 @@ class CausalTransformer(nn.Module):
         held, new = state.mask.shape[1], tokens.shape[1]
         masks = [m for m in (state.mask if held else None, mask) if m is not None]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
-        if first is None and all(bool(m.all()) for m in masks):
+        if first is None and state.before is None and all(bool(m.all()) for m in masks):
             visible = causal(new, held, tokens.device) if held else None
-            return self._extend(state, self._placed(tokens, first=held), mask, visible, read)
-        if self.positions is not None:
-            first = state.mask.sum(1, keepdim=True) if first is None else first
-            tokens = tokens + self.positions(first + mask.cumsum(1) - mask.long())
-        return self._extend(state, tokens, mask, causal_present(state, mask), read)
+            return self._extend(state, tokens, range(held, held + new), mask, visible, read)
+        # A token that is not there stands at 0, which every table has.
+        where = ((state.next if first is None else first) + mask.cumsum(1) - 1) * mask
+        return self._extend(state, tokens, where, mask, causal_present(state, mask), read)
 
     def _extend(
         self,
         state: KeyValueCache,
         tokens: Float[Tensor, "B T D"],
+        where: Where,
         mask: Bool[Tensor, "B T"],
         visible: Bool[Tensor, "*any T held_and_T"] | None,
         read: slice | None = None,
+        before: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
         """Hidden vectors at the tokens that are read and the longer cache, further tokens seeing what is `visible`
         (None: those before them). Where nothing is read, the last layer has only keys and values."""
@@ -175,31 +194,32 @@ class CausalTransformer(nn.Module):
             rows = causal(new, 0, q.device) if visible is None else visible
             return F.scaled_dot_product_attention(q, k, v, attn_mask=rows[..., read, :])
 
-        hidden = list(self._layers(tokens, attend, EVERY if read is None else read))
-        return None if read is None else self.norm(hidden[-1]), grown.cache(mask)
+        hidden = list(self._layers(tokens, [where], attend, EVERY if read is None else read))
+        return None if read is None else self.norm(hidden[-1]), grown.cache(mask, before)
 
     def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        if self.positions is not None:
-            queries = queries + self.positions(state.mask.sum(1, keepdim=True))
         visible = state.mask[:, None, None].expand(-1, 1, queries.shape[1], -1)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return attend_past_and_self(q, state.keys[layer], state.values[layer], visible, k, v)
 
-        return self._layers(queries, attend)
+        return self._layers(queries, [state.next], attend)
 
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
         return self.norm(hidden)
 
     def _layers(
-        self, hidden: Float[Tensor, "B T D"], attend: _Attend, read: slice = EVERY
+        self, tokens: Float[Tensor, "B T D"], where: Sequence[Where], attend: _Attend, read: slice = EVERY
     ) -> Iterator[Float[Tensor, "B T_out D"]]:
-        """Hidden vectors after each block; from the last block's queries on only the tokens that are read."""
+        """Hidden vectors after each block; from the last block's queries on only the tokens that are read. Tokens stand
+        `where` the parts say, one after the other."""
+        hidden, turn = self._placed(tokens, where)
         block: Any
         for layer, block in enumerate(self.blocks):
             batch, _, width = hidden.shape
             qkv = block.attn.c_attn(block.ln_1(hidden))
             q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
+            q, k = turned(q, turn), turned(k, turn)
             if layer == self.layers - 1:
                 q, hidden = q[:, :, read], hidden[:, read]
             mixed = attend(layer, q, k, v)
@@ -211,17 +231,36 @@ class CausalTransformer(nn.Module):
             yield hidden
 
     def _placed(
-        self, tokens: Float[Tensor, "B T D"], state: KeyValueCache | None = None, first: int = 0, by: int = 1
-    ) -> Float[Tensor, "B T D"]:
-        """Tokens with the vectors of the positions first, first + by, ...; after a state `first` is its tokens."""
-        if self.positions is None:
-            return tokens
-        if state is not None and not bool(state.mask.all()):
-            steps = by * torch.arange(tokens.shape[1], device=tokens.device)
-            return tokens + self.positions(state.mask.sum(1, keepdim=True) + steps)
-        first = first if state is None else state.mask.shape[1]
-        stop = first + by * (tokens.shape[1] - 1) + 1
-        return tokens + self.positions.between(first, stop, by, tokens.device).to(tokens)
+        self, tokens: Float[Tensor, "B T D"], where: Sequence[Where]
+    ) -> tuple[Float[Tensor, "B T D"], Turn | None]:
+        """Tokens with the vectors of where they stand, or as they are and how their queries and keys are turned."""
+        if isinstance(self.positions, AddedPositions):
+            vectors = [self.positions(part, tokens.device) for part in where]
+            return tokens + (vectors[0] if len(vectors) == 1 else torch.cat(vectors, -2)).to(tokens), None
+        if isinstance(self.positions, RotaryPositions):
+            cosines, sines = zip(*(self.positions(part, tokens.device) for part in where), strict=True)
+            return tokens, (torch.cat(cosines, -2), torch.cat(sines, -2))
+        return tokens, None
+
+    def _where(self, state: KeyValueCache | None, count: int, by: int = 1) -> Where:
+        """Where so many tokens stand, every `by` places, after a state without gaps before or between them."""
+        if self.positions is None or state is None or (state.before is None and bool(state.mask.all())):
+            first = 0 if state is None else state.mask.shape[1]
+            return range(first, first + by * count, by)
+        return state.next + by * torch.arange(count, device=state.mask.device)
+
+
+def _restarting(
+    state: KeyValueCache, mask: Bool[Tensor, "B T"], part: Int[Tensor, "B N"]
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B 1"]]:
+    """Where further tokens stand in their own dataset, which a separator ends, and the tokens before the dataset that
+    is being read after them."""
+    place = state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long()
+    separator = part == SEPARATOR
+    ends = torch.stack([torch.zeros_like(separator), separator], 2).flatten(1) & mask
+    before = torch.zeros_like(place[:, :1]) if state.before is None else state.before
+    begin = torch.cat([before, (place + 1) * ends], 1).cummax(1).values
+    return (place - begin[:, :-1]) * mask, begin[:, -1:]
 
 
 def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> Any:

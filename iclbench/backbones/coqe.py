@@ -86,7 +86,8 @@ class CoQE(Backbone):
             positions=positions,
             init_std=settings.init_std or (width**-0.5 if labelled else 0.02),
         )
-        self.longest = shape.points if positions == "learned" else None
+        # A query takes no place in the sequence; to `next` every point is one that is read.
+        self.longest = shape.points + (shape.question == "targets") if positions == "learned" else None
 
     def represent(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N S"]:
         """Sample representations phi(x), each of its own x alone."""

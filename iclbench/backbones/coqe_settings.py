@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from iclbench.backbones.base import BackboneSettings
-from iclbench.backbones.causal_transformer import Positions
 from iclbench.backbones.class_vectors import Variant
 from iclbench.backbones.logit_noise import LogitNoise, Where
+from iclbench.backbones.positions import Positions
 from iclbench.cards import NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.errors import UsageError
 
@@ -27,7 +27,8 @@ class CoQESettings(BackboneSettings):
     heads: PositiveInt | None = None
     """Attention heads per layer; by default 2 for regression, 8 for classification."""
     positions: Positions | None = None
-    """Of the task encoder: none, learned, sinusoidal; by default none for regression, sinusoidal for classification."""
+    """Of the task encoder: none, learned, sinusoidal, rotary, as the contestant's name says; by default none for
+    regression, sinusoidal for classification."""
     init_std: PositiveFloat | None = None
     """Standard deviation of the task encoder's initial weights; by default 0.02, for classification 1 / sqrt(width)."""
     sample_dim: PositiveInt | None = None

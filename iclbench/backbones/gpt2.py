@@ -1,7 +1,8 @@
 """GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
 
-Positions: none by default, as in Grazzi et al., so that contexts longer than the trained ones are possible at all;
-Garg et al. learn them.
+Positions are part of a contestant's name. `gpt2` has none, as in Grazzi et al., so that contexts longer than those of
+training are possible at all; Garg et al. learn them (`gpt2-learned`). Learned ones restart in every related dataset and
+in the context, which a vector that is added to related tokens tells apart; the others run through.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import BackboneSettings, TaskShape, check_heads
-from iclbench.backbones.causal_transformer import CausalTransformer, Positions
+from iclbench.backbones.causal_transformer import CausalTransformer
+from iclbench.backbones.positions import Positions
 from iclbench.backbones.sample_encoder import SampleEncoder
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.cards import PositiveFloat, PositiveInt
 from iclbench.episodes import Points
-from iclbench.errors import UsageError
 from iclbench.predictions import Prediction
 from iclbench.records import cat
 
@@ -45,9 +46,9 @@ class GPT2Settings(BackboneSettings):
     heads: PositiveInt | None = None
     """Attention heads per layer; by default those of `size`."""
     positions: Positions = "none"
-    """How tokens are told where they stand: none, learned, sinusoidal."""
+    """How tokens are told where they stand: none, learned, sinusoidal, rotary; part of the contestant's name."""
     max_points: PositiveInt | None = None
-    """Points that learned positions are made for; by default the trained length."""
+    """Points that learned positions are made for; by default those of the longest trained dataset."""
     init_std: PositiveFloat = 0.02
     """Standard deviation of the initial weights; GPT-2's 0.02 starts attention nearly uniform at width 64."""
     read_in: Literal["linear", "mlp"] | None = None
@@ -58,8 +59,7 @@ class GPT2(CausalTransformer, SequenceBackbone):
     """Causal Transformer.
 
     Raises:
-        UsageError: with learned positions, when a sequence is longer than `max_points` (default: the trained length),
-            or when there are related datasets, whose number of points is not known beforehand.
+        UsageError: with learned positions, when a dataset is longer than `max_points`.
     """
 
     Settings = GPT2Settings
@@ -67,12 +67,10 @@ class GPT2(CausalTransformer, SequenceBackbone):
     def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
         sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}
         check_heads(sizes["width"], sizes["heads"])
-        if shape.related and settings.positions == "learned":
-            raise UsageError("related datasets have no learned positions; train with -o backbone.positions=none")
         super().__init__(settings, shape, sizes["width"])
         if settings.read_in == "mlp":
             self.read_in = SampleEncoder(shape, sizes["width"])
-        points = settings.max_points or shape.points
+        points = settings.max_points or shape.longest
         self.build(**sizes, points=points, positions=settings.positions, init_std=settings.init_std)
         self.longest = points if settings.positions == "learned" else None
 

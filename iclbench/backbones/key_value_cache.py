@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from iclbench.predictor import State
@@ -14,11 +14,19 @@ from iclbench.predictor import State
 
 @dataclass(frozen=True)
 class KeyValueCache(State):
-    """Keys and values of all layers, `(B, H, T, D/H)` each, and which of the T slots hold a token."""
+    """Keys and values of all layers, `(B, H, T, D/H)` each, and which of the T slots hold a token. Where positions
+    restart in every dataset, also the tokens `before` the one that is being read; None: positions run through."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     mask: Bool[Tensor, "B T"]
+    before: Int[Tensor, "B 1"] | None = None
+
+    @property
+    def next(self) -> Int[Tensor, "B 1"]:
+        """The position of a token that comes next."""
+        held = self.mask.sum(1, keepdim=True)
+        return held if self.before is None else held - self.before
 
 
 class Growing:
@@ -33,10 +41,11 @@ class Growing:
         self.layers.append((torch.cat([self.state.keys[layer], k], 2), torch.cat([self.state.values[layer], v], 2)))
         return self.layers[-1]
 
-    def cache(self, mask: Bool[Tensor, "B T"]) -> KeyValueCache:
-        """The longer cache; the mask is that of the new tokens."""
+    def cache(self, mask: Bool[Tensor, "B T"], before: Int[Tensor, "B 1"] | None = None) -> KeyValueCache:
+        """The longer cache; the mask is that of the new tokens, `before` what it is after them (None: as it was)."""
         keys, values = zip(*self.layers, strict=True)
-        return KeyValueCache(keys, values, torch.cat([self.state.mask, mask], 1))
+        before = self.state.before if before is None else before
+        return KeyValueCache(keys, values, torch.cat([self.state.mask, mask], 1), before)
 
 
 def causal(new: int, held: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:

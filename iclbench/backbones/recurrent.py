@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
@@ -109,7 +109,11 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
         return self.finish(hidden[:, ::2]), after
 
     def absorb(
-        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
+        self,
+        state: RecurrentState,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        part: Int[Tensor, "B N"] | None = None,
     ) -> RecurrentState:
         return self._go_on(state, tokens, mask)[1]
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
@@ -99,9 +99,15 @@ class SequenceBackbone(Backbone, abstract=True):
         """Hidden vectors at the input tokens of a further segment of pairs without gaps, and the state after it."""
 
     @abstractmethod
-    def absorb(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> State:
+    def absorb(
+        self,
+        state: Any,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        part: Int[Tensor, "B N"] | None = None,
+    ) -> State:
         """The state after a further segment of a sequence that stands on the side opposite to `padding`; where the mask
-        is False there is no token, None: nowhere."""
+        is False there is no token, None: nowhere. `part` is that of the prompt, for positions that restart."""
 
     @abstractmethod
     def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
@@ -164,7 +170,7 @@ class SequenceBackbone(Backbone, abstract=True):
         state = self.start(len(context))
         for segment in prompt.segments(SEGMENT):
             mask = None if complete else segment.points.mask.repeat_interleave(2, 1)
-            state = self.absorb(state, self.tokens(segment), mask)
+            state = self.absorb(state, self.tokens(segment), mask, segment.part)
         return state
 
     def prompt(self, context: Points, related: Points | None = None) -> Prompt:

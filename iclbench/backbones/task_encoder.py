@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.backbones.causal_transformer import OUTPUTS, CausalTransformer, Positions
+from iclbench.backbones.causal_transformer import OUTPUTS, CausalTransformer
+from iclbench.backbones.positions import Positions
 
 
 class TaskEncoder(CausalTransformer):
@@ -24,4 +25,4 @@ class TaskEncoder(CausalTransformer):
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-        return (self.norm(hidden[:, OUTPUTS]) for hidden in self._layers(self._placed(tokens), attend))
+        return (self.norm(hidden[:, OUTPUTS]) for hidden in self._layers(tokens, [range(tokens.shape[1])], attend))

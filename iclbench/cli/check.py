@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,7 +96,8 @@ def _load(target: str) -> list[Any]:
 
 
 def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
-    """Name and problem (None: kept) of every contract that applies to the class with its default settings."""
+    """Name and problem (None: kept) of every contract that applies to the class with its default settings, of a variant
+    with those that it stands for."""
     from iclbench.backbones.base import Backbone
     from iclbench.cards import load_task
     from iclbench.config import resolve_task
@@ -106,6 +107,7 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
     from iclbench.families.base import Family
     from iclbench.family_contracts import FAMILY_CONTRACTS
     from iclbench.predictor import Predictor
+    from iclbench.registry import BACKBONES
 
     kind = cls if isinstance(cls, type) else object
     if issubclass(kind, Family):
@@ -122,7 +124,8 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
         labels = "categorical" in kind.heads
         predictors = {" (categorical head)" if labels else "": kind(facts=TaskFacts(classes=5 if labels else None))}
     elif issubclass(kind, Backbone):
-        predictors = {f" ({head} head)": _build(kind, head) for head in kind.heads}
+        frozen = {} if ":" in target else BACKBONES.variant(target).frozen
+        predictors = {f" ({head} head)": _build(kind, head, frozen) for head in kind.heads}
     else:
         raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
     for suffix, predictor in predictors.items():
@@ -132,13 +135,13 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
                 yield each.name + suffix, _problem(each.check, predictor, episodes, Tolerance(2e-5, 1e-4))
 
 
-def _build(cls: type[Backbone], head: str) -> Backbone:
+def _build(cls: type[Backbone], head: str, frozen: Mapping[str, Any]) -> Backbone:
     from iclbench.backbones.base import TaskShape
     from iclbench.seeds import global_stream
 
     shape = TaskShape(x_dim=4, points=12, classes=5 if head == "categorical" else None, head=head, related=3)
     with global_stream(0, "weights"):
-        return cls(cls.Settings(), shape).eval()
+        return cls(cls.Settings(**frozen), shape).eval()
 
 
 def _problem(contract: Any, *arguments: Any) -> str | None:

@@ -9,17 +9,21 @@ _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 
 def find(name: str) -> dict[str, Any]:
-    """Where the backbone comes from, what it declares, and its settings with defaults and meanings."""
+    """Where the backbone comes from, what it declares, what its name stands for, and its settings with defaults and
+    meanings."""
     from iclbench.registry import BACKBONES
 
-    entry = BACKBONES.entry(name)
-    cls = entry.load()
+    entry, variant, cls = BACKBONES.entry(name), BACKBONES.variant(name), BACKBONES.get(name)
     settings = {
-        key: {"type": type_name(field.annotation), "default": repr(field.default), "meaning": field.description or ""}
+        key: {
+            "type": type_name(field.annotation), "default": repr(variant.frozen.get(key, field.default)),
+            "meaning": field.description or "",
+        }
         for key, field in cls.Settings.model_fields.items()
-    }
+    }  # fmt: skip
     return {
-        "backbone": name, "class": entry.target, "summary": entry.summary, "order": cls.order, "heads": list(cls.heads),
+        "backbone": name, "variant_of": variant.backbone, "frozen": dict(variant.frozen), "class": entry.target,
+        "summary": entry.summary, "order": cls.order, "heads": list(cls.heads),
         "uses_related": cls.uses_related, "removes_points": cls.removes_points, "settings": settings,
     }  # fmt: skip
 
@@ -28,8 +32,11 @@ def print_backbone(found: dict[str, Any]) -> None:
     """Print what `find` has found."""
     from iclbench.cli.terminal import out, table
 
+    frozen = ", ".join(f"{key} = {'the default' if v is None else v}" for key, v in found["frozen"].items())
     about = [
         ["summary", found["summary"]],
+        ["variant of", found["variant_of"] if found["variant_of"] != found["backbone"] else ""],
+        ["frozen", frozen],
         ["class", found["class"]],
         ["reads points", _ORDERS[found["order"]]],
         ["heads", ", ".join(found["heads"])],

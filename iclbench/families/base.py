@@ -64,6 +64,7 @@ class Family(ABC):
         questions: what its episodes can ask.
         data_parameters: the parameters that name the images which episodes are made of; results name them too.
         related_sets: the largest number of related datasets of an episode.
+        related_points: points of the largest of them; 0: not known.
         oracles: baselines that are Bayes-optimal for what this very class draws, without a shift. A class that derives
             from it draws something else, and vouches for its own alone (`vouches_for`).
     """
@@ -77,6 +78,7 @@ class Family(ABC):
     questions: ClassVar[frozenset[str]] = frozenset({"next"})
     data_parameters: ClassVar[tuple[str, ...]] = ()
     related_sets: int = 0
+    related_points: int = 0
     oracles: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod

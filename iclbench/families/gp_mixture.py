@@ -165,6 +165,7 @@ class GPMixture(Family):
         super().__init__(parameters, data_dir)
         self.related_sets = parameters.max_related
         self.stratified = False
+        self.related_points = parameters.related_points[1]
 
     @classmethod
     def counts_vary(cls, parameters: GPParameters, points: int) -> bool:

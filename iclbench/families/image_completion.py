@@ -90,6 +90,7 @@ class ImageCompletion(Family):
         super().__init__(parameters, data_dir)
         self.y_dim = 3 if parameters.images == "celeba" else 1
         self.related_sets = parameters.max_related
+        self.related_points = max(1, self.pixels // 2)
         self._part: Part = "train"
         self._loaded: dict[Part, ImageSet] = {}
 
@@ -231,9 +232,9 @@ class ImageCompletion(Family):
             label, taken = (label + away) % len(images.labels), taken[:, :0]
         members = _distinct(images.counts.to(x.device)[label], sets, taken, generator)
         whole = self._read(images, label.unsqueeze(1), members).flatten(0, 1)
-        most = torch.full((episodes * sets,), max(1, pixels // 2), device=x.device)
+        most = torch.full((episodes * sets,), self.related_points, device=x.device)
         sizes = _integers(max(1, pixels // 100), most, generator)
-        order = _permutations((episodes * sets, pixels), generator)[:, : max(1, pixels // 2)]
+        order = _permutations((episodes * sets, pixels), generator)[:, : self.related_points]
         present = (torch.arange(sets, device=x.device) < numbers).flatten()
         observed = _observed(x, whole, order, sizes * present).map(lambda t: t.unflatten(0, (episodes, sets)))
         return observed, _numbers(images, label.unsqueeze(1), members)

@@ -27,6 +27,7 @@ _OUTLINES = {
     "triangle-up": "M16 1.5l5.5 10h-11z",
     "triangle-down": "M16 12.5l5.5 -10h-11z",
     "triangle-right": "M21.5 7l-10 5.5v-11z",
+    "triangle-left": "M10.5 7l10 5.5v-11z",
     "diamond": "M16 1l5.5 6l-5.5 6l-5.5 -6z",
     "cross": "M14 1.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5z",
 }
@@ -154,7 +155,12 @@ def swatch(look: Look, shape: bool = False) -> Markup:
     dash = f' stroke-dasharray="{" ".join(str(d) for d in look.dash)}"' if look.dash else ""
     line = f'<line x1="1" y1="7" x2="31" y2="7" stroke="{look.colour}" stroke-width="{look.width}"{dash}/>'
     fill = "#fff" if look.hollow else look.colour
-    if shape and look.shape in _OUTLINES:
+    if shape and look.shape.startswith("M"):  # a path within a square from -1 to 1
+        line += (
+            f'<path d="{look.shape}" transform="translate(16 7) scale(5.5)" fill="{fill}" stroke="{look.colour}" '
+            'stroke-width="1.5" vector-effect="non-scaling-stroke"/>'
+        )
+    elif shape and look.shape in _OUTLINES:
         line += f'<path d="{_OUTLINES[look.shape]}" fill="{fill}" stroke="{look.colour}" stroke-width="1.5"/>'
     return Markup(f'<svg width="32" height="14" aria-hidden="true">{line}</svg>')
 

@@ -51,8 +51,8 @@ def vega_lite() -> str:
 @dataclass(frozen=True)
 class Look:
     """Colour, dash pattern (pixels; empty: solid) and width of a contestant's line; shape of its points, as Vega-Lite
-    calls it, and whether that is an outline; whether a backbone reads its context in order ("causal") or as a "set", if
-    that is known; and whether it is the user's own, which stands out."""
+    calls it or as a path, and whether that is an outline; whether a backbone reads its context in order ("causal") or
+    as a "set", if that is known; and whether it is the user's own, which stands out."""
 
     colour: str
     dash: tuple[int, ...] = ()
@@ -81,9 +81,25 @@ SETS = {
     "icicl-cnp": Look("#A0A0FF", LONG, 2.6, "cross", True),
     "icicl-tnp": Look("#003D33", LONG, 2.6, "triangle-right", True),
 }
+# Variants have the colour of their backbone, a dash for what they are told of positions, and shapes of their own: paths
+# within a square from -1 to 1 where Vega has no further ones.
+STAR = "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z"
+PENTAGON = "M0,-1L0.95,-0.31L0.59,0.81L-0.59,0.81L-0.95,-0.31Z"
+HEXAGON = "M-0.5,-0.87L0.5,-0.87L1,0L0.5,0.87L-0.5,0.87L-1,0Z"
+SALTIRE = "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z"
+VARIANTS = {
+    "gpt2-learned": replace(CAUSAL["gpt2"], dash=DASHES[1], shape="triangle-right"),
+    "gpt2-sinusoidal": replace(CAUSAL["gpt2"], dash=DASHES[2], shape="triangle-left"),
+    "gpt2-rotary": replace(CAUSAL["gpt2"], dash=DASHES[3], shape=STAR),
+    "coqe-learned": replace(CAUSAL["coqe"], dash=DASHES[1], shape=PENTAGON),
+    "coqe-sinusoidal": replace(CAUSAL["coqe"], dash=DASHES[2], shape=HEXAGON),
+    "coqe-rotary": replace(CAUSAL["coqe"], dash=DASHES[3], shape=SALTIRE),
+}
+VARIANTS = {name: replace(look, order="causal") for name, look in VARIANTS.items()}
 CAUSAL = {name: replace(look, order="causal") for name, look in CAUSAL.items()}
 SETS = {name: replace(look, order="set") for name, look in SETS.items()}
 OWN = CAUSAL | SETS
+SHIPPED = OWN | VARIANTS
 BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
 # References that score the same by definition look like rules, not like contestants.
@@ -105,7 +121,7 @@ def looks(
     solid lines and filled shapes, set models long dashes and hollow shapes; its colour is its own, and its line wider.
     """
     baselines = set(baselines)
-    own = {name: OWN[name] for name in backbones if name in OWN}
+    own = {name: SHIPPED[name] for name in backbones if name in SHIPPED}
     others = _others(sorted(set(backbones) - set(own)), list(own.values()), orders or {})
     fixed = {name: look for name, look in FIXED.items() if name in {"zero", *baselines}}
     muted = (Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES))

@@ -7,7 +7,7 @@ import torch
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.causal_transformer import transformers_gpt2
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
-from iclbench.backbones.positions import SinusoidalPositions
+from iclbench.backbones.positions import RotaryPositions, SinusoidalPositions, turned
 from iclbench.episodes import Episodes, Points
 from iclbench.errors import UsageError
 
@@ -63,7 +63,7 @@ def test_y_enters_through_the_first_column_of_the_read_in() -> None:
     assert torch.equal(tokens[:, ::2], ours.read_in.linear(batch.x))
 
 
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
 def test_state_grown_point_by_point_answers_like_one_pass(positions: str) -> None:
     ours, batch = model(positions), points()
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_state_grown_point_by_point_answers_like_one_pass(positions: str) -> Non
             state = ours.update(state, batch.span(n, n + 1))
 
 
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
 def test_forked_queries_equal_one_pass_per_query(positions: str) -> None:
     ours, batch = model(positions), points()
     queries = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(2))
@@ -89,7 +89,7 @@ def test_forked_queries_equal_one_pass_per_query(positions: str) -> None:
 
 
 def test_learned_positions_refuse_to_go_beyond_their_table() -> None:
-    with pytest.raises(UsageError, match=r"end at 12 points.*positions=none"):
+    with pytest.raises(UsageError, match=r"end at 12 points.*gpt2-rotary"):
         model("learned").predict_next(points(count=13))
 
 
@@ -99,7 +99,7 @@ def test_a_target_beyond_the_learned_positions_is_refused_and_the_last_one_withi
     with torch.no_grad():
         within = ours.predict_targets(batch[:, :11], batch.x[:, 11:]).mean
         assert torch.allclose(within[:, 0], ours.predict_next(batch).mean[:, 11], atol=2e-5)
-        with pytest.raises(UsageError, match=r"end at 12 points, asked for 13.*positions=none"):
+        with pytest.raises(UsageError, match=r"end at 12 points, asked for 13.*gpt2-rotary"):
             ours.predict_targets(batch, batch.x[:, :1])
 
 
@@ -109,10 +109,50 @@ def test_sinusoidal_positions_are_waves_of_geometric_lengths() -> None:
     expected = np.concatenate([np.sin(angles), np.cos(angles)], 1)
     positions = SinusoidalPositions(width)
     np.testing.assert_allclose(positions(torch.arange(30)).numpy(), expected, atol=1e-5)
-    np.testing.assert_array_equal(positions.between(3, 20, 2), positions(torch.arange(3, 20, 2)))
-    assert positions.between(3, 20, device=torch.device("meta")).is_meta, "made where it is asked for, not copied there"
+    np.testing.assert_array_equal(positions(range(3, 20, 2)), positions(torch.arange(3, 20, 2)))
+    assert positions(range(3, 20), torch.device("meta")).is_meta, "made where it is asked for, not copied there"
     with pytest.raises(UsageError, match="even"):
         SinusoidalPositions(7)
+
+
+def test_rotary_positions_multiply_pairs_of_channels_by_complex_phases() -> None:
+    """Su et al. 2021, equations 14 and 15, and transformers' Llama."""
+    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    q = torch.randn(2, 3, 30, 8, generator=torch.Generator().manual_seed(0))
+    where = torch.stack([torch.arange(30), torch.arange(5, 95, 3)])
+    found = turned(q, RotaryPositions(24, 3)(where))
+    phases = np.exp(1j * where.numpy()[:, None, :, None] * 10_000 ** (-2 * np.arange(4) / 8))
+    expected = (q[..., :4].double().numpy() + 1j * q[..., 4:].double().numpy()) * phases
+    np.testing.assert_allclose(found, np.concatenate([expected.real, expected.imag], -1), atol=2e-5)
+    theirs = LlamaRotaryEmbedding(LlamaConfig(hidden_size=24, num_attention_heads=3))
+    torch.testing.assert_close(found, apply_rotary_pos_emb(q, q, *theirs(q, where))[0], atol=1e-5, rtol=1e-5)
+    with pytest.raises(UsageError, match=r"even width, and backbone.width=15 / backbone.heads=3 is 5"):
+        RotaryPositions(15, 3)
+
+
+def test_rotary_positions_tell_how_far_apart_tokens_are_and_nothing_else() -> None:
+    """Read 1000 tokens later, everything is answered alike; in another order it is not."""
+    ours, batch = model("rotary"), points(count=6)
+    with torch.no_grad():
+        tokens = ours.read_in(batch)
+        (first, later) = (list(ours._layers(tokens, [range(s, s + 12)], attend_causally))[-1] for s in (0, 1000))
+        torch.testing.assert_close(later, first, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(ours.norm(first)[:, ::2], ours.trunk(tokens))
+        x = batch.x[:, :1]
+        turned_round = Points.full(batch.x.flip(1), batch.y.flip(1))
+        assert not torch.allclose(
+            ours.predict_targets(batch, x).mean, ours.predict_targets(turned_round, x).mean, atol=1e-3
+        )
+
+
+def attend_causally(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_a_rotary_model_answers_far_beyond_its_trained_length() -> None:
+    with torch.no_grad():
+        assert model("rotary").predict_next(points(count=60)).mean.isfinite().all()
 
 
 def test_mlp_read_in_is_linear_relu_norm_linear_over_padded_outputs() -> None:

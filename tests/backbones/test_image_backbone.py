@@ -51,7 +51,7 @@ def test_an_image_unfolds_row_by_row() -> None:
     torch.testing.assert_close(encoder(image.flatten()), encoder.net(image[None])[0])
 
 
-@pytest.mark.parametrize("name", sorted(BACKBONES.entries))
+@pytest.mark.parametrize("name", BACKBONES.architectures())
 def test_of_a_batch_batchnorm_sees_every_image_once(name: str) -> None:
     """Its running mean after one loss is that of all images together, queries included."""
     model, episodes = ours(name, replace(SHAPE, related=2)).train(), image_episodes(related=2)
@@ -106,6 +106,6 @@ def test_a_backbone_without_the_setting_reads_pixels() -> None:
     model.predict_targets(episodes.context, episodes.targets.x)
 
 
-@pytest.mark.parametrize("name", sorted(BACKBONES.entries))
+@pytest.mark.parametrize("name", BACKBONES.architectures())
 def test_every_backbone_of_ours_has_the_setting(name: str) -> None:
     assert issubclass(BACKBONES.get(name).Settings, BackboneSettings)

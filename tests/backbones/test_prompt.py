@@ -9,6 +9,8 @@ from torch import Tensor
 
 from iclbench.backbones import gpt2, sequence
 from iclbench.backbones.base import TaskShape
+from iclbench.backbones.gpt2 import GPT2Settings
+from iclbench.backbones.positions import LearnedPositions
 from iclbench.backbones.s4_systems import LowRank
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.episodes import Episodes, Points
@@ -18,6 +20,8 @@ from tests.backbones.test_sequence import Largest
 
 SIZES = {
     "gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2},
+    "gpt2-learned": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2, "positions": "learned"},
+    "gpt2-rotary": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.2, "positions": "rotary"},
     "mamba": {"layers": 2, "width": 8, "state": 4},
     "s4": {"layers": 2, "width": 8, "state": 8},
     "s4d": {"layers": 2, "width": 8, "state": 8},
@@ -54,18 +58,28 @@ def example() -> tuple[Points, Points]:
 
 
 def explicit(backbone: SequenceBackbone, context: Points, related: Points | None, b: int, x: Tensor) -> Tensor:
-    """The answer at x, `(2,)`, for one episode: all its tokens written down one by one, read at the last."""
+    """The answer at x, `(2,)`, for one episode: all its tokens written down one by one, read at the last. Learned
+    positions begin anew in every dataset and in the context."""
     read, tokens = backbone.read_in, []
+    restarts, places = isinstance(getattr(backbone, "positions", None), LearnedPositions), []
     for dataset in () if related is None else related.map(lambda t: t[b]).mask.nonzero()[:, 0].unique().tolist():
         marks = backbone.marks
         for n in related.mask[b, dataset].nonzero()[:, 0]:
             tokens.append(read.inputs(related.x[b, dataset, n][None, None])[0, 0] + marks.related)
             tokens.append(read.outputs(related.y[b, dataset, n][None, None])[0, 0] + marks.related)
         tokens += [marks.separator[0], marks.separator[1]]
+        places += range(len(tokens) - len(places))
     for n in context.mask[b].nonzero()[:, 0]:
         tokens += [read.inputs(context.x[b, n][None, None])[0, 0], read.outputs(context.y[b, n][None, None])[0, 0]]
     tokens.append(read.inputs(x[None, None])[0, 0])
-    return backbone.read_out(backbone.trunk(torch.stack(tokens)[None])[0, -1])
+    places += range(len(tokens) - len(places))
+    sequence = torch.stack(tokens)[None]
+    if not restarts:
+        return backbone.read_out(backbone.trunk(sequence)[0, -1])
+    table, backbone.positions = backbone.positions, None
+    hidden = backbone.trunk(sequence + table.weight[places])
+    backbone.positions = table
+    return backbone.read_out(hidden[0, -1])
 
 
 @pytest.fixture(params=NAMES)
@@ -180,9 +194,18 @@ def test_related_datasets_of_another_dimension_are_one_clear_line(backbone: Sequ
         backbone.predict_targets(context, context.x, replace(related, y=torch.zeros(5, 3, 6, 4)))
 
 
-def test_learned_positions_have_no_place_for_related_datasets() -> None:
-    with pytest.raises(UsageError, match="positions=none"):
-        model("gpt2", positions="learned")
+def test_learned_positions_have_a_place_for_the_longest_related_dataset_and_what_closes_it() -> None:
+    torch.manual_seed(0)
+    settings = GPT2Settings(layers=1, width=16, heads=2, positions="learned")
+    for points, related_points, longest in ((5, 9, 10), (9, 5, 10)):
+        shape = TaskShape(x_dim=2, points=points, question="targets", related=2, related_points=related_points)
+        backbone = gpt2.GPT2(settings, shape).double()
+        full = replace(draw(1, 2, related_points, seed=1), mask=torch.ones(1, 2, related_points, dtype=torch.bool))
+        context = replace(draw(1, points, seed=2), mask=torch.ones(1, points, dtype=torch.bool))
+        assert backbone.longest == longest
+        assert backbone.predict_targets(context, context.x[:, :1], full).mean.isfinite().all()
+        with pytest.raises(UsageError, match=f"end at {longest} points"):
+            backbone.predict_targets(context.append(context), context.x[:, :1], full)
 
 
 @torch.no_grad()

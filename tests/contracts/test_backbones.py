@@ -15,11 +15,13 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "max_points": 40},
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "read_in": "mlp"},
+        {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "rotary"},
     ],
     "transformer": [{"layers": 2, "width": 16, "heads": 2}],
     "coqe": [
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "sample_dim": 5, "readout": "mlp"},
+        {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "rotary"},
         {"layers": 1, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "variant": "paper"},
     ],
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
@@ -74,7 +76,7 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 # the one that they are for.
 CASES = [
     (name, settings, head, related)
-    for name in BACKBONES.names()
+    for name in BACKBONES.architectures()
     for i, settings in enumerate(SMALL.get(name, [{}]))
     for head in (BACKBONES.get(name).heads if i == 0 else ["categorical" if "variant" in settings else "gaussian"])
     for related in ([0, 3] if head == "gaussian" and reads_related(name, settings) else [0])
@@ -94,7 +96,7 @@ def test_contract(name: str, settings: dict[str, object], head: str, related: in
 
 # Every backbone behind the cheap encoder, a causal one and a set model behind a residual network too.
 IMAGE_CASES = [
-    *((name, "contours-64") for name in BACKBONES.names() if "categorical" in BACKBONES.get(name).heads),
+    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in BACKBONES.get(name).heads),
     ("transformer", "resnet-64"),
     ("cmanp", "resnet-64"),
 ]

@@ -16,7 +16,9 @@ from iclbench.registry import BACKBONES
 from tests.contracts.test_backbones import SMALL
 
 NUMERIC = [head for head in HEADS if head != "categorical"]
-LAYERED = [name for name in BACKBONES.names() if BACKBONES.get(name).predict_by_layer is not Backbone.predict_by_layer]
+LAYERED = [
+    name for name in BACKBONES.architectures() if BACKBONES.get(name).predict_by_layer is not Backbone.predict_by_layer
+]
 
 
 def small_task(dim: int = 3) -> TaskConfig:

@@ -15,7 +15,7 @@ from iclbench.report.data import load
 from iclbench.report.figures import curves, learning
 from iclbench.report.metrics import metric
 from iclbench.report.sections import report
-from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, Look, looks
+from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, SHIPPED, VARIANTS, Look, looks
 
 
 @pytest.fixture(scope="module")
@@ -206,17 +206,21 @@ def test_the_colours_of_one_kind_stay_apart_for_every_eye(kind: dict[str, Look],
 
 
 def test_shipped_backbones_differ_without_any_colour() -> None:
-    """Causal from set models by dash and fill, and all of one kind by shape."""
-    assert len({(look.shape, look.hollow) for look in OWN.values()}) == len(OWN)
-    assert not {look.dash for look in CAUSAL.values()} & {look.dash for look in SETS.values()}
+    """Causal from set models by dash and fill, all of one kind by shape, variants from their backbone by dash too."""
+    assert len({(look.shape, look.hollow) for look in SHIPPED.values()}) == len(SHIPPED)
+    causal = [*CAUSAL.values(), *(SHIPPED[name] for name in VARIANTS)]
+    assert not {look.dash for look in causal} & {look.dash for look in SETS.values()}
+    assert len({(look.colour, look.dash) for look in SHIPPED.values()}) == len(SHIPPED)
 
 
 def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
     from iclbench.registry import BACKBONES
 
-    assert set(OWN) == set(BACKBONES.names())
-    for name in OWN:
-        assert BACKBONES.get(name).order == ("causal" if name in CAUSAL else "set")
+    assert set(OWN) == set(BACKBONES.architectures()) and set(SHIPPED) == set(BACKBONES.names())
+    for name, look in SHIPPED.items():
+        assert BACKBONES.get(name).order == look.order
+    for name in VARIANTS:
+        assert SHIPPED[name].colour == OWN[BACKBONES.variant(name).backbone].colour
 
 
 def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None:
