@@ -124,5 +124,10 @@ class Episodes(TensorRecord):
         context = self.context
         return replace(self, targets=self.asked.append(context), scored=torch.cat([self.scored, context.mask], 1))
 
+    def begun(self, points: int) -> Episodes:
+        """Of sequences of the question `next` the first so many points, with the queries of these prefixes."""
+        targets = None if self.targets is None else self.targets.span(0, points)
+        return replace(self, context=self.context.span(0, points), targets=targets, scored=self.scored[:, :points])
+
     def without_truth(self) -> Episodes:
         return replace(self, truth={})

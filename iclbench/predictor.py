@@ -62,6 +62,12 @@ class Predictor:
         if not (abstract or any(written)):
             raise TypeError(f"{cls.__name__} must write one of {', '.join(_ONE_OF)}")
 
+    def too_long(self, examples: int) -> str | None:
+        """Why nothing can be asked after so many examples, as the row says that is skipped; None: it can."""
+        if self.longest is None or examples < self.longest:
+            return None
+        return f"it takes in at most {self.longest - 1} examples and a query"
+
     def predict_next(
         self,
         points: Points,

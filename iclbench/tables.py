@@ -79,16 +79,21 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "n_context": ("Int64", True, "context points, or demonstrations, that the prediction was conditioned on"),
     "n_related": ("Int64", True, "related datasets"),
     "metric": ("string", False, "squared_error, log_likelihood, accuracy_within_choices, loss, auc, score, ..."),
-    "value": ("Float64", True, "mean over episodes, divided by the normaliser; missing when the cell failed"),
+    "value": (
+        "Float64",
+        True,
+        "mean over episodes, divided by the normaliser; missing when the cell failed or was skipped",
+    ),
     "low": ("Float64", True, "lower end of the interval"),
     "high": ("Float64", True, "upper end of the interval"),
     "n_episodes": ("Int64", True, "episodes averaged over"),
     "normaliser": ("Float64", True, "what the raw metric was divided by"),
-    "status": ("string", False, "ok or failed"),
+    "status": ("string", False, "ok, failed, or skipped: more examples than the contestant takes"),
     "reason": (
         "string",
         True,
-        "why the cell failed, how a published or a tuned number was found, or what a score is by: 'METRIC: 1 is WHAT'",
+        "why the cell failed or was skipped, how a published or a tuned number was found, or what a score is by: "
+        "'METRIC: 1 is WHAT'",
     ),
     "prompt_set": ("string", True, "the frozen episodes the row was scored on"),
     "card": ("string", False, "content hash of the task card"),
@@ -283,12 +288,12 @@ def _validate_values(typed: pd.DataFrame) -> None:
     if not set(typed["kind"].unique()) <= _KINDS:
         raise TableError(f"table 'values': kind must be one of {sorted(_KINDS)}")
     ok = typed["status"] == "ok"
-    if not (ok | (typed["status"] == "failed")).all():
-        raise TableError("table 'values': status must be ok or failed")
+    if not typed["status"].isin(["ok", "failed", "skipped"]).all():
+        raise TableError("table 'values': status must be ok, failed or skipped")
     if typed.loc[ok, "value"].isna().any():
         raise TableError("table 'values': a row with status ok has no value")
     if typed.loc[~ok, "reason"].isna().any():
-        raise TableError("table 'values': a failed row has no reason")
+        raise TableError("table 'values': a failed or skipped row has no reason")
 
 
 def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:

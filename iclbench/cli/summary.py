@@ -147,9 +147,9 @@ def print_failed(values: pd.DataFrame) -> None:
     """One line for every cell without a value, or with rows that have none."""
     from iclbench.cli.terminal import out
 
-    failed = values[values["status"] == "failed"].drop_duplicates(["run", "reason"])
-    for _, row in failed.iterrows():
-        out.print(f"failed: {row['run']}: {row['reason']}")
+    without = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
+    for _, row in without.iterrows():
+        out.print(f"{row['status']}: {row['run']}: {row['reason']}")
 
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
@@ -178,10 +178,10 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
                 *cells,
             ]
         )
-    failed = asked[~asked["run"].isin(areas.index) & asked["status"].eq("failed")].drop_duplicates("run")
-    for run, kind in zip(failed["run"].astype(str), failed["kind"], strict=True):
+    without = asked[~asked["run"].isin(areas.index) & asked["status"].ne("ok")].drop_duplicates("run")
+    for run, kind, status in zip(without["run"].astype(str), without["kind"], without["status"], strict=True):
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
-        rows.append([named(run, kind), "failed", "", *map(short, at_sizes)])
+        rows.append([named(run, kind), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
     return ["contestant", "area", "score", *[f"n={n}" for n in sizes]], rows
 
 
@@ -212,10 +212,10 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         most = max(n for n in counts if (run, n) in error.index)
         cells += [cell(found, run, most, interval) for found in (gap, adjusted) if len(found)]
         rows.append([named(run, kind), *cells, cell(error, run, most, lambda row: short(row["value"]))])
-    failed = values[values["status"].eq("failed") & ~values["run"].isin(names)].drop_duplicates("run")
-    for run, kind in zip(failed["run"], failed["kind"], strict=True):
+    without = values[values["status"].ne("ok") & ~values["run"].isin(names)].drop_duplicates("run")
+    for run, kind, status in zip(without["run"], without["kind"], without["status"], strict=True):
         blank = [""] * sum(len(found) > 0 for found in (gap, adjusted))
-        rows.append([named(run, kind), *["failed"] * (len(counts) or 1), *blank, "failed"])
+        rows.append([named(run, kind), *[status] * (len(counts) or 1), *blank, status])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else ["log-likelihood"]
     further = {"gap to the oracle": gap, "LL, ceiling-adjusted": adjusted}
     return ["contestant", *related, *(name for name, found in further.items() if len(found)), "squared error"], rows

@@ -4,7 +4,8 @@ A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,co
 atomically and `values` last. It is done when the metadata of `values` carries the hash of all that it depends on and
 the files that `values` names as written beside it are of the same cell. A failed cell is a row with a reason and is
 tried again on the next call; one that failed at some context sizes has such a row for each of them, and for every mean
-over them, and keeps the others.
+over them, and keeps the others. What a contestant does not take (`Predictor.longest`) is skipped: a row with a reason
+that is kept, beside all others.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
         with advised(IN_EVALUATION), Measure(contestant.device) as cost:
             curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
         # No paired comparison with a curve that has holes: it would be over the sizes that are left.
-        kept = {} if curve.failed.any() else curve.scores
+        kept = {} if curve.failed.any() or curve.skipped else curve.scores
         return {
             "errors": error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes)),
             "costs": cost_rows(contestant, prompts, cost),
@@ -209,12 +210,21 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Row
             for n, bad, summary in found
             if bad or summary["n_episodes"]
         ]
+        skipped = shared | {"status": "skipped", "reason": curve.reason}
+        rows += [skipped | {"metric": metric, "n_context": n} for n in curve.skipped]
         if metric == "squared_error" and (curve.failed & curve.sizes).any():
             rows.append(failed | {"metric": "auc"})
+        elif metric == "squared_error" and curve.skipped:
+            rows.append(skipped | {"metric": "auc"})
         elif metric == "squared_error":
             area = curve.area(metric)[:, None]
             rows += [shared | {"metric": "auc"} | s for s in summaries(area, prompts.seed) if s["n_episodes"]]
     return rows
+
+
+def skipped(prompts: Frozen, shared: dict[str, object], reason: str) -> Tables:
+    """The tables of a cell that makes no sense for the contestant as a whole; `shared` as in `compute_cell`."""
+    return {"values": [shared | {"metric": prompts.headline, "status": "skipped", "reason": reason}]}
 
 
 def error_rows(

@@ -112,17 +112,16 @@ def elsewhere(model: Contestant, run: Run, task: TaskConfig, family: Family) -> 
     return replace(model, name=f"{model.name}@{trained.name}", trained_on=trained.name)
 
 
-def thinking(plain: Contestant, method: Method, examples: int) -> Contestant:
-    """The backbone of a run as a further contestant that thinks over contexts of up to so many examples.
+def thinking(plain: Contestant, method: Method) -> Contestant:
+    """The backbone of a run as a further contestant that thinks over its contexts.
 
     Raises:
-        UsageError: the method is none for runs, or not defined for this backbone or so many examples.
+        UsageError: the method is none for runs, or not defined for this backbone.
     """
     if not isinstance(method.settings, DeepThinking) or not isinstance(plain.predictor, Backbone):
         raise UsageError(f"--method {method.name} is for language models (iclbench lm eval); runs take deep-thinking")
     try:
         predictor = ThinkingBackbone(plain.predictor, method.settings)
-        predictor.check_length(examples)
     except UsageError as error:
         raise UsageError(f"run '{plain.run}': {error}") from None
     return replace(

@@ -248,8 +248,8 @@ def _to_train(
 def _to_answer(contestant: Contestant, family: Family, n: int, sizes: Sizes) -> tuple[State, list[_Work], list[str]]:
     """The state after n points, what is done to get and to use it, and why updates are left out."""
     predictor, episodes = contestant.predictor, sizes.episodes
-    if predictor.longest is not None and n >= predictor.longest:
-        raise IclbenchError(f"it takes in at most {predictor.longest - 1} points and a query")
+    if reason := predictor.too_long(n):
+        raise IclbenchError(reason)
     drawn = _points(family, episodes, n + 1).to(contestant.device)
     predictor = predictor.informed(drawn.truth)
     context, new, related = drawn.context.span(0, n), drawn.context.span(n), drawn.related

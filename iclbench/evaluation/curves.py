@@ -28,12 +28,16 @@ class Curve:
         scores: per metric `(episodes, prefixes)`, divided by the normaliser where it is an error; NaN where not asked.
         normaliser: what squared errors were divided by.
         asked: which positions were asked, `(episodes, prefixes)`; None: all. A shift leaves some of them undefined.
+        skipped: context sizes beyond what the contestant takes.
+        reason: why.
     """
 
     prefixes: tuple[int, ...]
     scores: dict[str, np.ndarray]
     normaliser: float
     asked: np.ndarray | None = None
+    skipped: tuple[int, ...] = ()
+    reason: str | None = None
 
     def area(self, metric: str) -> np.ndarray:
         """Area under each episode's curve over the context sizes that all episodes were asked at, per unit of context:
@@ -83,12 +87,17 @@ def learning_curve(
     Args:
         predictor: anything that fulfils the contract; backbones must already be on `device`.
         prompts: the frozen episodes.
-        prefixes: context sizes to ask; None: all.
+        prefixes: context sizes to ask; None: all. Those that the predictor does not take are skipped.
         device: where the episodes are sent.
     """
     episodes = prompts.episodes
     positions = episodes.context.count
-    asked = tuple(range(positions)) if prefixes is None else tuple(prefixes)
+    wanted = tuple(range(positions)) if prefixes is None else tuple(prefixes)
+    asked = tuple(n for n in wanted if predictor.too_long(n) is None)
+    skipped = wanted[len(asked) :]
+    if skipped:
+        positions = asked[-1] + 1
+        episodes, prefixes = episodes.begun(positions), None if prefixes is None else asked
     chunk = max(1, _POSITIONS // positions)
     normaliser = prompts.family.normaliser
     parts: dict[str, list[np.ndarray]] = {}
@@ -105,4 +114,5 @@ def learning_curve(
             scale = normaliser if metric == "squared_error" else 1.0
             parts.setdefault(metric, []).append((values / scale).cpu().numpy())
     scores = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
-    return Curve(asked, scores, normaliser, np.concatenate(counted))
+    reason = predictor.too_long(skipped[0]) if skipped else None
+    return Curve(asked, scores, normaliser, np.concatenate(counted), skipped, reason)

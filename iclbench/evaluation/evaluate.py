@@ -113,8 +113,8 @@ def evaluate(
         begins: told of every cell before it is worked on.
 
     Raises:
-        UsageError: the run is not finished, or cannot take in as many examples as some shift asks, or not in this way,
-            or nothing of the task's shape; nothing is computed.
+        UsageError: the run is not finished, or cannot take in a context in this way, or nothing of the task's shape;
+            nothing is computed.
     """
     model = contestants.backbone(run, device, data_dir)
     task = task or run.config.task
@@ -124,9 +124,7 @@ def evaluate(
     write_published(results, task)
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
     asked = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
-    longest = max(prompts.context_points for prompts in asked)
-    refuse_too_long(model, longest)
-    models = [model] if method is None else [model, contestants.thinking(model, method, longest)]
+    models = [model] if method is None else [model, contestants.thinking(model, method)]
     while asked:
         prompts = asked.pop(0)  # and its episodes go when it is done
         field = [*models, *contestants.baselines(prompts, baseline_names)]
@@ -188,16 +186,6 @@ def summarise(results: Path, prompts: PromptSet) -> None:
         gaps.write_gaps(results, prompts)
         examples.write_prompts(results, prompts)
     scores.write_scores(results, prompts)
-
-
-def refuse_too_long(model: Contestant, examples: int) -> None:
-    """Raise `UsageError` when the backbone cannot take in so many examples and a query."""
-    longest = model.predictor.longest
-    if longest is not None and examples >= longest:
-        raise UsageError(
-            f"run '{model.run}' has learned positions for {longest - 1} examples and a query, asked for {examples}; "
-            "train one with -o backbone.positions=none to go beyond"
-        )
 
 
 def write_published(results: Path, task: TaskConfig) -> None:

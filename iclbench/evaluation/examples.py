@@ -22,7 +22,8 @@ EPISODES = 4
 
 
 def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
-    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used.
+    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used; none
+    where a context is longer than the contestant takes.
 
     Raises:
         NonFiniteError: an answer is NaN or infinite.
@@ -32,6 +33,8 @@ def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
         return tables.frame("examples", [])
     episodes = prompts.episodes[:EPISODES].to(contestant.device)
     predictor = contestant.predictor
+    if predictor.too_long(int(episodes.context.counts.max())):
+        return tables.frame("examples", [])
     informed = predictor.informed(episodes.truth)
     most = prompts.family.related_sets if predictor.uses_related else 0
     counts = sorted({0, min(1, most), most})

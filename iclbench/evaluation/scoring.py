@@ -29,11 +29,16 @@ class TargetScores:
         scores: per metric `(episodes, n_related)`, divided by the normaliser where it is an error; NaN where not asked.
             Where episodes of a test count together, one row is one such group.
         normaliser: what squared errors were divided by.
+        skipped: the episodes or groups, `(episodes,)`, with a longer context than the contestant takes; they
+            have no scores.
+        reason: why, where there are any.
     """
 
     n_related: tuple[int, ...]
     scores: dict[str, np.ndarray]
     normaliser: float
+    skipped: np.ndarray
+    reason: str | None = None
 
 
 def scores_of(
@@ -65,7 +70,11 @@ def target_scores(
     family = prompts.family
     counts = tuple(range(family.related_sets + 1)) if predictor.uses_related else (0,)
     episodes = prompts.episodes
-    asked = episodes if episodes_at_most is None else episodes[:episodes_at_most]
+    wanted = np.arange(len(episodes)) < (len(episodes) if episodes_at_most is None else episodes_at_most)
+    whys = [predictor.too_long(int(n)) for n in episodes.context.counts]
+    skipped = wanted & np.array([why is not None for why in whys])
+    taken = wanted & ~skipped
+    asked = episodes if taken.all() else episodes[torch.from_numpy(taken)]
     parts: dict[str, list[np.ndarray]] = {}
     for block in blocks(asked):
         there = block.to(device)
@@ -79,10 +88,18 @@ def target_scores(
             parts.setdefault(metric, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
     found = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
     _refuse_nonfinite(found, counts)
-    unasked = len(episodes) - len(asked)
-    if unasked:
-        found = {metric: np.pad(s, ((0, unasked), (0, 0)), constant_values=np.nan) for metric, s in found.items()}
-    return TargetScores(counts, together(found, prompts.together), family.normaliser)
+    found = together({metric: _among(taken, s) for metric, s in found.items()}, prompts.together)
+    skipped = skipped.reshape(-1, prompts.together).any(1)
+    return TargetScores(counts, found, family.normaliser, skipped, next((why for why in whys if why), None))
+
+
+def _among(taken: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The scores of the episodes that were taken, `(taken, columns)`, among all of them, NaN elsewhere."""
+    if taken.all():
+        return scores
+    found = np.full((len(taken), scores.shape[1]), np.nan)
+    found[taken] = scores
+    return found
 
 
 def together(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
@@ -96,7 +113,7 @@ def together(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
 
 def blocks(episodes: Episodes) -> Iterator[Episodes]:
     """The episodes in the portions in which they are computed."""
-    related = 0 if episodes.related is None else episodes.related.mask[0].numel()
+    related = 0 if episodes.related is None else episodes.related.mask.shape[1:].numel()
     size = max(1, _POINTS // (episodes.context.count + episodes.asked.count + related))
     return (episodes[start : start + size] for start in range(0, len(episodes), size))
 

@@ -29,11 +29,15 @@ def evaluate_targets(results: Path, contestant: Contestant, prompts: PromptSet) 
         prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
         with advised(IN_EVALUATION), Measure(contestant.device) as cost:
             found = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
+        if found.reason and not found.scores:
+            return cells.skipped(prompts, shared, found.reason)
         sizes = prompts.episodes.context.counts.numpy()[:: prompts.together, None]
+        # No paired comparison over the episodes that are left, which are the short ones.
+        kept = {} if found.reason else found.scores
         return {
             "examples": examples.predicted(contestant, prompts),
             "errors": cells.error_rows(
-                contestant, prompts, found.scores, n_context=sizes, n_related=np.asarray(found.n_related)
+                contestant, prompts, kept, n_context=sizes, n_related=np.asarray(found.n_related)
             ),
             "costs": cells.cost_rows(contestant, prompts, cost),
             "values": _value_rows(contestant, prompts, found),
@@ -73,21 +77,25 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, found: TargetScores)
             "metric": metric,
             "normaliser": normaliser,
         }
-        rows += mean_rows(shared, prompts, found.n_related, scores)
+        rows += mean_rows(shared, prompts, found.n_related, scores, found.skipped, found.reason)
     return rows
 
 
 def mean_rows(
-    shared: dict[str, object], prompts: PromptSet, n_related: tuple[int, ...], scores: np.ndarray
-) -> cells.Rows:
-    """Means and intervals of `(episodes, n_related)` over every part of the prompt set."""
-    return [
-        shared | {"n_related": n} | columns | summary
-        for columns, within in parts_of(prompts)
-        if np.isfinite(scores[within]).any()
-        for n, summary in zip(n_related, summaries(scores[within], prompts.seed), strict=True)
-        if summary["n_episodes"]
-    ]
+    shared: dict[str, object], prompts: PromptSet, n_related: tuple[int, ...], scores: np.ndarray,
+    skipped: np.ndarray | None = None, reason: str | None = None,
+) -> cells.Rows:  # fmt: skip
+    """Means and intervals of `(episodes, n_related)` over every part of the prompt set; a skipped row for a part with
+    skipped episodes."""
+    rows: cells.Rows = []
+    for columns, within in parts_of(prompts):
+        if skipped is not None and skipped[within].any():
+            missing = columns | {"status": "skipped", "reason": reason}
+            rows += [shared | {"n_related": n} | missing for n in n_related]
+        elif np.isfinite(scores[within]).any():
+            found = zip(n_related, summaries(scores[within], prompts.seed), strict=True)
+            rows += [shared | {"n_related": n} | columns | summary for n, summary in found if summary["n_episodes"]]
+    return rows
 
 
 def write_chance(results: Path, prompts: PromptSet) -> None:

@@ -60,24 +60,27 @@ class ThinkingBackbone(Predictor):
                 "passes=dev, setting=released and trace are for language models (iclbench lm eval); give runs a number "
                 "of passes, as -o method.passes=5"
             )
+        if backbone.uses_related and isinstance(backbone.positions, LearnedPositions):
+            raise UsageError(
+                "Deep-Thinking is not defined for related datasets at positions that restart; give a run with others"
+            )
         self.backbone: Any = backbone
         self.settings, self.passes = settings, settings.passes
         self.heads, self.uses_related = backbone.heads, backbone.uses_related  # type: ignore[misc]
         self.longest = backbone.longest
+        if self.longest is not None and self.passes > 1 and settings.positions == "continue":
+            self.longest = self.longest // 2 + 1  # the context is read twice
 
-    def check_length(self, examples: int) -> None:
-        """Raise `UsageError` when positions that were not trained would be needed for a context of so many points."""
-        learned = isinstance(self.backbone.positions, LearnedPositions)
-        trained, needed = self.backbone.shape.points, 2 * examples
-        if learned and self.passes > 1 and self.settings.positions == "continue" and needed > trained:
-            raise UsageError(
-                f"Deep-Thinking reads {examples} examples twice, {needed} points, and learned positions were trained "
-                f"up to {trained}; add -o method.positions=reuse, or train a run with -o backbone.positions=none"
-            )
+    def too_long(self, examples: int) -> str | None:
+        why = super().too_long(examples)
+        if why is None or self.longest == self.backbone.longest:
+            return why
+        return f"{why}, since Deep-Thinking reads them twice; -o method.positions=reuse takes more"
 
     def condition(self, context: Points, related: Points | None = None) -> ThoughtState:
         """Raises `UsageError` beyond the positions that were trained."""
-        self.check_length(int(context.counts.max()))
+        if why := self.too_long(int(context.counts.max())):
+            raise UsageError(why)
         return ThoughtState(self._cache(context, related), context, related)
 
     def query(self, state: ThoughtState, x: Float[Tensor, "batch targets dx"]) -> Prediction:

@@ -24,7 +24,7 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.evaluate import Cell, refuse_too_long
+from iclbench.evaluation.evaluate import Cell
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.memory import IN_PROBES, advised
 from iclbench.predictions import Gaussian, Mixture, Point
@@ -69,7 +69,7 @@ def probe(
 
     Raises:
         NotProbedError: the run has no layers, or answers with class labels.
-        UsageError: it is not finished, or cannot take in so many examples.
+        UsageError: it is not finished.
     """
     model = contestants.backbone(run, device, data_dir)
     if not (isinstance(model.predictor, Backbone) and model.predictor.layered):
@@ -80,7 +80,6 @@ def probe(
         raise NotProbedError(f"run '{run.name}' answers with class labels; the probe reads numbers")
     shift = run.config.task.shift_name(shift)
     sizes = list(dict.fromkeys(contexts or [run.config.task.points]))
-    refuse_too_long(model, max(sizes))
     for context in sizes:
         prompts = ProbeSet(
             run.config.task, run.config.preset, shift, seed, data_dir, context=context, fit=fit, test=test, tasks=tasks
@@ -92,8 +91,11 @@ def probe(
 def kept(
     results: Path, contestant: Contestant, prompts: PromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> Cell:
-    """The cell that is already there, or else computed by `work`; `shared` as in `cells.compute_cell`."""
+    """The cell that is already there, or else computed by `work`, skipped where the contestant does not take so many
+    examples; `shared` as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
+    if reason := contestant.predictor.too_long(prompts.context_points):
+        work = partial(cells.skipped, prompts, shared, reason)
     reason = None if cached else cells.compute_cell(results, contestant, prompts, shared, advised(IN_PROBES)(work))
     return Cell(contestant, prompts, cached, reason)
 

@@ -28,7 +28,7 @@ from iclbench.errors import NonFiniteError, UsageError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.evaluate import Cell, refuse_too_long
+from iclbench.evaluation.evaluate import Cell
 from iclbench.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.predictor import Predictor
 from iclbench.probing.probe import NotProbedError, kept
@@ -100,7 +100,7 @@ def probe_rank(
 
     Raises:
         NotProbedError: a classification family without sequences of two labels.
-        UsageError: the run is not finished, or cannot take in so many examples, or its test has another number.
+        UsageError: the run is not finished, or its test has another number.
     """
     model = contestants.backbone(run, "cpu", data_dir)
     assert isinstance(model.predictor, Backbone)
@@ -122,7 +122,6 @@ def probe_rank(
                 f"'{_TWO_LABELS}') of family '{task.family}' have {own} examples; leave --context out"
             )
         asked = [own]
-    refuse_too_long(model, max(asked))
     for size in asked:
         prompts = RankSet(
             task, run.config.preset, shift, seed, data_dir, evaluator=_TWO_LABELS if categorical else "",

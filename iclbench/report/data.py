@@ -159,9 +159,10 @@ class Slice:
 
     @cached_property
     def failed(self) -> pd.DataFrame:
-        """Rows without a number, because an evaluation failed, as a whole or (with `n_context`) at one context size."""
+        """Rows without a number, because an evaluation failed or was skipped, as a whole or (with `n_context`) at one
+        context size."""
         v = self.rows
-        return v[v["status"].eq("failed") & v["axis"].isna() & ~v["evaluator"].isin(INSIDE)]
+        return v[v["status"].ne("ok") & v["axis"].isna() & ~v["evaluator"].isin(INSIDE)]
 
     def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants none of whose runs failed under that shift by that evaluator."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.cli.main import run as entry
 from tests.conftest import heed_ctrl_c
@@ -133,21 +134,28 @@ def test_extrapolating_within_the_trained_length_is_refused(
         assert (code, out) == (2, "") and f"not '{text}'" in err and err.count("\n") == 1
 
 
-def test_extrapolating_beyond_learned_positions_is_refused(
+def test_sizes_beyond_learned_positions_are_skipped_rows_and_all_others_stand(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = ("--results", tmp_path / "results")
-    learned = ("-o", "backbone.positions=learned", "--name", "learned")
-    run("train", card_path, "gpt2", "-p", "smoke", *learned, *results, capsys=capsys)
-    code, _, err = run("eval", "learned", "--extrapolate", *results, capsys=capsys)
-    assert code == 2 and "learned positions for 8 examples" in err and "positions=none" in err
-    assert err.count("\n") == 1
-    assert not list((tmp_path / "results").rglob("learned.values.parquet")), "refused before anything was computed"
-    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
-    command = ("eval", "learned", RUN, "--extrapolate", "2x", "--baseline", "zero", *results)
+    folder = tmp_path / "results"
+    trained = ("-p", "smoke", "-o", "train.steps=2", "--results", folder)
+    run("train", card_path, "gpt2-learned", *trained, "--name", "learned", capsys=capsys)
+    run("train", card_path, "gpt2", *trained, "--name", "plain", capsys=capsys)
+    command = ("eval", "learned", "plain", "--extrapolate", "2x", "--baseline", "zero", "--results", folder)
     code, out, err = run(*command, capsys=capsys)
-    assert code == 1, "the other run goes on, and the failure is told"
-    assert "skipped run 'learned'" in err and "asked for 16" in err and "shift points-16" in out and RUN in out
+    assert code == 0, err
+    assert "skipped: learned: it takes in at most 8 examples and a query" in out
+    rows = tables.read_all("values", folder / "tables")
+    rows = rows[rows["run"].eq("learned") & rows["evaluator"].eq("next")]
+    beyond = rows[rows["shift"].eq("points-16")]
+    at = {status: sorted(own["n_context"].dropna()) for status, own in beyond.groupby("status")}
+    assert at == {"ok": list(range(9)), "skipped": list(range(9, 17))}
+    skipped = beyond[beyond["status"].eq("skipped")]
+    assert skipped["value"].isna().all() and set(skipped["metric"]) == {"squared_error", "auc"}
+    assert set(rows.loc[rows["shift"].eq("none"), "status"]) == {"ok"}
+    # The first sizes are asked on the same episodes as everybody is asked.
+    cached = run(*command, capsys=capsys)
+    assert cached[0] == 0 and "evaluate" not in cached[1]
 
 
 def test_a_table_of_the_users_own_meets_the_model_and_the_baselines(

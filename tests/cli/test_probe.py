@@ -105,14 +105,14 @@ def test_a_shift_that_no_run_can_be_probed_under_is_one_usage_error(
     assert message in err and err.count("\n") == 1
 
 
-def test_a_run_that_is_refused_is_skipped_and_not_to_be_tried_again(
+def test_a_context_that_a_run_does_not_take_is_a_skipped_row(
     results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    learned = ("-o", "backbone.positions=learned", "-o", "train.steps=2")
-    run("train", card_path, "gpt2", "-p", "smoke", *learned, "--name", "learned", *results, capsys=capsys)
+    settings = ("-p", "smoke", "-o", "train.steps=2", "--name", "learned")
+    run("train", card_path, "gpt2-learned", *settings, *results, capsys=capsys)
     code, out, err = run("probe", "--context", 12, *SMALL, *results, capsys=capsys)
-    assert code == 1 and RUN in out
-    assert "skipped run 'learned': run 'learned' has learned positions" in err and "again" not in err
+    assert code == 0 and RUN in out
+    assert "skipped: learned: it takes in at most 8 examples and a query" in out and "again" not in err
 
 
 def test_without_any_run_the_next_step_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

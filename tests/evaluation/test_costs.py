@@ -115,7 +115,7 @@ def test_sizes_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig
     learned = contestant("gpt2", heads=2, positions="learned")
     path, left_out = measure_costs(tmp_path, learned, task, "smoke", Sizes([8, 9], episodes=EPISODES))
     assert {n for _, _, n in rows_of(path)} == {None, 8}
-    assert left_out == ["'run-of-gpt2' at 9 points left out: it takes in at most 8 points and a query"]
+    assert left_out == ["'run-of-gpt2' at 9 points left out: it takes in at most 8 examples and a query"]
 
 
 def test_several_queries_and_new_points_at_once_have_rows_of_their_own(task: TaskConfig, tmp_path: Path) -> None:

@@ -173,6 +173,35 @@ def test_only_the_first_episodes_are_asked_where_a_contestant_says_so(prompts, m
     )
 
 
+class Short(Prior):
+    """Takes in no context of more than four points."""
+
+    longest = 5
+
+    def predict_targets(self, context, x_target, related=None):
+        assert int(context.counts.max()) <= 4
+        return super().predict_targets(context, x_target, related)
+
+
+def test_parts_with_longer_contexts_than_a_contestant_takes_are_skipped_rows(prompts, tmp_path: Path):
+    """The bin up to four points is that of whoever takes all; nothing else has a number, and the cell is done."""
+    for predictor in (Short(), Prior()):
+        assert targets.evaluate_targets(tmp_path, contestant(predictor, type(predictor).__name__), prompts) is None
+    values = tables.read_all("values", tmp_path)
+    values = values[values["metric"].eq("log_likelihood")].set_index(["run", "axis_value"])
+    within = ["value", "low", "high", "n_episodes", "status"]
+    assert values.loc[("Short", 4.0), within].tolist() == values.loc[("Prior", 4.0), within].tolist()
+    missing = values[values["status"].eq("skipped")]
+    assert len(values.loc["Short"]) == len(values.loc["Prior"]) == len(missing) + 1
+    assert set(missing["reason"]) == {"it takes in at most 4 examples and a query"} and missing["value"].isna().all()
+    assert set(tables.read_all("errors", tmp_path)["run"]) == {"Prior"}, "no pairs among the short ones alone"
+    assert cells.is_done(tmp_path, contestant(Short(), "Short"), prompts)
+    exact = PromptSet(prompts.task, "smoke", shift="points-12")
+    targets.evaluate_targets(tmp_path, contestant(Short(), "Short"), exact)
+    rows = tables.read_all("values", tmp_path / "tables" / exact.id)
+    assert rows[["metric", "status"]].to_numpy().tolist() == [["squared_error", "skipped"]]
+
+
 def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": ["prophet"]})
     same = PromptSet(task, "smoke")

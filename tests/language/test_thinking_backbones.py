@@ -119,7 +119,7 @@ def test_learned_positions_are_refused_beyond_the_trained_ones_with_the_numbers(
     model = backbone("learned", points=12)
     context = example_episodes(points=9).context
     assert thinking(model).condition(context.span(0, 6)).cache.mask.shape[1] == 12
-    with pytest.raises(UsageError, match=r"reads 9 examples twice, 18 points, .* trained up to 12; add -o method.pos"):
+    with pytest.raises(UsageError, match=r"at most 6 examples and a query, .* reads them twice; -o method.pos"):
         thinking(model).condition(context)
     thinking(model, positions="reuse").condition(context)
     thinking(model, passes=1).condition(context)

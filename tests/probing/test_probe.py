@@ -177,15 +177,19 @@ def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:
         list(probe(tmp_path, run, **SIZES))
 
 
-def test_more_examples_than_learned_positions_are_refused_before_anything_is_written(
+def test_more_examples_than_learned_positions_are_a_skipped_row_and_the_references_stand(
     card: Path, tmp_path: Path
 ) -> None:
-    run = create(tmp_path, resolve_run(str(card), "gpt2", "smoke", 0, ["backbone.positions=learned"]), "learned")
+    run = create(tmp_path, resolve_run(str(card), "gpt2-learned", "smoke", 0, ["train.steps=2"]), "learned")
     train(run)
-    with pytest.raises(UsageError, match="learned positions for 8 examples and a query, asked for 9"):
-        list(probe(tmp_path, run, [8, 9], **SIZES))
-    assert not (tmp_path / "tables").exists()
-    assert len(list(probe(tmp_path, run, [8], **SIZES))) == len(FIELD)
+    found = list(probe(tmp_path, run, [8, 9], **SIZES))
+    assert len(found) == 2 * len(FIELD) and not any(cell.reason for cell in found)
+    values = tables.read_all("values", tmp_path / "tables")
+    missing = values[values["status"].ne("ok")]
+    assert missing[["run", "n_context", "status", "reason"]].to_numpy().tolist() == [
+        ["learned", 9, "skipped", "it takes in at most 8 examples and a query"]
+    ]
+    assert all(cell.cached for cell in probe(tmp_path, run, [8, 9], **SIZES))
 
 
 def test_an_unfinished_run_is_refused(card: Path, tmp_path: Path) -> None:

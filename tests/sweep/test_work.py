@@ -70,6 +70,30 @@ def test_a_cell_names_its_files_and_a_training_counts_the_seconds_of_all_process
     assert again.seconds == costs["train", "seconds"], "which takes no time, for it is trained"
 
 
+def test_a_sweep_beyond_learned_positions_has_all_rows_that_can_be_and_nothing_is_left(tmp_path: Path) -> None:
+    card = small_card(baselines=["zero"], oracles=[], shifts=[])
+    card["presets"]["smoke"]["train"] |= {"steps": 2}  # type: ignore[index]
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps(card))
+    grid = {
+        "summary": "one run", "tasks": [str(tmp_path / "tiny.toml")], "backbones": ["gpt2-learned"],
+        "presets": ["smoke"], "seeds": [0], "evaluate": {"extrapolate": {"smoke": "2x"}},
+        "probe": {"contexts": {"smoke": ["2x"]}},
+    }  # fmt: skip
+    (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
+    cells = grid_cells([str(tmp_path / "grid.toml")])
+    assert {work(cell, Place(tmp_path)).status for cell in cells} == {"done"}
+    assert not plan(cells, Store(tmp_path)).todo
+    values = tables.read_all("values", tmp_path / "tables")
+    own = values[values["run"].eq("tiny-gpt2-learned-smoke-s0")]
+    of = own.dropna(subset="n_context").groupby(["evaluator", "shift", "status"])["n_context"]
+    assert {key: (sizes.min(), sizes.max()) for key, sizes in of} == {
+        ("next", "none", "ok"): (0, 8),
+        ("next", "points-16", "ok"): (0, 8),
+        ("next", "points-16", "skipped"): (9, 16),
+        ("probe", "none", "skipped"): (16, 16),
+    }
+
+
 def test_a_note_on_a_card_leaves_nothing_to_do(done: tuple[Path, dict[str, GridCell]]) -> None:
     results, _ = done
     assert do(results, cells_of(results.parent, notes="a word")) == {}
@@ -167,7 +191,7 @@ def test_sizes_at_which_costs_cannot_be_measured_are_told(tmp_path: Path) -> Non
     outcome = work(cell, Place(tmp_path / "results"))
     assert outcome.status == "done"
     assert [line for line in outcome.warnings if "left out" in line] == [
-        f"'{RUN}' at 9 points left out: it takes in at most 8 points and a query"
+        f"'{RUN}' at 9 points left out: it takes in at most 8 examples and a query"
     ]
     assert not work(cells_of(tmp_path, cost=[4])["cost"], Place(tmp_path / "other")).warnings
 

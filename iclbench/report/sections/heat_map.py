@@ -130,9 +130,9 @@ def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str]
     cells = cells[cells["kind"].isin(["train", "evaluate"]) & cells["status"].ne("done")]
     for contest in contests:
         task, rows = contest.task, contest.task.rows
-        rows = rows[rows["status"].eq("failed") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
-        for name, run, why in zip(rows["contestant"], rows["run"], rows["reason"], strict=True):
-            tell(contest, name, "failed", f"{run}: {why}")
+        rows = rows[rows["status"].ne("ok") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
+        for name, status, run, why in zip(rows["contestant"], rows["status"], rows["run"], rows["reason"], strict=True):
+            tell(contest, name, status, f"{run}: {why}")
         of = cells[(cells["task"] == task.task) & (cells["preset"] == task.preset)]
         for name, status, run, why in zip(of["contestant"], of["status"], of["run"], of["reason"], strict=True):
             tell(contest, name, status, str(why) if status in _IN_WORDS else f"{run}: {why}")

@@ -38,19 +38,20 @@ def section(results: Results) -> Section:
 
 
 def failed(results: Results) -> Table | None:
-    keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "reason"]
+    keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "status", "reason"]
     rows = pd.concat(
-        [every.loc[every["status"] == "failed", [*keys, "metric"]] for every in (results.rows, results.language.rows)]
+        [every.loc[every["status"] != "ok", [*keys, "metric"]] for every in (results.rows, results.language.rows)]
     )
     if rows.empty:
         return None
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
         metrics=("metric", lambda m: ", ".join(sorted(set(m))))
     )
-    columns = tuple(Column(c, c) for c in ("task", "preset", "contestant", "run", "shift", "evaluator", "reason"))
-    return Table(
-        "failed", "Failed", "Cells that were started and gave no number, with the reason they gave.", frame, columns
+    caption = (
+        "Cells that were started and gave no number, or not at all sizes, with the reason they gave. Skipped: more "
+        "examples than the contestant takes."
     )
+    return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
 
 
 def gaps(results: Results) -> list[tuple[str, str, str, str, str]]:

@@ -121,9 +121,10 @@ def _in_words(contest: Contest, first: str, second: str, words: tuple[str, str],
 
 def lacking(results: Results) -> Iterator[str]:
     """What is not there, a line for each kind; nothing where all is there."""
-    failed = missing.failed(results)
-    if failed is not None:
-        yield f"{plural(len(failed.frame), 'evaluation')} failed."
+    without = missing.failed(results)
+    for status, said in {"failed": "failed", "skipped": "asked for more examples than the contestant takes"}.items():
+        if without is not None and (count := int(without.frame["status"].eq(status).sum())):
+            yield f"{plural(count, 'evaluation')} {said}."
     counts = results.cells["status"].value_counts()
     words = {
         "failed": "failed in the sweep", "diverged": "diverged in training", "awaiting": "await recomputation",
