@@ -352,7 +352,7 @@ def resolve_run(
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
     settings = _settings(name, frozen.name, chosen, tables.get("backbone", {}))
     train = chosen.train.model_dump(mode="json", exclude_none=True)
-    for each in _names_in_cards(name):
+    for each in BACKBONES.names_in_cards(name):
         train = _merge(train, chosen.train_for.get(each, {}))
         validate(TrainSettings, train, f"task '{frozen.name}': train_for.{each}")
     training = validate(TrainSettings, _merge(train, tables.get("train", {})), "-o train")
@@ -375,11 +375,6 @@ def resolve_run(
     )
 
 
-def _names_in_cards(name: str) -> list[str]:
-    """The names under which a card speaks of a contestant: that of its backbone, and its own, which comes last."""
-    return list(dict.fromkeys([BACKBONES.variant(name).backbone, name]))
-
-
 def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any]) -> Strict:
     """The backbone's settings: those of the card, over them the user's, and what the name stands for.
 
@@ -388,7 +383,7 @@ def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any]) ->
     """
     model = backbone_class(name).Settings
     given: dict[str, Any] = {}
-    for each in _names_in_cards(name):
+    for each in BACKBONES.names_in_cards(name):
         where = f"task '{task}': backbones.{each}"
         of_card = validate(model, preset.backbones.get(each, {}), where).model_dump(exclude_unset=True)
         if named := of_card.keys() & BACKBONES.variant(each).frozen.keys():

@@ -199,6 +199,10 @@ class Backbones(Registry):
         own = self.variant(found.backbone)
         return replace(found, backbone=own.backbone, frozen={**own.frozen, **found.frozen})
 
+    def names_in_cards(self, name: str) -> list[str]:
+        """The names under which a card speaks of a contestant: that of its backbone, and its own, which comes last."""
+        return list(dict.fromkeys([self.variant(name).backbone, name]))
+
     def contradiction(self, name: str, given: Mapping[str, Any]) -> str | None:
         """Why such settings cannot be given under this name, and the name to give instead; None: they can."""
         own = self.variant(name)

@@ -39,7 +39,7 @@ def missing_size(
     preset = canonical(preset)
     backbone = backbone if ":" in backbone else canonical(backbone)
     given = typed_tables(overrides, config_file).get("backbone", {})
-    known = {backbone, BACKBONES.variant(backbone).backbone}
+    known = set(BACKBONES.names_in_cards(backbone))
     if preset in _OWN or known & card.preset(preset, name).backbones.keys() or any(map(_is_size, given.items())):
         return None
     own = {key: value for key, value in backbone_class(backbone).Settings().model_dump().items() if value}

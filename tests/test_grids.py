@@ -49,12 +49,14 @@ PAPER = {
 OF = ("", "-p0", "-p50", "-p100", "-alpha1", "-alpha2")
 LEVELS = {f"bursty{images}{level}" for images in ("", "-omniglot") for level in OF}
 ALPHA_1 = {"bursty-alpha1", "bursty-omniglot-alpha1"}
+# The released code of CoQE learns positions, in the Transformer beside it too.
+POSITIONS = {"gpt2", "coqe", "gpt2-learned", "coqe-learned"}
 COQE = {
-    "coqe-3": ({"linear-10", "sparse-linear-10", "relu-network-shared", "combination"}, {"gpt2", "coqe"}, 3),
+    "coqe-3": ({"linear-10", "sparse-linear-10", "relu-network-shared", "combination"}, POSITIONS, 3),
     "coqe-4": (LEVELS, {"transformer", "coqe"}, 3),
     "coqe-4-sizes": (LEVELS, {"transformer"}, 3),
     "coqe-5": (LEVELS, {"transformer", "coqe"}, 1),
-    "coqe-6": ({"combination"}, {"coqe"}, 3),
+    "coqe-6": ({"combination"}, {"coqe", "coqe-learned"}, 3),
     "coqe-table-1": (ALPHA_1, {"coqe"}, 3),
     "coqe-table-2": (ALPHA_1, {"coqe", "transformer"}, 3),
 }
