@@ -11,6 +11,7 @@ from iclbench.report.blocks import Table
 from iclbench.report.data import Results, Slice, load
 from iclbench.report.sections import leaderboard, missing
 from iclbench.report.sections.heat_map import _told
+from iclbench.report.sections.summary import lacking
 from tests.report import synthetic
 
 REASON = "squared_error is nan in 42 of 64 episodes, at 3 of 21 context sizes; first in episode 6 after 2 examples"
@@ -78,3 +79,16 @@ def test_the_page_names_it_once(results: Results) -> None:
     frames = {block.name: block.frame for block in missing.section(results).walk() if isinstance(block, Table)}
     rows = frames["failed"][frames["failed"]["run"] == BROKEN]
     assert rows["reason"].tolist() == [REASON]
+
+
+def test_sizes_that_were_skipped_are_listed_as_such(tmp_path: Path) -> None:
+    table = folder(tmp_path, whole=False) / "tables" / "linear.values.parquet"
+    values = tables.read("values", table)
+    skipped = values["run"].eq(BROKEN) & values["status"].eq("failed")
+    tables.write("values", values.assign(status=values["status"].mask(skipped, "skipped")), table, {})
+    found = load(tmp_path)
+    listed = missing.failed(found)
+    assert listed is not None
+    own = listed.frame[listed.frame["run"].eq(BROKEN)]
+    assert own[["status", "reason"]].to_numpy().tolist() == [["skipped", REASON]]
+    assert "1 evaluation asked for more examples than the contestant takes." in list(lacking(found))
