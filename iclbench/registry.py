@@ -262,11 +262,16 @@ VARIANTS = {
 
 BACKBONES = Backbones(
     {
-        "gpt2": Entry("iclbench.backbones.gpt2:GPT2", "causal Transformer (Radford et al. 2019; Garg et al. 2022)"),
+        "gpt2": Entry(
+            "iclbench.backbones.gpt2:GPT2",
+            "causal Transformer without positions (Radford et al. 2019; Grazzi et al. 2024)",
+        ),
         "transformer": Entry(
             "iclbench.backbones.transformer:Transformer", "causal, sinusoidal positions (Chan et al. 2022)"
         ),
-        "coqe": Entry("iclbench.backbones.coqe:CoQE", "context and query encoded apart (CoQE)"),
+        "coqe": Entry(
+            "iclbench.backbones.coqe:CoQE", "context and query encoded apart (CoQE); on numbers without positions"
+        ),
         "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
         "s4": Entry("iclbench.backbones.s4:S4", "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)"),
         "s4d": Entry("iclbench.backbones.s4:S4D", "diagonal state spaces (Gu et al. 2022)"),
