@@ -16,7 +16,7 @@ from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Place
 from iclbench.sweep.pack import pack
 from iclbench.sweep.store import Store
-from iclbench.sweep.verify import verify
+from iclbench.sweep.verify import Verified, verify
 
 
 def print_packed(
@@ -40,22 +40,24 @@ def print_packed(
 def print_verified(
     cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Place, json: bool = False
 ) -> bool:
-    """Compute n random evaluations again and say what became of them; returns whether all are equal."""
+    """Compute n random evaluations again and say what became of them; returns whether all are equal, or differ by less
+    than matters."""
     found = []
     for each in verify(cells, store, n, seed, place):
         found.append(each)
-        say(f"{len(found)}/{n} {each.cell.task} · {each.cell.run}: {each.difference or 'equal'} ({each.seconds:.0f} s)")
+        say(f"{len(found)}/{n} {each.cell.task} · {each.cell.run}: {_verdict(each)} ({each.seconds:.0f} s)")
     if json:
         lines = [
             {"cell": each.cell.hash, "run": each.cell.run, "task": each.cell.task, "preset": each.cell.preset,
-             "rows": each.rows, "equal": each.equal, "difference": each.difference, "elsewhere": each.elsewhere,
+             "rows": each.rows, "equal": each.equal, "difference": each.difference, "agrees": each.agrees,
+             "share_of_half_interval": each.share, "elsewhere": each.elsewhere,
              "seconds": each.seconds}
             for each in found
         ]  # fmt: skip
         typer.echo(json_module.dumps(lines, indent=2))
     else:
         rows = [
-            [each.cell.run, each.cell.task, each.cell.preset, str(each.rows), each.difference or "equal",
+            [each.cell.run, each.cell.task, each.cell.preset, str(each.rows), _verdict(each),
              "; ".join(each.elsewhere) or "as here", f"{each.seconds:.0f} s"]
             for each in found
         ]  # fmt: skip
@@ -63,4 +65,15 @@ def print_verified(
         table("", columns, rows, numeric=[3, 6])
     if any(each.elsewhere and not each.equal for each in found):
         say("other hardware, threads or libraries may round otherwise: look how large the differences are")
-    return all(each.equal for each in found)
+    if close := sum(each.agrees and not each.equal for each in found):
+        say(f"{close} of {len(found)} cells differ in digits, by less than a tenth of half their interval: they agree")
+    return all(each.agrees for each in found)
+
+
+def _verdict(each: Verified) -> str:
+    """What came of a cell that was computed again."""
+    if each.difference is None:
+        return "equal"
+    if each.agrees and each.share is not None:
+        return f"agrees: at most {each.share:.1g} of half an interval apart ({each.difference})"
+    return each.difference

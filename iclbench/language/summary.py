@@ -103,8 +103,9 @@ def _gain(
 ) -> list[dict[str, object]]:
     """How much more is right than under plain ICL, question by question: a row, failed where one of the two failed on a
     set of demonstrations; none where no prompt set has both."""
-    pairs = [[_values(results, each, prompts) for each in (contestant, plain)] for prompts in sets]
-    lost = [next(reason for reason in found if reason) for pair in pairs if any(found := [_lost(one) for one in pair])]
+    every = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
+    per_set = [_lost(own) or _lost(other) for own, other in zip(every[::2], every[1::2], strict=True)]
+    lost = [reason for reason in per_set if reason is not None]
     if lost:
         return [shared | {"metric": "accuracy_gain"} | _failed(lost, len(sets))]
     both = [(_errors(results, contestant, prompts), _errors(results, plain, prompts)) for prompts in sets]

@@ -1,4 +1,11 @@
-"""Are stored results what this code computes? Random finished cells, computed again and compared to the last digit."""
+"""Are stored results what this code computes? Random finished cells, computed again and compared to the last digit;
+where they differ, whether the difference matters.
+
+Processors of different vendors, and libraries that choose their kernels by them, sum in other orders. So there is a
+second verdict: no value or end of an interval of the evaluation has moved by a tenth of half its interval, which is
+less than what other episodes would do. Of training curves, which have no intervals, it says nothing: what they lead to
+is evaluated.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
@@ -28,6 +36,9 @@ _GRACE = 5.0
 # Provenance: a note on a card or a new version of iclbench may change them without changing a value; older tables lack
 # the order and the data.
 _PROVENANCE = ("card", "version", "context_order", "data")
+# Differences below this part of half an interval do not matter.
+NEGLIGIBLE = 0.1
+_NUMBERS = ("value", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,9 @@ class Verified:
         cell: the evaluation.
         rows: rows of `values` that were compared, those of its training among them.
         difference: the first difference; None: all are equal to the last digit.
+        share: where they differ in numbers of the evaluation that have intervals, and in those of training curves,
+            alone: the largest difference, in halves of the interval of its row. None where they do not, or a difference
+            has no interval to be held against.
         elsewhere: in what the places where it and its training were computed first differ from this one: hardware,
             kernels, threads or libraries; differences may then be no more than rounding.
         seconds: how long computing it again took.
@@ -46,12 +60,18 @@ class Verified:
     cell: GridCell
     rows: int
     difference: str | None
+    share: float | None
     elsewhere: tuple[str, ...]
     seconds: float
 
     @property
     def equal(self) -> bool:
         return self.difference is None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all that differs is small beside the intervals, or nothing does."""
+        return self.equal or (self.share is not None and self.share < NEGLIGIBLE)
 
 
 def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Place) -> Iterator[Verified]:
@@ -120,6 +140,7 @@ def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _W
     """The last of the cells, computed again after those that it needs."""
     started = time.perf_counter()
     rows, difference = 0, None
+    shares: list[float | None] = []
     elsewhere: dict[str, None] = {}
     with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
         fresh = Store(Path(folder))
@@ -129,6 +150,7 @@ def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _W
             outcome = workers.work(cell, replace(place, results=fresh.results), used)
             if outcome.status != "done":
                 difference = f"computed again it {outcome.status}: {outcome.reason}"
+                shares.append(None)
                 break
         for cell in [] if difference else cells:
             found = value_rows(fresh, cell)
@@ -137,16 +159,22 @@ def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _W
                 difference = (
                     difference or f"{damaged} is damaged or cut short; delete it, and a sweep does its cells again"
                 )
+                shares.append(None)
                 continue
             try:
                 stored = value_rows(store, cell) if store.status(cell) == "done" else found.iloc[:0]
             except tables.TableError as error:
                 difference = difference or str(error)
+                shares.append(None)
                 continue
             # Of packed rows those of another grid's evaluation of the same run, on other prompts, are not meant.
             stored = stored[stored["prompt_set"].isna() | stored["prompt_set"].isin(found["prompt_set"].dropna())]
             difference = difference or first_difference(stored, found)
-    return Verified(cells[-1], rows, difference, tuple(elsewhere), time.perf_counter() - started)
+            shares.append(share_of_interval(stored, found, judged=cell.kind != "train"))
+    share = max((each for each in shares if each is not None), default=0.0) if None not in shares else None
+    return Verified(
+        cells[-1], rows, difference, share if difference else None, tuple(elsewhere), time.perf_counter() - started
+    )
 
 
 def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
@@ -172,6 +200,28 @@ def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
             more += "" if pd.isna(apart) else f"; at most {float(apart):.1e} apart"
             return f"{name} {a[name].iloc[at]} became {b[name].iloc[at]}: {_place(keys, a.index[at])}{more}"
     return None
+
+
+def share_of_interval(stored: pd.DataFrame, found: pd.DataFrame, judged: bool = True) -> float | None:
+    """The largest difference of a value or of an end of its interval, in halves of the stored interval; None where
+    tables differ in anything else, or in a row that has no interval. Rows that are not `judged` may differ in any
+    number."""
+    keys = tables.keys("values")
+    a, b = (frame.set_index(keys).sort_index() for frame in (stored, found))
+    if not a.index.equals(b.index):
+        return None
+    texts = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE, *_NUMBERS)]
+    if not all((a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).all() for name in texts):
+        return None
+    old, new = (frame[list(_NUMBERS)].to_numpy(float, na_value=np.nan) for frame in (a, b))
+    if not np.array_equal(np.isfinite(old), np.isfinite(new)):
+        return None
+    moved = np.nan_to_num(np.abs(new - old)).max(1)
+    half = (old[:, 2] - old[:, 1]) / 2
+    if not judged or not moved.any():
+        return 0.0
+    at = moved > 0
+    return float((moved[at] / half[at]).max()) if (half[at] > 0).all() else None
 
 
 def _place(keys: Sequence[str], values: Sequence[object]) -> str:

@@ -19,7 +19,7 @@ from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
-from iclbench.sweep.verify import _has_data, _Workers, first_difference, verify
+from iclbench.sweep.verify import _has_data, _Workers, first_difference, share_of_interval, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -102,7 +102,7 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
     only = [cell for cell in cells if cell.baseline]
     found = {each.cell.run: each for each in verify(only, Store(tmp_path), 2, 0, Place(tmp_path))}
     assert found["least-squares"].equal
-    assert not found["knn-3"].equal
+    assert not found["knn-3"].equal and found["knn-3"].agrees and 0 < float(found["knn-3"].share or 0) < 1e-9
     difference = str(found["knn-3"].difference)
     assert difference.startswith("low ")
     assert "orthants" in difference and "n_context 5" in difference
@@ -179,6 +179,31 @@ def test_the_largest_difference_is_told() -> None:
     assert str(first_difference(rows(), rows(value=0.35))).endswith("; at most 2.5e-01 apart")
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 0.0),
+        ({"value": 0.1008}, 0.08),  # half of its interval is 0.01
+        ({"low": 0.0885}, 0.15),
+        ({"value": 0.1008, "high": 0.108}, 0.2),
+        ({"normaliser": 2.0}, None),
+        ({"n_context": 5}, None),
+        ({"value": None, "low": None, "high": None, "status": "failed", "reason": "r"}, None),
+    ],
+)
+def test_differences_are_held_against_the_interval(changes: dict[str, object], expected: float | None) -> None:
+    ends = {"low": 0.09, "high": 0.11}
+    assert share_of_interval(rows(**ends), rows(**ends | changes)) == (expected and pytest.approx(expected))
+
+
+def test_without_an_interval_only_the_last_digit_counts_but_for_training_curves() -> None:
+    assert share_of_interval(rows(), rows()) == 0
+    assert share_of_interval(rows(), rows(value=np.nextafter(0.1, 1))) is None
+    assert share_of_interval(rows(low=0.1, high=0.1), rows(low=0.1, high=0.1, value=np.nextafter(0.1, 1))) is None
+    assert share_of_interval(rows(), rows(value=0.2), judged=False) == 0
+    assert share_of_interval(rows(), rows(normaliser=2.0), judged=False) is None
+
+
 def test_rows_that_are_only_stored_are_a_difference() -> None:
     assert str(first_difference(rows(), rows().iloc[:1])).startswith("1 rows only stored, the first: ")
 
@@ -201,6 +226,9 @@ def test_the_command_packs_and_verifies(
     assert (line["equal"], line["difference"], line["elsewhere"]) == (True, None, [])
     path = results / "reference" / "tiny-smoke.values.parquet"
     rows = tables.read("values", path)
-    tables.write("values", rows.assign(value=rows["value"] + 1e-9), path, tables.metadata(path))
-    assert main(["sweep", *grid, "--verify", "1"]) == 1
-    assert " became " in capsys.readouterr().out
+    for factor, code in ((1 + 1e-9, 0), (1.5, 1)):
+        tables.write("values", rows.assign(value=rows["value"] * factor), path, tables.metadata(path))
+        assert main(["sweep", *grid, "--verify", "1"]) == code
+        said = capsys.readouterr()
+        assert " became " in said.out
+        assert ("agrees: at most " in said.out) == ("1 of 1 cells differ in" in said.err) == (code == 0)
