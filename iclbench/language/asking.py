@@ -76,6 +76,7 @@ def ask(
     *,
     shared: bool,
     wanted: Collection[int],
+    apart: bool = False,
 ) -> dict[int, Round]:
     """The replies after each wanted number of passes; a single pass is plain ICL.
 
@@ -86,7 +87,9 @@ def ask(
         reply: scores or writes.
         batches: how many rows at a time.
         shared: all questions have the same demonstrations.
-        wanted: numbers of passes; 1 among them, from whose distributions those of the others are told apart.
+        wanted: numbers of passes; where 1 is among them, the distributions of the others are told apart from its own.
+        apart: the demonstrations are read before the query, as Deep-Thinking reads them, which plain ICL beside it is
+            to equal to the last digit.
     """
     settings = method.settings if isinstance(method.settings, DeepThinking) else DeepThinking()
     rounds = {passes: Round.empty(len(questions)) for passes in sorted(wanted)}
@@ -95,7 +98,7 @@ def ask(
 
     def thought_over(numbers: list[int], demonstrations: list[tuple[int, ...]]) -> None:
         some = [questions[i] for i in numbers]
-        divergence = _Divergence() if several else None
+        divergence = _Divergence() if several and 1 in wanted else None
         ids = torch.tensor(demonstrations, device=model.device)
         for thought in think(reader(model, ids, settings.positions), settings, max(wanted)):
             if thought.passes in rounds:
@@ -108,7 +111,7 @@ def ask(
     every = list(range(len(questions)))
     if model.remembers and shared and min(lengths, default=0) > 0:
         thought_over(every, [questions[0].demonstrations])
-    elif several or method.name == "deep-thinking":
+    elif several or method.name == "deep-thinking" or (apart and model.remembers and min(lengths, default=0) > 0):
         for _ in batches.run(lengths, own, equal=True):
             pass
     else:

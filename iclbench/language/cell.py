@@ -12,6 +12,7 @@ from iclbench.language.accuracies import balanced, summarised
 from iclbench.language.answers import Answers
 from iclbench.language.batches import Batches
 from iclbench.language.contestants import Contestant
+from iclbench.language.deep_thinking import DeepThinking
 from iclbench.language.fitting import Overlength, Sheets
 from iclbench.language.prompts import LanguagePrompts
 from iclbench.language.sitting import Outcome, Pass, Sitting
@@ -31,10 +32,15 @@ def cell_tables(
         given = [e.query.x for e in prompts.drawn]
         return _tables(contestant, prompts, Outcome(always, reason, texts=given), []), reason
     model, method = contestant.model, contestant.method
-    sat = Sitting(model, method, batches, overlength, sheets)
+    sat = Sitting(model, method, batches, overlength, sheets, contestant.beside)
     sheet = sat.sheet(prompts)
-    with Measure(model.device) as cost:
+    if isinstance(method.settings, DeepThinking):
         outcome = sat.outcome(prompts, sheet)
+        with Measure(model.device) as cost:  # as it is used: without answers after the passes before the last
+            sat.after(prompts, sheet, {outcome.made})
+    else:
+        with Measure(model.device) as cost:
+            outcome = sat.outcome(prompts, sheet)
     costs = cells.measured_rows(contestant, prompts, cost, prompts.shots)
     return _tables(contestant, prompts, outcome, costs), outcome.reason
 

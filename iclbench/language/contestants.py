@@ -3,6 +3,7 @@ same."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -25,6 +26,7 @@ class Contestant:
     Attributes:
         model: None for the baseline.
         method: likewise.
+        beside: the methods that it is compared with, which see the same demonstrations.
     """
 
     name: str
@@ -36,20 +38,31 @@ class Contestant:
     model: LanguageModel | None = None
     method: Method | None = None
     seed: int | None = None
+    beside: tuple[Method, ...] = ()
 
     @property
     def run(self) -> str:
         return self.name
 
 
-def contestant(model: LanguageModel, method: Method, overlength: Overlength) -> Contestant:
-    """A model under a method."""
+def contestant(
+    model: LanguageModel, method: Method, overlength: Overlength, beside: Sequence[Method] = ()
+) -> Contestant:
+    """A model under a method, compared with the methods `beside`."""
     what = {"model": model.identity, "method": method.hash}
-    identity = content_hash(what | {"version": VERSION, "overlength": overlength})
+    others = tuple({each.hash: each for each in beside if each.hash != method.hash}.values())
+    depends: dict[str, object] = {}
+    if method.name == "icl" and any(each.name == "deep-thinking" for each in others):
+        depends["demonstrations"] = "read apart"
+    rooms = {(each.times, min(each.passes, 2)) for each in others} - {(method.times, min(method.passes, 2))}
+    if overlength == "drop" and rooms:
+        depends["room"] = sorted(rooms)
+    identity = content_hash(what | {"version": VERSION, "overlength": overlength} | depends)
     libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
     return Contestant(
-        model.name + method.suffix, "backbone", identity, content_hash(what, 8), model.device, libraries, model, method
-    )
+        model.name + method.suffix, "backbone", identity, content_hash(what, 8), model.device, libraries, model, method,
+        beside=others,
+    )  # fmt: skip
 
 
 def constant() -> Contestant:

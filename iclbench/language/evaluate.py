@@ -1,8 +1,9 @@
 """Evaluation of a pretrained language model on in-context tasks, with what every accuracy has to be seen beside.
 
 `evaluate` yields one cell after the other; what is already there is not computed again. Controls, all on the same
-questions: plain ICL; the demonstrations with their outputs exchanged; none at all; written twice, where the method is
-Deep-Thinking (is it more than repetition?); and the most frequent answer.
+questions: plain ICL; the demonstrations with their outputs exchanged; none at all; where the method is Deep-Thinking,
+written twice (is it more than repetition?) and thought over with eta = 0, which has to be plain ICL to the last digit;
+and the most frequent answer.
 """
 
 from __future__ import annotations
@@ -122,11 +123,15 @@ class _Field:
 
     def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
         self.controls, self.method = controls, method
-        self.asked = contestant(model, method, overlength)
-        self.plain = contestant(model, method_named("icl"), overlength) if controls else self.asked
-        self.others = (constant(),) if controls else ()
+        icl, more = method_named("icl"), list[Method]()
         if controls and isinstance(method.settings, DeepThinking):
-            self.others = (contestant(model, method_named("repeat"), overlength), *self.others)
+            still = replace(method, settings=method.settings.model_copy(update={"eta": 0.0}))
+            more = [method_named("repeat"), still]
+        field = [method, icl, *more] if controls else [method]
+        self.asked = contestant(model, method, overlength, field)
+        self.plain = contestant(model, icl, overlength, field) if controls else self.asked
+        again = [contestant(model, each, overlength, field) for each in more if each.hash != method.hash]
+        self.others = (*again, constant()) if controls else ()
 
     @property
     def paired(self) -> tuple[Contestant, ...]:

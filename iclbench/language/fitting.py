@@ -1,7 +1,8 @@
 """Whether the prompts fit into a model, seen before anything is computed; nothing is cut off in silence.
 
 `error` refuses a prompt set of which one prompt is too long, `skip` does not ask such prompts, `drop` leaves out
-demonstrations from the front, of all episodes alike where they share them.
+demonstrations from the front, of all episodes alike where they share them, and for all methods that are compared as
+many as the one that has room for the fewest.
 """
 
 from __future__ import annotations
@@ -75,25 +76,29 @@ class Sheets:
 
 
 def fitted(
-    whole: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts, overlength: Overlength
+    sheets: Sheets,
+    model: LanguageModel,
+    method: Method,
+    prompts: LanguagePrompts,
+    overlength: Overlength,
+    beside: Sequence[Method] = (),
 ) -> Sheet:
-    """The part of the sheet that fits, or the whole with fewer demonstrations.
+    """The part of the sheet that fits, or the whole with fewer demonstrations: with as few as the method needs most of
+    all, itself and those it is compared with, so that all of them see the same.
 
     Raises:
         UsageError: a prompt does not fit and is not to be skipped, or not even without demonstrations.
     """
-    reasons = {i: why for i in range(len(whole.asked)) if (why := whole.too_long(i, method, model.longest))}
+    whole = sheets.sheet(model, prompts, method.times)
+    if overlength == "drop":
+        return _dropped(sheets, whole, model, method, prompts, beside)
+    reasons = _too_long(whole, method, model)
     if not reasons:
         return whole
-    line = f"task '{prompts.task.name}' at {prompts.shots} shots does not fit into '{model.name}': "
+    line = _line(prompts, model)
     first = next(iter(reasons.values()))
     if overlength == "error":
         raise UsageError(f"{line}{first}; give fewer --shots, or --overlength skip or drop")
-    if overlength == "drop":
-        found = _dropped(whole, list(reasons), model, method, prompts)
-        if found is None:
-            raise UsageError(f"{line}{first}, and dropping demonstrations is not enough; give --overlength skip")
-        return found
     kept = [i for i in range(len(whole.asked)) if i not in reasons]
     if not kept:
         raise UsageError(f"{line}{first}, and so it is with every prompt; give fewer --shots")
@@ -101,38 +106,67 @@ def fitted(
     return replace(whole.of(kept), note=note)
 
 
+def _line(prompts: LanguagePrompts, model: LanguageModel) -> str:
+    return f"task '{prompts.task.name}' at {prompts.shots} shots does not fit into '{model.name}': "
+
+
+def _too_long(whole: Sheet, method: Method, model: LanguageModel) -> dict[int, str]:
+    """Why prompts do not fit, by their place."""
+    return {i: why for i in range(len(whole.asked)) if (why := whole.too_long(i, method, model.longest))}
+
+
 def _dropped(
-    whole: Sheet, long: list[int], model: LanguageModel, method: Method, prompts: LanguagePrompts
-) -> Sheet | None:
-    """The sheet with as few demonstrations left out as need be; None where that is not enough."""
+    sheets: Sheets,
+    whole: Sheet,
+    model: LanguageModel,
+    method: Method,
+    prompts: LanguagePrompts,
+    beside: Sequence[Method],
+) -> Sheet:
+    """The sheet with as few demonstrations left out as need be."""
+    own = _too_long(whole, method, model)
+    others = [(each, sheets.sheet(model, prompts, each.times)) for each in beside if each.hash != method.hash]
+    long = sorted({*own, *(i for each, sheet in others for i in _too_long(sheet, each, model))})
     shared = prompts.shared is not None
-    units = [list(range(len(whole.asked)))] if shared else [[i] for i in long]
+    units = [list(range(len(whole.asked)))] * bool(long) if shared else [[i] for i in long]
     texts, tokens, most = list(whole.prompts), list(whole.questions), 0
     for unit in units:
-        found = _with_fewer(whole.of(unit), model, method, prompts)
-        if found is None:
-            return None
-        part, fewer = found
-        most = max(most, fewer)
+        needed = _fewest(whole.of(unit), model, method, prompts)
+        if needed is None:
+            first = next(iter(own.values()))
+            raise UsageError(
+                f"{_line(prompts, model)}{first}, and dropping demonstrations is not enough; give --overlength skip"
+            )
+        # Whoever does not fit at all fails by itself, and holds nobody up.
+        fewer = max([needed, *(_fewest(sheet.of(unit), model, each, prompts) or 0 for each, sheet in others)])
+        part, most = _cut(whole.of(unit), model, method, prompts, fewer), max(most, fewer)
         for place, text, question in zip(unit, part.prompts, part.questions, strict=True):
             texts[place], tokens[place] = text, question
+    if not most:
+        return whole
     those = "all" if shared else f"{len(long)} of {len(texts)}"
-    note = f"up to {most} of {prompts.shots} demonstrations dropped from the front of {those} prompts"
+    stricter = " (as many as those beside it need)" if not own else ""
+    note = f"up to {most} of {prompts.shots} demonstrations dropped from the front of {those} prompts{stricter}"
     return replace(whole, prompts=tuple(texts), questions=tuple(tokens), note=note)
 
 
-def _with_fewer(
-    long: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts
-) -> tuple[Sheet, int] | None:
-    """These episodes with the fewest demonstrations left out that make all of them fit, and how many that are."""
+def _fewest(long: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts) -> int | None:
+    """The fewest demonstrations left out that make all of these episodes fit; None: there is no such number."""
     least = int(method.name == "deep-thinking")  # it has nothing to think over without any
-    for fewer in range(1, prompts.shots - least + 1):
-        episodes = [prompts.drawn[n] for n in long.asked]
-        cut = [replace(e, demonstrations=e.demonstrations[fewer:]) for e in episodes]
-        found = replace(_sheet(model, prompts, cut, long.asked, method.times), tokens=long.tokens)
-        if not any(found.too_long(i, method, model.longest) for i in range(len(cut))):
-            return found, fewer
+    for fewer in range(prompts.shots - least + 1):
+        found = _cut(long, model, method, prompts, fewer)
+        if not _too_long(found, method, model):
+            return fewer
     return None
+
+
+def _cut(long: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts, fewer: int) -> Sheet:
+    """These episodes with so many demonstrations left out from the front."""
+    if not fewer:
+        return long
+    episodes = [prompts.drawn[n] for n in long.asked]
+    cut = [replace(e, demonstrations=e.demonstrations[fewer:]) for e in episodes]
+    return replace(_sheet(model, prompts, cut, long.asked, method.times), tokens=long.tokens)
 
 
 def _sheet(

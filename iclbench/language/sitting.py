@@ -43,6 +43,7 @@ class Outcome:
         passes: after each number of passes of Deep-Thinking.
         development: the same on the development split, where the number was chosen there.
         texts: what the contestant was given, for each episode; "" where it was not asked.
+        made: passes over the demonstrations that the answers need.
     """
 
     answers: Answers
@@ -50,22 +51,23 @@ class Outcome:
     passes: Mapping[int, Pass] = field(default_factory=dict)
     development: Mapping[int, Pass] = field(default_factory=dict)
     texts: Sequence[str] = ()
+    made: int = 1
 
 
 @dataclass(frozen=True)
 class Sitting:
-    """A model under a method, put to prompt sets."""
+    """A model under a method, put to prompt sets; `beside`: the methods that it is compared with."""
 
     model: LanguageModel
     method: Method
     batches: Batches
     overlength: Overlength
     sheets: Sheets
+    beside: Sequence[Method] = ()
 
     def sheet(self, prompts: LanguagePrompts) -> Sheet:
         """What is asked, as far as it fits."""
-        whole = self.sheets.sheet(self.model, prompts, self.method.times)
-        return fitted(whole, self.model, self.method, prompts, self.overlength)
+        return fitted(self.sheets, self.model, self.method, prompts, self.overlength, self.beside)
 
     def outcome(self, prompts: LanguagePrompts, sheet: Sheet) -> Outcome:
         """The answers to this sheet of the prompt set."""
@@ -90,7 +92,7 @@ class Sitting:
             chosen = passes
             found = self.after(prompts, sheet, every if traced else {1, chosen})
         reason = "; ".join(filter(None, [reason, sheet.note]))
-        return Outcome(found[chosen].answers, reason, found, on_development, texts)
+        return Outcome(found[chosen].answers, reason, found, on_development, texts, chosen)
 
     def after(self, prompts: LanguagePrompts, sheet: Sheet, wanted: Collection[int]) -> dict[int, Pass]:
         """The answers after each of these numbers of passes; 1 alone is plain ICL."""
@@ -118,7 +120,10 @@ class Sitting:
             return Pass(Answers.of(every), divergence, change)
 
         shared = prompts.shared is not None
-        rounds = ask(self.model, self.method, sheet.questions, reply, self.batches, shared=shared, wanted=wanted)
+        apart = any(isinstance(each.settings, DeepThinking) for each in (self.method, *self.beside))
+        rounds = ask(
+            self.model, self.method, sheet.questions, reply, self.batches, shared=shared, wanted=wanted, apart=apart
+        )
         return {passes: over_episodes(found) for passes, found in rounds.items()}
 
 

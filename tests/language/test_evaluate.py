@@ -15,8 +15,10 @@ from sklearn.metrics import balanced_accuracy_score
 
 from iclbench import tables
 from iclbench.errors import DataError, UsageError
+from iclbench.evaluation.measure import Measure
 from iclbench.language.cards import LanguageTask, language_tasks
 from iclbench.language.evaluate import Cell, evaluate
+from iclbench.language.fitting import Sheets
 from iclbench.language.methods import method
 from iclbench.language.models import LanguageModel, load
 from iclbench.language.prompts import LanguagePrompts
@@ -97,7 +99,10 @@ def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> N
     run(tmp_path, right([prompts(reviews)]), [reviews], "deep-thinking", demo_seeds=[0, 1], orders=[0, 2])
     found = values(tmp_path, "metric == 'accuracy' and axis in ['demo_seed', 'order']")
     asked = found.groupby(["contestant", "shift", "n_context", "axis"])["axis_value"].agg(list).to_dict()
-    seeds = {name: {("none", 4, "demo_seed"): [0, 1]} for name in ("scripted+repeat-2", "majority")}
+    seeds = {
+        name: {("none", 4, "demo_seed"): [0, 1]}
+        for name in ("scripted+repeat-2", "scripted+deep-thinking-eta-0", "majority")
+    }
     for name in ("scripted", "scripted+deep-thinking"):
         seeds[name] = {
             ("none", 4, "demo_seed"): [0, 1],
@@ -109,8 +114,68 @@ def test_controls_are_scored_on_the_same_questions(reviews, tmp_path: Path) -> N
     assert asked == {(name, *at): where for name, own in seeds.items() for at, where in own.items()}
     answers = tables.read_all("answers", tmp_path)
     questions = answers.groupby(["run", "prompt_set"])["target"].agg(" ".join)
-    assert len(questions) == 18 and len(set(questions)) == 1
+    assert len(questions) == 20 and len(set(questions)) == 1
     assert set(found["preset"]) == {"language"} and set(found["evaluator"]) == {"choice"}
+
+
+@pytest.mark.parametrize("task", ["reviews", "letters"])
+def test_thinking_without_moving_is_plain_icl_to_the_last_digit(task: str, model_of, tmp_path: Path, request) -> None:
+    """Whether all queries share their demonstrations or each has its own."""
+    model = model_of("gpt2")
+    run(tmp_path, model, [request.getfixturevalue(task)], "deep-thinking", settings={"passes": 3}, shots=[4])
+    found = values(tmp_path, "axis == 'demo_seed' and shift == 'none' and n_context == 4").set_index("metric")
+    plain, still = (found[found["run"].eq(model.name + name)] for name in ("", "+deep-thinking-eta-0-passes-3"))
+    columns = ["value", "low", "high", "n_episodes"]
+    assert len(plain) > 1
+    pd.testing.assert_frame_equal(still[columns].loc[plain.index], plain[columns], check_exact=True)
+    trace = values(tmp_path, "metric == 'kl_to_icl' and axis == 'passes' and n_context == 4 and shift == 'none'")
+    moved = trace["run"].eq(f"{model.name}+deep-thinking-passes-3") & trace["axis_value"].gt(1)
+    assert trace.loc[trace["run"].str.contains("eta-0"), "value"].eq(0).all() and (trace.loc[moved, "value"] > 0).all()
+
+
+@pytest.mark.parametrize("task", ["reviews", "letters"])
+def test_all_who_are_compared_see_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
+    """Deep-Thinking has room for fewer than plain ICL."""
+    asked = request.getfixturevalue(task)
+    model = right([prompts(asked)], longest={"reviews": 230, "letters": 60}[task])
+    alone = run(tmp_path / "alone", model, [asked], shots=[4], controls=False, overlength="drop")
+    cells = run(tmp_path, model, [asked], "deep-thinking", shots=[4], overlength="drop")
+    assert not any(cell.reason for cell in [*alone, *cells])
+    answers = tables.read_all("answers", tmp_path / "tables")
+    answers = answers[answers["prompt_set"].eq(prompts(asked).id)]
+    own = answers[~answers["run"].isin(["majority", "scripted+repeat-2"])]
+    given = own.pivot_table("prompt", "episode", "run", aggfunc="first")
+    assert set(given) == {"scripted", "scripted+deep-thinking", "scripted+deep-thinking-eta-0"}
+    assert given.nunique(axis=1).eq(1).all()
+    more = tables.read_all("answers", tmp_path / "alone").set_index("episode")["prompt"]
+    assert (more.str.len() > given["scripted"].str.len()).any(), "alone it has room for more"
+    assert any("demonstrations dropped" in cell.note for cell in cells if cell.contestant == "scripted")
+    again = run(tmp_path, model, [asked], "deep-thinking", shots=[4], overlength="drop")
+    assert all(cell.cached for cell in again)
+    assert not run(tmp_path, model, [asked], shots=[4], controls=False, overlength="drop")[0].cached
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_what_deep_thinking_costs_is_measured_without_the_answers_after_earlier_passes(
+    trace: bool, reviews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = right([prompts(reviews)])
+    spent: list[int] = []
+
+    class Counted(Measure):
+        def __enter__(self) -> Measure:
+            self.before = model.tokens_read
+            return super().__enter__()
+
+        def __exit__(self, *raised: object) -> None:
+            spent.append(model.tokens_read - self.before)
+            super().__exit__(*raised)
+
+    monkeypatch.setattr("iclbench.language.cell.Measure", Counted)
+    for name, settings in (("icl", {}), ("deep-thinking", {"passes": 4, "trace": trace})):
+        run(tmp_path / name, model, [reviews], name, settings=settings, controls=False)
+    demonstrations = len(Sheets().sheet(model, prompts(reviews)).questions[0].demonstrations)
+    assert spent[1] - spent[0] == 3 * demonstrations, "three more readings of the demonstrations"
 
 
 def test_nothing_is_computed_twice_and_a_changed_card_is_another_prompt_set(reviews, tmp_path: Path) -> None:
