@@ -101,8 +101,8 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
             f"ceiling-adjusted: {row['run']} scores {own:.3f} on these prompts and {interval(row)} on average over the "
             "task; with the gap taken from there, scores compare with published ones"
         )
-    asked = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
-    asked = {str(run): int(n) for run, n in asked.items() if n > 0}
+    most_related = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
+    asked = {str(run): int(n) for run, n in most_related.items() if n > 0}
     if asked:
         name = str(likelihood["prompt_set"].iloc[0])
         errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
