@@ -190,12 +190,14 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     predict points only follow, by their error."""
     ok = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
     likelihood, error, gap = (ok[ok["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
-    counts = sorted(int(n) for n in ok.index.unique("n_related"))
+    counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
     best = likelihood["value"].groupby("run").max().sort_values(ascending=False)
     points_only = error["value"].groupby("run").min().drop(best.index, errors="ignore").sort_values()
     names = [str(name) for name in [*best.index, *points_only.index]]
     adjusted = ok[ok["metric"].eq("log_likelihood_adjusted")]
     most_episodes = pd.concat([likelihood, error])["n_episodes"].max()
+    lost = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
+    holes = set(zip(lost["run"], lost["n_related"], strict=True))
 
     def cell(found: pd.DataFrame, run: str, n: int, write: Callable[[Any], str]) -> str:
         """The number, and of how many episodes where others were asked more."""
@@ -208,10 +210,14 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     rows = []
     for run in names:
         kind = ok.loc[run]["kind"].iloc[0]
-        cells = [cell(likelihood, run, n, lambda row: f"{row['value']:.3f}") for n in counts]
-        most = max(n for n in counts if (run, n) in error.index)
+        cells = [
+            "failed" if (run, n) in holes else cell(likelihood, run, n, lambda row: f"{row['value']:.3f}")
+            for n in counts
+        ]
+        most = max(n for n in counts if (run, n) in error.index or (run, n) in holes)
         cells += [cell(found, run, most, interval) for found in (gap, adjusted) if len(found)]
-        rows.append([named(run, kind), *cells, cell(error, run, most, lambda row: short(row["value"]))])
+        whole = "failed" if (run, most) in holes else cell(error, run, most, lambda row: short(row["value"]))
+        rows.append([named(run, kind), *cells, whole])
     without = values[values["status"].ne("ok") & ~values["run"].isin(names)].drop_duplicates("run")
     for run, kind, status in zip(without["run"], without["kind"], without["status"], strict=True):
         blank = [""] * sum(len(found) > 0 for found in (gap, adjusted))

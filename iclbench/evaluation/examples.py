@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ from iclbench.runs import writing
 EPISODES = 4
 
 
-def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
-    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used; none
-    where a context is longer than the contestant takes.
+def predicted(contestant: Contestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
+    """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used, but
+    not with as many as `failed`; none where a context is longer than the contestant takes.
 
     Raises:
         NonFiniteError: an answer is NaN or infinite.
@@ -37,7 +38,7 @@ def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
         return tables.frame("examples", [])
     informed = predictor.informed(episodes.truth)
     most = prompts.family.related_sets if predictor.uses_related else 0
-    counts = sorted({0, min(1, most), most})
+    counts = sorted({0, min(1, most), most} - set(failed))
     x = inputs.to(contestant.device).expand(len(episodes), -1, -1)
     shared = _shared(prompts) | {
         "run": contestant.run,
@@ -53,7 +54,7 @@ def predicted(contestant: Contestant, prompts: PromptSet) -> pd.DataFrame:
             if not all(values.isfinite().all() for values in (mean, *band.values())):
                 raise NonFiniteError(f"an answer to be drawn is not finite, with {count} related datasets")
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
-    return tables.frame("examples", pd.concat(frames, ignore_index=True))
+    return tables.frame("examples", pd.concat(frames, ignore_index=True) if frames else [])
 
 
 def write_prompts(results: Path, prompts: PromptSet) -> None:

@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.episodes import Episodes
-from iclbench.errors import NonFiniteError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.predictions import Categorical, Prediction
 from iclbench.predictor import Predictor
@@ -32,13 +31,28 @@ class TargetScores:
         skipped: the episodes or groups, `(episodes,)`, with a longer context than the contestant takes; they
             have no scores.
         reason: why, where there are any.
+        failed: where some score of what was asked is not finite, whatever the metric, `(episodes, n_related)`.
+        problem: where that is, in a line; None: nowhere.
     """
 
     n_related: tuple[int, ...]
     scores: dict[str, np.ndarray]
     normaliser: float
     skipped: np.ndarray
+    failed: np.ndarray
     reason: str | None = None
+    problem: str | None = None
+
+    @property
+    def lost(self) -> list[int]:
+        """Numbers of related datasets at which some score failed."""
+        return [n for n, bad in zip(self.n_related, np.asarray(self.failed.any(0)), strict=True) if bad]
+
+    @property
+    def whole(self) -> dict[str, np.ndarray]:
+        """The scores without those of numbers of related datasets at which some failed: no paired comparison over the
+        episodes that are left."""
+        return {metric: np.where(self.failed.any(0), np.nan, scores) for metric, scores in self.scores.items()}
 
 
 def scores_of(
@@ -63,9 +77,6 @@ def target_scores(
         prompts: the frozen episodes.
         device: where the episodes are sent.
         episodes_at_most: ask only the first so many episodes; None: all.
-
-    Raises:
-        NonFiniteError: a score is NaN or infinite.
     """
     family = prompts.family
     counts = tuple(range(family.related_sets + 1)) if predictor.uses_related else (0,)
@@ -87,10 +98,14 @@ def target_scores(
             scale = family.normaliser if metric == "squared_error" else 1.0
             parts.setdefault(metric, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
     found = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
-    _refuse_nonfinite(found, counts)
+    failed = _nonfinite(found, (int(taken.sum()), len(counts)))
+    problem = _problem(found, failed, counts, np.flatnonzero(taken))
+    failed = np.asarray(_among(taken, failed.astype(float)) == 1)
     found = together({metric: _among(taken, s) for metric, s in found.items()}, prompts.together)
     skipped = skipped.reshape(-1, prompts.together).any(1)
-    return TargetScores(counts, found, family.normaliser, skipped, next((why for why in whys if why), None))
+    failed = np.asarray(failed.reshape(-1, prompts.together, len(counts)).any(1))
+    why = next((why for why in whys if why), None)
+    return TargetScores(counts, found, family.normaliser, skipped, failed, why, problem)
 
 
 def _among(taken: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -124,12 +139,21 @@ def _mean(scores: Tensor, scored: Tensor) -> Tensor:
     return there.sum(1) / scored.sum(1)
 
 
-def _refuse_nonfinite(found: dict[str, np.ndarray], counts: tuple[int, ...]) -> None:
-    for metric, scores in found.items():
-        bad = ~np.isfinite(scores)
-        if bad.any():
-            episode, column = np.argwhere(bad)[0]
-            raise NonFiniteError(
-                f"{metric} is {scores[episode, column]:g} in {int(bad.any(1).sum())} of {len(scores)} episodes, first "
-                f"in episode {episode} with {counts[column]} related datasets"
-            )
+def _nonfinite(found: dict[str, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
+    """Episodes, by number of related datasets, of which some score is not finite."""
+    bad = np.zeros(shape, dtype=bool)
+    for scores in found.values():
+        bad |= ~np.isfinite(scores)
+    return bad
+
+
+def _problem(found: dict[str, np.ndarray], bad: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray) -> str | None:
+    """Where scores are not finite, in a line; None: nowhere. `numbers` are those of the episodes."""
+    if not bad.any():
+        return None
+    episode, column = np.argwhere(bad)[0]
+    metric, value = next((m, s[episode, column]) for m, s in found.items() if not np.isfinite(s[episode, column]))
+    return (
+        f"{metric} is {value:g} in {int(bad.any(1).sum())} of {len(bad)} episodes, first in episode {numbers[episode]} "
+        f"with {counts[column]} related datasets"
+    )

@@ -33,9 +33,9 @@ def evaluate_targets(results: Path, contestant: Contestant, prompts: PromptSet) 
             return cells.skipped(prompts, shared, found.reason)
         sizes = prompts.episodes.context.counts.numpy()[:: prompts.together, None]
         # No paired comparison over the episodes that are left, which are the short ones.
-        kept = {} if found.reason else found.scores
+        kept = {} if found.reason else found.whole
         return {
-            "examples": examples.predicted(contestant, prompts),
+            "examples": examples.predicted(contestant, prompts, found.lost),
             "errors": cells.error_rows(
                 contestant, prompts, kept, n_context=sizes, n_related=np.asarray(found.n_related)
             ),
@@ -77,24 +77,29 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, found: TargetScores)
             "metric": metric,
             "normaliser": normaliser,
         }
-        rows += mean_rows(shared, prompts, found.n_related, scores, found.skipped, found.reason)
+        rows += mean_rows(shared, prompts, found.n_related, scores, found)
     return rows
 
 
 def mean_rows(
     shared: dict[str, object], prompts: PromptSet, n_related: tuple[int, ...], scores: np.ndarray,
-    skipped: np.ndarray | None = None, reason: str | None = None,
+    found: TargetScores | None = None,
 ) -> cells.Rows:  # fmt: skip
     """Means and intervals of `(episodes, n_related)` over every part of the prompt set; a skipped row for a part with
-    skipped episodes."""
+    skipped episodes of what was `found`, a failed one where one of its scores is not finite."""
     rows: cells.Rows = []
     for columns, within in parts_of(prompts):
-        if skipped is not None and skipped[within].any():
-            missing = columns | {"status": "skipped", "reason": reason}
+        failed = np.zeros(len(n_related), dtype=bool) if found is None else np.asarray(found.failed[within].any(0))
+        if found is not None and found.skipped[within].any():
+            missing = columns | {"status": "skipped", "reason": found.reason}
             rows += [shared | {"n_related": n} | missing for n in n_related]
-        elif np.isfinite(scores[within]).any():
-            found = zip(n_related, summaries(scores[within], prompts.seed), strict=True)
-            rows += [shared | {"n_related": n} | columns | summary for n, summary in found if summary["n_episodes"]]
+        elif failed.any() or np.isfinite(scores[within]).any():
+            for n, bad, summary in zip(n_related, failed, summaries(scores[within], prompts.seed), strict=True):
+                if bad:
+                    lost = {"status": "failed", "reason": found.problem if found is not None else None}
+                    rows.append(shared | {"n_related": n} | columns | lost)
+                elif summary["n_episodes"]:
+                    rows.append(shared | {"n_related": n} | columns | summary)
     return rows
 
 

@@ -220,8 +220,13 @@ class Slice:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """The same averaged over runs, like the curves; none of contestants of which a run failed."""
-        return self.unfailed(average(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS]))
+        """The same averaged over runs, like the curves; none of what a run of the contestant failed at."""
+        v, keys = self.rows, ["shift", "contestant"]
+        failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets")]
+        found = average(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
+        bad = _among(found, failed[failed["n_related"].isna()], keys)
+        bad |= _among(found, failed[failed["n_related"].notna()], [*keys, "metric", "n_related", "axis", "axis_value"])
+        return found[~bad].reset_index(drop=True)
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.backbones.base import Backbone
+from iclbench.errors import NonFiniteError
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores
@@ -64,6 +65,8 @@ class Monitor:
         whole = self._prompts(name, self._task.episodes)
         first = self._prompts(name, min(EPISODES, self._task.episodes))  # a larger prompt set begins with the smaller
         found = target_scores(backbone, first, self.device)
+        if found.problem is not None:
+            raise NonFiniteError(found.problem)
         return [
             {"evaluator": name, "axis": "train_step", "axis_value": float(step), "n_related": n, "metric": metric,
              "prompt_set": whole.id, **summary}

@@ -11,6 +11,7 @@ from scipy.stats import norm
 from iclbench import tables
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.icicl_tnp import ICICLTNP
+from iclbench.cli.summary import targets_board
 from iclbench.config import resolve_task
 from iclbench.episodes import first_related
 from iclbench.errors import UsageError
@@ -324,6 +325,41 @@ class Counter(Predictor):
         return Gaussian(torch.full_like(x_target, count), torch.ones_like(x_target))
 
 
+class Broken(Counter):
+    """Has no number for the last target of an episode with more than eight context points and two related datasets."""
+
+    def predict_targets(self, context, x_target, related=None):
+        answer = super().predict_targets(context, x_target, related)
+        std = answer.std.clone()
+        if related is not None and related.mask.shape[1] == 2:
+            std[context.counts > 8, -1] = torch.nan
+        return Gaussian(answer.mean, std)
+
+
+def test_what_is_not_finite_fails_the_means_over_it_and_the_others_stay(tmp_path: Path):
+    asked = PromptSet(resolve_task("gp-mixture", "smoke", SMALL)[0], "smoke")
+    assert targets.evaluate_targets(tmp_path, contestant(Counter(), "sound"), asked) is None
+    broken = contestant(Broken(), "broken")
+    reason = targets.evaluate_targets(tmp_path, broken, asked)
+    assert reason is not None and reason.startswith("log_likelihood is nan in ") and "2 related datasets" in reason
+    assert not cells.is_done(tmp_path, broken, asked)
+    values = tables.read_all("values", tmp_path)
+    keys = ["metric", "n_related", "axis", "axis_value"]
+    found, sound = (values[values["run"].eq(name)].set_index(keys).sort_index() for name in ("broken", "sound"))
+    assert found.index.equals(sound.index), "no row is lost"
+    status = found.reset_index()
+    hit = status["n_related"].eq(2) & ~(status["axis"].eq("n_context") & status["axis_value"].le(4)).fillna(False)
+    assert set(status.loc[status["status"].eq("failed"), "n_related"]) == {2}
+    assert status.loc[hit & status["axis"].isna(), "status"].eq("failed").all()
+    assert status.loc[~hit, "status"].eq("ok").all() and set(status.loc[hit, "reason"].dropna()) == {reason}
+    good = found["status"].eq("ok")
+    pd.testing.assert_frame_equal(found[good][["value", "low", "high"]], sound[good][["value", "low", "high"]])
+    errors = tables.read_all("errors", tmp_path)
+    assert set(errors.loc[errors["run"].eq("broken"), "n_related"]) == {0, 1}, "nothing of it is paired"
+    lines = {line[0]: line[1:] for line in targets_board(values)[1]}
+    assert lines["[bold]broken[/bold]"] == [*lines["[bold]sound[/bold]"][:2], "failed", "failed"]
+
+
 def test_drawn_examples_say_how_many_related_datasets_were_seen():
     many = PromptSet(resolve_task("gp-mixture", "smoke", SMALL | {"max_related": 3})[0], "smoke")
     rows = examples.predicted(contestant(Counter(), "counter"), many)
@@ -343,7 +379,8 @@ def test_an_answer_that_is_no_number_fails_the_cell_whatever_the_episode(prompts
 
     assert targets.evaluate_targets(tmp_path, contestant(Prior(), "broken"), prompts) is None
     reason = targets.evaluate_targets(tmp_path, contestant(Broken(), "broken"), prompts)
-    assert [path.name for path in tmp_path.rglob("broken.*")] == ["broken.values.parquet"]
+    for table in ("errors", "examples"):
+        assert tables.read_all(table, tmp_path).empty, "nothing of the sound answers that were there before is left"
     assert reason is not None and "3 of 20 episodes, first in episode 17 with 0 related datasets" in reason
 
 
