@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -117,9 +118,22 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
             save_file(copies, temporary, metadata)
         except SafetensorError as error:
             raise _refusal(str(error)) from error
+        _sort_metadata(temporary)
         if digest:
             with atomic(digest_path(path)) as beside:
                 beside.write_text(f"{digests.of_file(temporary)}  {path.name}\n")
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata of a safetensors file in the order of their keys: the library writes them in one of chance, and
+    the same tensors are to be the same bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if metadata := header.get("__metadata__"):
+            header["__metadata__"] = dict(sorted(metadata.items()))
+            file.seek(8)
+            file.write(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size))
 
 
 def digest_path(path: Path) -> Path:

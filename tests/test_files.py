@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
 
-from iclbench.files import atomic, remove_leftovers
+from iclbench.files import atomic, remove_leftovers, save_tensors
 
 
 def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
@@ -50,3 +52,13 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) ->
         (tmp_path / name).touch()
     remove_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"file", left.replace("tmp", "txt"), ".file.tmp", "file.1.tmp"}
+
+
+def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> None:
+    metadata = {f"key {i}": f"\u00e4 '\"\\ \n {i}" for i in range(9)}
+    tensors = {"a": torch.arange(3), "b": torch.ones(2, 2)}
+    for name in ("one", "two", "three"):
+        save_tensors(tmp_path / name, tensors, metadata)
+    assert len({(tmp_path / name).read_bytes() for name in ("one", "two", "three")}) == 1
+    with safe_open(tmp_path / "one", framework="pt") as file:
+        assert file.metadata() == metadata and torch.equal(file.get_tensor("b"), tensors["b"])
