@@ -148,7 +148,7 @@ def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None)
     recorded = store.rows.loc[cell.hash]
     about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
     about["cell"] = cell.hash
-    if status in ("done", "diverged"):
+    if status in ("done", "diverged", "failed"):
         about["files"] = json.dumps(sorted(files))
     return about
 

@@ -80,8 +80,8 @@ class Store:
         return cell.hash in self.rows.index[self.rows["status"].eq("awaiting")]
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
-        """The files that hold what a cell found; none where it came to no end."""
-        ended = self.status(cell) in ("done", "diverged")
+        """The files that hold what a cell found, failed rows among it; none where it came to no end."""
+        ended = self.status(cell) in ("done", "diverged", "failed")
         return tuple(self.results / file for file in self._files[cell.hash]) if ended else ()
 
     def is_packed(self, cell: str) -> bool:

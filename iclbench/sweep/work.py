@@ -98,6 +98,8 @@ def _outcome(cell: GridCell, place: Place) -> Outcome:
         return Outcome("diverged", error.reason, paths(place.results, left), seconds)
     except _Skipped as error:
         return Outcome("skipped", str(error))
+    except _FailedInPartError as error:
+        return Outcome("failed", str(error), paths(place.results, error.left), time.perf_counter() - started)
     except Exception as error:
         return Outcome("failed", one_line(error), seconds=time.perf_counter() - started)
 
@@ -224,11 +226,19 @@ def _run(cell: GridCell, place: Place) -> Run:
         raise IclbenchError(in_the_way(error)) from error
 
 
+class _FailedInPartError(IclbenchError):
+    """An evaluation has failed rows; `left` are the files that hold them, and the others."""
+
+    def __init__(self, message: str, left: list[Path]) -> None:
+        super().__init__(message)
+        self.left = left
+
+
 def _files(results: Path, found: Iterable[Cell]) -> list[Path]:
     """The tables of these evaluation cells, once all are there.
 
     Raises:
-        IclbenchError: some failed, with the reason of the first.
+        _FailedInPartError: some failed, with the reason of the first, and what all of them left.
     """
     from iclbench.evaluation.cells import cell_path
 
@@ -236,11 +246,10 @@ def _files(results: Path, found: Iterable[Cell]) -> list[Path]:
     for each in found:
         if each.reason:
             failed.append(f"{each.prompts.put}: {each.reason}")
-            continue
         values = cell_path(results, each.contestant, each.prompts)
         beside = str(tables.metadata(values).get("beside", "")).split()
         files += [values, *(cell_path(results, each.contestant, each.prompts, name) for name in beside)]
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise IclbenchError(failed[0] + more)
+        raise _FailedInPartError(failed[0] + more, files)
     return files

@@ -6,17 +6,21 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+import torch
 
 from iclbench import tables, versions
+from iclbench.backbones.base import Backbone
 from iclbench.errors import UsageError
+from iclbench.predictor import Predictor
 from iclbench.report import data, normalised
-from iclbench.report.blocks import Table
-from iclbench.report.sections import leaderboard
+from iclbench.report.blocks import Figure, Table
+from iclbench.report.sections import heat_map, leaderboard
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.pack import _Compared, pack, rounded, value_rows
@@ -104,6 +108,48 @@ def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]]
     for name in ("reason", "seconds", "hardware", "libraries", "threads"):
         assert store.rows[name].equals(before.rows[name])
     assert store.rows.loc[store.rows["status"].eq("skipped"), "reason"].eq("no related datasets").all()
+
+
+def test_a_run_that_answers_no_numbers_is_a_failed_cell_in_packed_results_and_on_the_page(
+    swept: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one context size is enough; no mean over seeds is made of the other seed's."""
+    before, cells = swept
+    results = Path(shutil.copytree(before, tmp_path / "results"))
+    broken = "tiny-linear-gpt2-few-smoke-s0"
+    (own,) = [cell for cell in cells if cell.run == broken and cell.kind == "evaluate"]
+    for path in results.glob(f"tables/*/{broken}.values.parquet"):
+        path.unlink()
+    sound = Predictor.ask
+
+    def nan_after_four(self: Predictor, *asked: Any) -> Any:
+        answer = sound(self, *asked)
+        if isinstance(self, Backbone):
+            answer.mean[:, 4] = torch.nan
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Predictor, "ask", nan_after_four)
+        assert work(own, Place(results)).status == "failed"
+    for cell in cells:
+        if cell.run == SUMMARY and cell.group == own.group:
+            work(cell, Place(results))
+    pack(cells, Store(results), results / "reference", replaced="one run is broken")
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    (results / "reference").rename(clean / "reference")
+    recorded = Store(clean).rows.loc[own.hash]
+    assert recorded["status"] == "failed" and "squared_error is nan" in recorded["reason"]
+    values = tables.read("values", clean / "reference" / "tiny-linear-smoke.values.parquet")
+    mine = values[values["run"].eq(broken) & values["shift"].eq("none") & values["evaluator"].eq("next")]
+    failed = mine[mine["status"].eq("failed")]
+    assert set(failed["metric"]) == {"squared_error", "auc"} and set(failed["n_context"].dropna()) == {4}
+    assert len(mine) > len(failed) and "score" not in set(mine["metric"])
+    found = heat_map.section(data.load(clean))
+    assert found is not None
+    (figure,) = [block for block in found.walk() if isinstance(block, Figure)]
+    cell = figure.data.set_index(["row", "contestant"]).loc[("tiny-linear", "gpt2")]
+    assert cell["status"] == "failed" and "squared_error is nan" in cell["reason"]
 
 
 @pytest.mark.parametrize(
