@@ -26,8 +26,8 @@ def remarks(prompts: PromptSet) -> list[str]:
     if not isinstance(family, Tabular) or prompts.shift != "none":
         return []
     found = all_rows_but_the_targets(prompts)
-    low, high = found["low"], found["high"]
-    spread = f" ±{(float(str(high)) - float(str(low))) / 2:.3f}" if low is not None and high is not None else ""
+    half = (float(str(found["high"])) - float(str(found["low"]))) / 2
+    spread = f" ±{half:.3f}" if np.isfinite(half) else ""  # none of a single episode
     return [
         *family.remarks(prompts.context_points),
         f"beside it, XGBoost (the same settings) fitted on nine tenths of all rows, those predicted never among them, "

@@ -1,5 +1,6 @@
 """Real tables: what is said of them is so, and XGBoost beside them has seen all rows but those that it predicts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ def made(rows: int = 60, features: int = 3, noise: bool = False) -> Table:
     return Table("made", x, y, tuple(f"f{i}" for i in range(features)), "price")
 
 
-def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad") -> PromptSet:
+def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad", episodes: int = 32) -> PromptSet:
     parameters = Tabular.Parameters(dim=2, variance=variance, encoding=encoding)  # type: ignore[arg-type]
     task: TaskConfig = resolve_task("tabular", "smoke")[0].model_copy(
-        update={"points": 20, "episodes": 32, "parameters": parameters.model_dump(mode="json")}
+        update={"points": 20, "episodes": episodes, "parameters": parameters.model_dump(mode="json")}
     )
     return PromptSet(task, "smoke", given=Tabular(parameters, tables=tables))
 
@@ -46,6 +47,24 @@ def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: f
     expected = np.trapezoid(errors[:, 10:], axis=1).mean() / 10
     assert all_rows_but_the_targets(found)["value"] == pytest.approx(expected, rel=1e-4)
     assert expected < 0.1, "a step that every fit on 54 rows finds"
+
+
+def test_the_unit_of_the_file_does_not_matter() -> None:
+    table = made()
+    for unit in (1e100, 1e-100):
+        scaled = replace(table, y=table.y * unit)
+        assert out_of_fold(scaled) / unit == pytest.approx(out_of_fold(table), rel=1e-4)
+    assert out_of_fold(replace(table, y=np.full(60, 7.0))) == pytest.approx(np.full(60, 7.0))
+
+
+def test_folds_and_intervals_are_those_of_the_seed_and_a_single_episode_has_none() -> None:
+    found = all_rows_but_the_targets(prompts(made()))
+    assert found == all_rows_but_the_targets(prompts(made()))
+    low, high = (float(str(found[end])) for end in ("low", "high"))
+    told = remarks(prompts(made()))[-1]
+    assert told.endswith(f"with all features: area {found['value']:.3f} ±{(high - low) / 2:.3f}")
+    assert remarks(prompts(made(), episodes=1))[-1].rpartition(" area ")[2].count(" ") == 0
+    assert (out_of_fold(made(noise=True), 0) != out_of_fold(made(noise=True), 1)).any()
 
 
 def test_features_rows_and_scales_are_told() -> None:
