@@ -1,5 +1,7 @@
 """Prompt sets are frozen and shared; curves are normalised; areas and scores are what they say."""
 
+import hashlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import create_autospec
@@ -9,10 +11,12 @@ import pytest
 import torch
 from scipy.stats import norm
 
+from iclbench import versions
 from iclbench.config import TaskConfig, resolve_task
 from iclbench.episodes import Episodes, Points
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.base import Family
 from iclbench.predictions import Categorical, Gaussian
 from iclbench.predictor import Oracle, Predictor
 from iclbench.prefixes import prefix_grid
@@ -52,6 +56,22 @@ def test_identity_depends_on_everything_that_changes_the_episodes(task: TaskConf
     ]
     assert len({s.id for s in sets}) == len(sets)
     assert PromptSet(task.model_copy(update={"baselines": []}), "smoke").id == sets[0].id
+
+
+def test_the_name_of_a_prompt_set_is_a_hash_of_what_its_episodes_depend_on(task: TaskConfig) -> None:
+    """As 0.1.0 gave it: kept results are found by it."""
+    prompts = PromptSet(task, "smoke", "orthants", seed=4)
+    about = {
+        "family": "linear", "parameters": task.parameters, "data": prompts.family.fingerprint, "shift": "orthants",
+        "seed": 4, "version": versions.of_family("linear"), "question": "next", "points": 8, "episodes": 48,
+    }  # fmt: skip
+    text = json.dumps(about, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    assert prompts.id == f"tiny-linear-smoke-orthants-{digest}"
+    test = create_autospec(Family, instance=True, fingerprint=prompts.family.fingerprint)
+    asked = PromptSet(task, "smoke", "orthants", seed=4, given=test, evaluator="icl")
+    text = json.dumps(about | {"evaluator": "icl"}, sort_keys=True, separators=(",", ":"))
+    assert asked.id == f"tiny-linear-smoke-icl-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def test_zero_predictor_scores_one(task: TaskConfig) -> None:

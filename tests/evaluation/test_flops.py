@@ -11,7 +11,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.backbones.convolution import by_fft, by_toeplitz
 from iclbench.backbones.scan import selective_scan
 from iclbench.config import resolve_task
-from iclbench.evaluation.flops import UncountedError, count_flops
+from iclbench.evaluation.flops import UncountedError, _Counter, count_flops
 from iclbench.registry import BACKBONES
 from iclbench.seeds import generator
 
@@ -118,6 +118,16 @@ def test_a_convolution_takes_two_per_tap_and_channel() -> None:
     assert count_flops(lambda: layer(x)) == outputs * (2 * 2 * 9 + 1)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_convolution_takes_twice_that_on_the_way_back_and_a_sum_for_the_bias(bias: bool) -> None:
+    layer, x = torch.nn.Conv2d(4, 6, 3, bias=bias), random(B, 4, 8, 8, grad=True)
+    outputs = B * 6 * 6 * 6
+    assert count_flops(lambda: layer(x)) == outputs * (2 * 4 * 9 + bias)
+    assert count_flops(lambda: both_ways(layer(x))) == 3 * outputs * 2 * 4 * 9 + 2 * bias * outputs
+    turned = torch.nn.ConvTranspose2d(4, 6, 3, bias=bias)
+    assert count_flops(lambda: turned(x)) == B * 8 * 8 * 4 * 6 * 2 * 9 + bias * B * 6 * 10 * 10
+
+
 def test_linear_systems_take_the_textbook_counts() -> None:
     """Golub and Van Loan, Matrix Computations: n³/3, n² and 2 n³/3 + 2 n² per right-hand side."""
     n, sides = 12, 5
@@ -128,6 +138,19 @@ def test_linear_systems_take_the_textbook_counts() -> None:
     solution = lambda: torch.linalg.solve_triangular(lower, right, upper=False)  # noqa: E731
     assert count_flops(solution) == B * n**2 * sides
     assert count_flops(lambda: torch.linalg.solve(matrix, right)) == B * (2 * n**3 // 3 + 2 * n**2 * sides)
+    factors, pivots = torch.linalg.lu_factor(matrix)
+    assert count_flops(lambda: torch.linalg.lu_solve(factors, pivots, right)) == B * 2 * n**2 * sides
+    # Four products and two sums for every complex product.
+    z, both = torch.complex(matrix, torch.zeros_like(matrix)), torch.complex(right, right)
+    assert count_flops(lambda: torch.linalg.cholesky(z)) == 4 * B * n**3 // 3
+    half = torch.linalg.cholesky(z)
+    assert count_flops(lambda: torch.linalg.solve_triangular(half, both, upper=False)) == 4 * B * n**2 * sides
+    assert count_flops(lambda: torch.linalg.solve(z, both)) == 4 * B * (2 * n**3 // 3 + 2 * n**2 * sides)
+
+
+def test_a_distance_takes_three_per_dimension() -> None:
+    near, far = random(B, T, D), random(B, 5, D)
+    assert count_flops(lambda: torch.cdist(near, far)) == 3 * B * T * 5 * D
 
 
 def test_complex_numbers_integers_and_copies() -> None:
@@ -136,6 +159,7 @@ def test_complex_numbers_integers_and_copies() -> None:
     assert count_flops(lambda: z * z) == 6 * B * T
     assert count_flops(lambda: z + z) == 2 * B * T
     assert count_flops(lambda: z @ z.mT) == 8 * B * T * B
+    assert count_flops(lambda: z.sum()) == 2 * B * T
     assert count_flops(lambda: x.cumsum(1)) == count_flops(lambda: x.sum()) == count_flops(lambda: x.exp()) == B * T
     nothing = lambda: (x.clone().T.contiguous(), torch.arange(5) * 2, x > 0, x.sort(), torch.cat([x, x]))  # noqa: E731
     assert count_flops(nothing) == 0
@@ -176,3 +200,16 @@ def test_an_operation_of_ones_own_that_leaves_torch_is_refused() -> None:
     assert count_flops(lambda: inside(torch.ones(4))) == 8
     with pytest.raises(UncountedError, match="iclbench_test::outside"):
         count_flops(lambda: outside(torch.ones(4)))
+
+
+def test_an_operation_of_ones_own_is_seen_in_the_version_for_the_cpu_with_its_options() -> None:
+    written = torch.library.custom_op(
+        "iclbench_test::scaled", mutates_args=(), device_types="cpu", schema="(Tensor x, *, float by) -> Tensor"
+    )(lambda x, by: x.sin() * by)
+    assert count_flops(lambda: written(torch.ones(4), by=2.0)) == 8
+
+
+def test_what_is_no_single_operation_is_done_and_named() -> None:
+    counter = _Counter()
+    assert counter.__torch_dispatch__(max, (), (3, -5), {"key": abs}) == -5
+    assert counter.uncounted == {str(max)}

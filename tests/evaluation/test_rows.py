@@ -2,6 +2,7 @@
 cannot."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from iclbench.evaluation import cells, evaluate, examples, gaps, scores, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Evaluator
-from iclbench.predictions import Gaussian, Point
+from iclbench.predictions import Gaussian
 from iclbench.predictor import Predictor
 from tests.prototypes import Prototypes
 
@@ -38,7 +39,7 @@ class Half(Predictor):
 
     def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
         mean = torch.full_like(points.y, 0.5)
-        return Point(mean if prefixes is None else mean[:, list(prefixes)])
+        return Gaussian(mean, torch.ones_like(mean)).map(lambda t: t if prefixes is None else t[:, list(prefixes)])
 
     def predict_targets(self, context, x_target, related=None):
         mean = torch.full((*x_target.shape[:2], 1), 0.5)
@@ -80,16 +81,23 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     rows = told("values", path)
     errors = (0.5 - prompts.episodes.asked.y[..., 0].double().numpy()) ** 2 / 3
     expected = shared(prompts, "next") | {"normaliser": 3.0, "n_episodes": 48}
-    for n, row in enumerate(rows[:9]):
+    by_metric = {metric: [row for row in rows if row["metric"] == metric] for metric in Gaussian.metrics}
+    for n, row in enumerate(by_metric["squared_error"]):
         assert expected | {"metric": "squared_error", "n_context": n} == without_numbers(row)
         assert row["value"] == pytest.approx(errors[:, n].mean(), rel=1e-6) and row["low"] < row["value"] < row["high"]
-    (area,) = rows[9:]
+    for n, row in enumerate(by_metric["log_likelihood"]):
+        assert expected | {"metric": "log_likelihood", "n_context": n, "normaliser": 1.0} == without_numbers(row)
+        assert row["value"] == pytest.approx(-1.5 * errors[:, n].mean() - 0.5 * np.log(2 * np.pi), rel=1e-6)
+    (area,) = [row for row in rows if row["metric"] == "auc"]
     assert expected | {"metric": "auc"} == without_numbers(area)
     assert area["value"] == pytest.approx(np.trapezoid(errors.mean(0)) / 8)
+    assert len(rows) == 9 * len(Gaussian.metrics) + 1
     about = tables.metadata(path)
     assert about["cell"] == cells.cell_hash(one, prompts) and about["beside"] == "costs errors"
     assert about["library.torch"] == "2" and cells.shipped_from(tmp_path, one, prompts) == ""
-    rows = told("errors", cells.cell_path(tmp_path, one, prompts, "errors"))
+    path = cells.cell_path(tmp_path, one, prompts, "errors")
+    assert tables.metadata(path)["cell"] == about["cell"] and "beside" not in tables.metadata(path)
+    rows = [row for row in told("errors", path) if row["metric"] == "squared_error"]
     assert len(rows) == 48 * 9
     for row in rows:
         at = (row["episode"], row["n_context"])
@@ -97,6 +105,30 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
         assert row == {
             "run": "a-run", "prompt_set": prompts.id, "metric": "squared_error", "episode": at[0], "n_context": at[1]
         }  # fmt: skip
+
+
+def test_values_are_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell whose values are there has everything."""
+    written: list[str] = []
+    monkeypatch.setattr(tables, "write", lambda name, *rest: written.append(name))
+    assert cells.evaluate_cell(tmp_path, contestant(), PromptSet(task, "smoke")) is None
+    assert sorted(written[:-1]) == ["costs", "errors"] and written[-1] == "values"
+
+
+def test_a_table_with_a_failed_row_fails_its_cell_and_is_kept(task: TaskConfig, tmp_path: Path) -> None:
+    one, prompts = contestant(), PromptSet(task, "smoke")
+    row = cells.row(one, prompts, "next") | {"metric": "squared_error", "n_context": 1}
+    rows = [row | {"value": 1.0}, row | {"n_context": 2, "status": "failed", "reason": "out of luck"}]
+    found = tables.frame("values", rows)
+    assert cells.compute_cell(tmp_path, one, prompts, row, lambda: {"values": found}) == "out of luck"
+    assert len(tables.read("values", cells.cell_path(tmp_path, one, prompts))) == 2
+    assert not cells.is_done(tmp_path, one, prompts)
+
+
+def test_who_has_no_order_tells_none(task: TaskConfig) -> None:
+    known = ("name", "run", "kind", "identity", "seed", "variant", "device", "libraries")
+    model = SimpleNamespace(**{name: getattr(contestant(), name) for name in known})
+    assert cells.row(model, PromptSet(task, "smoke"), "next")["context_order"] is None
 
 
 def without_numbers(row: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +187,8 @@ def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_pa
     rows = [row for row in told("values", folder / "a-run.values.parquet") if row["metric"] == "log_likelihood"]
     whole = [row for row in rows if "axis" not in row]
     expected = shared(related, "targets") | {"normaliser": 1.0, "n_episodes": 12}
+    about = tables.metadata(folder / "a-run.values.parquet")
+    assert about["beside"] == "costs errors examples" and about["cell"] == cells.cell_hash(contestant(), related)
     assert [without_numbers(row) for row in whole] == [
         expected | {"metric": "log_likelihood", "n_related": n} for n in (0, 1, 2)
     ]

@@ -22,7 +22,7 @@ from iclbench.evaluation.evaluate import summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
 from iclbench.families.gp_mixture import GPMixture, GPParameters
-from iclbench.predictions import Gaussian
+from iclbench.predictions import Categorical, Gaussian
 from iclbench.predictor import Oracle, Predictor
 from iclbench.registry import ESTIMATORS
 
@@ -81,6 +81,40 @@ def test_scores_are_those_of_every_episode_asked_alone(prompts, model):
             for metric, expected in naive.items():
                 scale = prompts.family.normaliser if metric == "squared_error" else 1.0
                 assert found.scores[metric][b, n] == pytest.approx(expected / scale, abs=1e-5)
+
+
+class Teller(Oracle):
+    """Answers the length scale of the episode, which the truth tells."""
+
+    heads = ("gaussian",)
+
+    def __init__(self, known=None):
+        self.known = known
+
+    def informed(self, truth):
+        return Teller(truth["lengthscale"])
+
+    def predict_targets(self, context, x_target, related=None):
+        mean = self.known.reshape(-1, 1, 1).expand(*x_target.shape[:2], 1)
+        return Gaussian(mean, torch.ones_like(mean))
+
+
+def test_an_oracle_is_told_the_truth_of_every_episode(prompts):
+    asked, known = prompts.episodes.asked, prompts.episodes.truth["lengthscale"]
+    expected = [((y[mask] - own) ** 2).mean() for y, mask, own in zip(asked.y, asked.mask, known, strict=True)]
+    found = scoring.target_scores(Teller(), prompts).scores["squared_error"][:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_an_answer_is_scored_within_choices_only_where_there_are_some():
+    labels, y = Categorical(torch.tensor([[[0.0, 1.0, 2.0]]])), torch.tensor([[1]])
+    assert "accuracy_within_choices" not in scoring.scores_of(labels, y, None)
+    found = scoring.scores_of(labels, y, torch.tensor([[True, True, False]]))
+    assert (float(found["accuracy"]), float(found["accuracy_within_choices"])) == (0, 1)
+    number = Gaussian(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    assert set(scoring.scores_of(number, torch.zeros(1, 1, 1), torch.ones(1, 3, dtype=torch.bool))) == {
+        *Gaussian.metrics
+    }
 
 
 class Scaled(GPMixture):

@@ -1,0 +1,240 @@
+"""Evaluating a run: what is asked of whom, in which order, what is kept, taken from elsewhere or refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from iclbench import digests, tables, versions
+from iclbench.config import RunConfig, TaskConfig, resolve_run, resolve_task
+from iclbench.errors import UsageError
+from iclbench.evaluation import cells, contestants, targets
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.evaluate import Cell, Shipped, evaluate, evaluate_baseline, put, refuse_too_long
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.language.methods import Method, PlainICL
+from iclbench.language.thinking_backbones import ThinkingBackbone
+from iclbench.language.thinking_settings import DeepThinking
+from iclbench.predictions import Point
+from iclbench.predictor import Predictor
+from iclbench.prefixes import prefix_grid
+from iclbench.runs import Run, create
+
+
+class Half(Predictor):
+    """Half, whatever it is shown; takes in sequences of nine points at most."""
+
+    longest = 9
+
+    def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
+        mean = torch.full_like(points.y, 0.5)
+        return Point(mean if prefixes is None else mean[:, list(prefixes)])
+
+
+@pytest.fixture
+def config(card_path: Path) -> RunConfig:
+    return resolve_run(str(card_path), "gpt2", "smoke", 0)
+
+
+@pytest.fixture
+def task(card_path: Path) -> TaskConfig:
+    return resolve_task(str(card_path), "smoke")[0]
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """A hand-made model in place of every run's; what it was asked for."""
+    found: list[tuple[object, ...]] = []
+
+    def backbone(run: Run, device: str, data_dir: Path | None) -> Contestant:
+        found.append((run.name, device, data_dir))
+        return Contestant("gpt2", run.name, "backbone", Half(), "who", device=device)
+
+    monkeypatch.setattr(contestants, "backbone", backbone)
+    return found
+
+
+def told(found: list[Cell]) -> list[tuple[str, str, int, bool]]:
+    return [(cell.contestant.name, cell.prompts.shift, cell.prompts.seed, cell.cached) for cell in found]
+
+
+def test_what_is_asked_for_reaches_everybody(config: RunConfig, loaded: list, tmp_path: Path) -> None:
+    run = create(tmp_path / "runs", config)
+    begun: list[tuple[str, str]] = []
+    options = {"seed": 7, "data_dir": tmp_path, "baseline_names": ["mean"], "summaries": False}
+    begins = lambda one, prompts: begun.append((one.name, prompts.shift))  # noqa: E731
+    found = []
+    for cell in evaluate(tmp_path, run, ("none", "orthants"), **options, begins=begins):
+        found.append(cell)
+        assert len(begun) == len(found), "told of every cell before it is worked on"
+        assert cell.reason is None and cell.shipped == "" and cell.prompts.data_dir == tmp_path
+    assert told(found) == [
+        (name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")
+    ]  # fmt: skip
+    assert begun == [(name, shift) for name, shift, _, _ in told(found)]
+    assert loaded == [(run.name, "cpu", tmp_path)]
+    assert found[0].prompts.family is found[-1].prompts.family, "one for all: it holds the data"
+    assert not list(tmp_path.rglob("summary")), "a sweep writes them when all are done"
+    assert all(cell.cached for cell in evaluate(tmp_path, run, ("none", "orthants"), **options))
+
+
+def test_a_run_is_evaluated_on_another_task_whose_episodes_a_family_gives(
+    config: RunConfig, task: TaskConfig, loaded: list, tmp_path: Path
+) -> None:
+    run = create(tmp_path / "runs", config)
+    other = task.model_copy(update={"name": "other", "episodes": 5, "baselines": ["mean", "zero"], "oracles": []})
+    family = other.build()
+    found = list(evaluate(tmp_path, run, task=other, family=family))
+    assert told(found) == [(name, "none", 0, False) for name in ("gpt2", "mean", "zero")]
+    assert all(cell.prompts.task is other and cell.prompts.family is family for cell in found)
+    assert list(tmp_path.rglob("summary/scores.values.parquet")), "what follows from all of them is written"
+    (alone,) = evaluate(tmp_path, run, baseline_names=[])
+    assert alone.prompts.task == run.config.task and alone.prompts.family is not family
+
+
+def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Path) -> None:
+    found = list(evaluate_baseline(tmp_path, task, "smoke", "knn-3", ["none", "noisy"], [], seed=2, data_dir=tmp_path))
+    assert told(found) == [("knn-3", "none", 2, False), ("knn-3", "noisy", 2, False)]
+    assert {(cell.prompts.preset, cell.prompts.data_dir) for cell in found} == {("smoke", tmp_path)}
+    assert found[0].prompts.family is found[1].prompts.family
+    assert not list(tmp_path.rglob("summary"))
+
+
+def shipped(prompts: PromptSet, one: Contestant) -> Shipped:
+    row = cells.row(one, prompts, "next") | {"metric": "squared_error", "n_context": 1, "value": 7.0}
+    return Shipped("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
+
+
+def test_cells_are_taken_from_packed_results_and_computed_when_asked(task: TaskConfig, tmp_path: Path) -> None:
+    prompts = PromptSet(task, "smoke")
+    one, other = (Contestant(name, name, "baseline", Half(), name) for name in ("one", "other"))
+    asked: list[tuple[str, str]] = []
+
+    def lookup(contestant: Contestant, of: PromptSet) -> Shipped | None:
+        asked.append((contestant.name, of.id))
+        return shipped(of, contestant) if contestant is one else None
+
+    def again(**options: object) -> list[tuple[str, bool, str]]:
+        found = put(tmp_path, prompts, [one, other], **options)  # type: ignore[arg-type]
+        return [(cell.contestant.name, cell.cached, cell.shipped) for cell in found]
+
+    assert again(lookup=lookup) == [("one", False, "the pack"), ("other", False, "")]
+    assert asked == [("one", prompts.id), ("other", prompts.id)]
+    path = cells.cell_path(tmp_path, one, prompts)
+    assert tables.read("values", path)["value"].tolist() == [7]
+    about = tables.metadata(path)
+    assert (about["from"], about["library.torch"], cells.is_done(tmp_path, one, prompts)) == ("the pack", "9", True)
+    assert again(lookup=lookup) == [("one", True, "the pack"), ("other", True, "")]
+    assert len(asked) == 2, "what is there is not looked for"
+    assert again(fresh=True) == [("one", False, ""), ("other", True, "")]
+    assert 7 not in tables.read("values", path)["value"].tolist()
+    assert cells.shipped_from(tmp_path, one, prompts) == ""
+
+
+def test_more_than_a_run_has_learned_positions_for_is_refused(task: TaskConfig) -> None:
+    model = Contestant("gpt2", "a-run", "backbone", Half(), "who")
+    refuse_too_long(model, 8)
+    with pytest.raises(
+        UsageError,
+        match=r"^run 'a-run' has learned positions for 8 examples and a query, asked for 9; "
+        r"train one with -o backbone\.positions=none to go beyond$",
+    ):
+        refuse_too_long(model, 9)
+
+
+def test_nothing_is_computed_when_a_shift_is_too_long(config: RunConfig, loaded: list, tmp_path: Path) -> None:
+    run = create(tmp_path / "runs", config)
+    with pytest.raises(UsageError, match="asked for 12"):
+        list(evaluate(tmp_path, run, ("none", "points-12")))
+    assert not (tmp_path / "tables").exists()
+
+
+def test_the_question_decides_who_asks(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "evaluate_targets", lambda *arguments: "targets")
+    monkeypatch.setattr(cells, "evaluate_cell", lambda *arguments: "next")
+    for question in ("targets", "next"):
+        prompts = PromptSet(task.model_copy(update={"question": question}), "smoke")
+        (cell,) = put(tmp_path, prompts, [Contestant("one", "one", "baseline", Half(), "one")])
+        assert cell.reason == question
+
+
+def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: RunConfig, tmp_path: Path) -> None:
+    run = create(tmp_path, config)
+    model = contestants.untrained(run.name, config)
+    assert (model.name, model.run, model.kind, model.seed) == ("gpt2", run.name, "backbone", 0)
+    assert (model.variant, model.device) == (config.variant, "cpu") and model.libraries == {"torch": torch.__version__}
+    assert model.order == "causal" and not model.predictor.training
+    assert contestants.untrained("another", config).identity == model.identity
+    other = config.model_copy(update={"seed": 1})
+    assert contestants.untrained(run.name, other).identity != model.identity
+    from safetensors.torch import save_file
+
+    found = []
+    for weight in (0.0, 0.0, 1.0):
+        tensors = {name: torch.full_like(t, weight) for name, t in model.predictor.state_dict().items()}
+        save_file(tensors, run.weights, run.signature)
+        found.append(contestants.backbone(run))
+    assert found[0].identity == found[1].identity
+    assert len({model.identity, found[0].identity, found[2].identity}) == 3
+    expected = contestants.content_hash({"config": run.hash, "weights": digests.of_file(run.weights)})
+    assert found[2].identity == expected
+    assert all(float(t.detach().abs().max()) == 1 for t in found[2].predictor.parameters())
+
+
+def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig) -> None:
+    def one(name: str, preset: str = "smoke", of: TaskConfig = task, **about: int) -> Contestant:
+        (found,) = contestants.baselines(PromptSet(of, preset, **about), [name])
+        return found
+
+    tree, knn = one("decision-tree-2"), one("knn-3")
+    assert (knn.name, knn.run, knn.kind, knn.prefixes, knn.episodes) == ("knn-3", "knn-3", "baseline", None, None)
+    assert knn.order is None and {"torch", "scikit-learn", "xgboost"} == set(knn.libraries)
+    assert tree.prefixes == prefix_grid(8) and one("decision-tree-2", "paper").prefixes is None
+    assert one("least-squares").kind == "oracle"
+    longer = task.model_copy(update={"points": 30})
+    assert one("decision-tree-2", of=longer).prefixes == prefix_grid(30)
+    assert one("knn-3", of=longer).identity == knn.identity
+    noisy = task.model_copy(update={"family": "noisy-linear", "parameters": {"dim": 3, "noise": 0.5}})
+    ridge = one("ridge", of=noisy)
+    assert ridge.identity != one("ridge", of=task).identity, "it is told how much noise there is"
+    names = ("decision-tree-2", "decision-tree-4", "knn-3", "zero", "mean")
+    found = {one(name).identity for name in names} | {one("decision-tree-2", "paper").identity}
+    assert len(found) == 6
+    facts = [0.0, 100]
+    expected = {
+        "estimator": "knn", "settings": {"k": 3}, "facts": facts, "prefixes": None,
+        "version": versions.of_estimator("knn"), "libraries": {},
+    }  # fmt: skip
+    assert knn.identity == contestants.content_hash(expected)
+    of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}, "prefixes": tree.prefixes}
+    of_tree |= {"version": versions.of_estimator("decision-tree"), "libraries": tree.libraries}
+    assert tree.identity == contestants.content_hash(expected | of_tree)
+
+
+def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Path) -> None:
+    plain = replace(contestants.untrained("a-run", config), variant="as trained")
+    method = Method("deep-thinking", DeepThinking(passes=2))
+    found = contestants.thinking(plain, method, 8)
+    assert isinstance(found.predictor, ThinkingBackbone)
+    assert (found.name, found.run) == ("gpt2" + method.suffix, "a-run" + method.suffix)
+    other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)), 8)
+    assert len({plain.identity, found.identity, other.identity}) == 3
+    assert len({plain.variant, found.variant, other.variant}) == 3 and len(str(found.variant)) == 8
+    twin = contestants.thinking(replace(plain, identity="other weights"), method, 8)
+    assert twin.identity != found.identity and twin.variant == found.variant
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: contestants.thinking(plain, Method("icl", PlainICL()), 8),
+         r"^--method icl is for language models \(iclbench lm eval\); runs take deep-thinking$"),
+        (lambda: contestants.thinking(replace(plain, predictor=Half()), method, 8), "is for language models"),
+        (lambda: contestants.thinking(contestants.untrained("b-run", learned(config)), method, 99), "^run 'b-run': "),
+    ]  # fmt: skip
+    for work, why in refused:
+        with pytest.raises(UsageError, match=why):
+            work()
+
+
+def learned(config: RunConfig) -> RunConfig:
+    settings = config.backbone.settings | {"positions": "learned"}
+    return config.model_copy(update={"backbone": config.backbone.model_copy(update={"settings": settings})})

@@ -1,0 +1,117 @@
+"""Which contestants the line of a score goes through where something is missing, equal or in doubt."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from iclbench import tables
+from iclbench.families.base import Evaluator
+from tests.evaluation.test_scores import Rows, accuracies, areas, of_test, prompts, row, scored
+
+NEXT = prompts("next", "point")
+
+
+def reasons(folder: Path, values: Rows) -> set[str]:
+    found = scored(folder, NEXT, values)
+    return set() if found is None else set(found["reason"])
+
+
+def failed(one: dict[str, object]) -> dict[str, object]:
+    return one | {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
+
+
+def test_the_zero_predictor_and_a_model_alone_have_no_scores(tmp_path: Path) -> None:
+    assert reasons(tmp_path, areas(zero=("baseline", 0.9), gpt2=("backbone", 0.2))) == set()
+    assert reasons(tmp_path, areas(zero=("baseline", 0.0), knn=("baseline", 0.0))) == set(), "nothing is left to gain"
+
+
+def test_everything_that_is_wrong_with_the_oracles_is_said_and_of_nobody_else(tmp_path: Path) -> None:
+    zero, lost, worse, knn, gpt2 = areas(
+        zero=("baseline", 0.9), lost=("oracle", 0.1), worse=("oracle", 1.2), knn=("baseline", 0.5),
+        gpt2=("backbone", 0.3),
+    )  # fmt: skip
+    found = reasons(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
+    assert found == {"squared_error: 1 is knn (the oracle lost failed, worse is no better than zero)"}
+    assert reasons(tmp_path / "alone", [zero, failed(lost), gpt2]) == {
+        "squared_error: 1 is no error (the oracle lost failed)"
+    }
+
+
+def test_a_baseline_whose_interval_reaches_the_zero_predictor_is_not_better_beyond_doubt(tmp_path: Path) -> None:
+    zero = areas(zero=("baseline", 0.9))
+    first, second = (row(name, "baseline", "next", "auc", value) for name, value in (("first", 0.5), ("second", 0.6)))
+    assert reasons(tmp_path / "beyond", [*zero, first, second]) == {"squared_error: 1 is first"}
+    for high in (0.9, 0.95):
+        found = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
+        assert found == {"squared_error: 1 is no error"}, "of the best baseline, whatever is known of another"
+
+
+def test_of_equal_baselines_and_oracles_the_first_by_name_gives_its_own(tmp_path: Path) -> None:
+    same = areas(zero=("baseline", 0.9), b=("baseline", 0.5), a=("baseline", 0.5))
+    assert reasons(tmp_path / "baselines", same) == {"squared_error: 1 is a"}
+    oracles = areas(zero=("baseline", 0.9), b=("oracle", 0.5), a=("oracle", 0.5), c=("oracle", 0.2))
+    assert reasons(tmp_path / "oracles", oracles) == {"squared_error: 1 is b"}, "which knows least"
+    touching = areas(zero=("baseline", 0.9), equal=("oracle", 0.9), knn=("baseline", 0.5))
+    found = reasons(tmp_path / "touching", touching)
+    assert found == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
+
+
+def test_contestants_whose_rows_are_packed_are_compared_too(tmp_path: Path) -> None:
+    """Of these very prompts only, and not by scores that others led to."""
+    zero, knn, better, other = areas(
+        zero=("baseline", 0.9), knn=("baseline", 0.5), better=("baseline", 0.4), other=("baseline", 0.1)
+    )
+    old = row("knn", "baseline", "next", "score", 0.3)
+    pack = [better, other | {"prompt_set": "others"}, old, knn | {"value": 0.2}]
+    tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
+    tables.write("values", [other], tmp_path / "reference" / tables.packed_name("values", "another", "small"), {})
+    found = scored(tmp_path, NEXT, [zero, knn])
+    assert found is not None and set(found["reason"]) == {"squared_error: 1 is better"}
+    assert found.droplevel("n_related")["value"].to_dict() == pytest.approx({"zero": 0, "knn": 0.4 / 0.5, "better": 1})
+    assert set(found["metric"]) == {"score"}
+
+
+def likelihoods(oracle: float) -> tuple[Rows, Rows]:
+    """Four episodes in which the zero predictor errs by one, and an oracle of this log-likelihood."""
+    known = {("zero", "squared_error"): 1.0, ("told", "log_likelihood"): oracle, ("knn", "squared_error"): 0.5}
+    kinds = {"zero": "baseline", "told": "oracle", "knn": "baseline"}
+    values = [row(run, kinds[run], "targets", metric, v, n_related=0) for (run, metric), v in known.items()]
+    errors: Rows = [
+        {"run": run, "prompt_set": "prompts", "metric": metric, "n_context": 4, "n_related": 0, "episode": i,
+         "value": v}
+        for (run, metric), v in known.items() for i in range(4)
+    ]  # fmt: skip
+    return values, errors
+
+
+def test_an_oracle_must_be_likelier_than_a_constant_to_score_one(tmp_path: Path) -> None:
+    constant = -0.5 * float(np.log(2 * np.pi * np.e))
+    about = prompts("targets", "gaussian")
+    found = scored(tmp_path / "better", about, *likelihoods(constant + 1))
+    assert found is not None and set(found["reason"]) == {"log_likelihood: 1 is told"}
+    for name, worse in (("equal", 0.0), ("less", 1.0)):
+        found = scored(tmp_path / name, about, *likelihoods(constant - worse))
+        assert found is not None and set(found["reason"]) == {"squared_error: 1 is knn"}
+
+
+def test_errors_of_targets_are_scored_without_the_oracle_that_failed(tmp_path: Path) -> None:
+    values = [
+        row("zero", "baseline", "targets", "squared_error", 0.8, n_related=0),
+        failed(row("told", "oracle", "targets", "squared_error", 0.1)),
+        row("tnp", "backbone", "targets", "squared_error", 0.4, n_related=0),
+    ]
+    found = scored(tmp_path, prompts("targets", "gaussian"), values)
+    assert found is not None and set(found["reason"]) == {"squared_error: 1 is no error (the oracle told failed)"}
+
+
+def test_labels_are_scored_by_tests_alone(tmp_path: Path) -> None:
+    values = [row(name, "baseline", "targets", "squared_error", 0.8, n_related=0) for name in ("zero", "knn")]
+    assert scored(tmp_path, prompts("targets", "categorical"), values) is None
+
+
+def test_only_the_task_as_it_is_counts_and_no_part_of_it(tmp_path: Path) -> None:
+    values = accuracies(pixel_1nn=("baseline", 0.9), gpt2=("backbone", 0.7))
+    part = values[0] | {"run": "part", "value": 1.0, "axis": "stratum:easy"}
+    found = of_test(tmp_path, Evaluator(0.5), [*values, part])
+    assert found is not None and found["value"].to_dict() == pytest.approx({"pixel-1nn": 1, "gpt2": 0.5})
