@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from iclbench import digests, tables, versions
-from iclbench.config import RunConfig, TaskConfig, resolve_run, resolve_task
+from iclbench.config import RunConfig, TaskConfig, resolve_run, resolve_task, trained_part
 from iclbench.errors import UsageError
+from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Cell, Shipped, evaluate, evaluate_baseline, put, refuse_too_long
@@ -166,7 +167,7 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
     assert (model.name, model.run, model.kind, model.seed) == ("gpt2", run.name, "backbone", 0)
     assert (model.variant, model.device) == (config.variant, "cpu") and model.libraries == {"torch": torch.__version__}
     assert model.order == "causal" and not model.predictor.training
-    assert contestants.untrained("another", config).identity == model.identity
+    assert model.identity == contestants.content_hash({"config": trained_part(config.dump())})
     other = config.model_copy(update={"seed": 1})
     assert contestants.untrained(run.name, other).identity != model.identity
     from safetensors.torch import save_file
@@ -221,7 +222,10 @@ def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Pa
     assert (found.name, found.run) == ("gpt2" + method.suffix, "a-run" + method.suffix)
     other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)), 8)
     assert len({plain.identity, found.identity, other.identity}) == 3
-    assert len({plain.variant, found.variant, other.variant}) == 3 and len(str(found.variant)) == 8
+    assert len({plain.variant, found.variant, other.variant}) == 3
+    hashed = contestants.content_hash
+    assert found.identity == hashed({"run": plain.identity, "method": method.hash})
+    assert found.variant == hashed({"run": "as trained", "method": method.hash}, 8)
     twin = contestants.thinking(replace(plain, identity="other weights"), method, 8)
     assert twin.identity != found.identity and twin.variant == found.variant
     refused: list[tuple[Callable[[], object], str]] = [
@@ -238,3 +242,59 @@ def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Pa
 def learned(config: RunConfig) -> RunConfig:
     settings = config.backbone.settings | {"positions": "learned"}
     return config.model_copy(update={"backbone": config.backbone.model_copy(update={"settings": settings})})
+
+
+def test_a_baseline_is_told_its_settings_the_seed_and_what_it_may_know(task: TaskConfig) -> None:
+    prompts = PromptSet(task.model_copy(update={"parameters": {"dim": 3}}), "smoke", "noisy", seed=5)
+    (found,) = contestants.baselines(prompts, ["knn-3"])
+    knn = found.predictor
+    assert isinstance(knn, FittedPredictor) and (knn.settings.k, knn.seed) == (3, 5)
+    family = prompts.family
+    assert (knn.facts.family, knn.facts.shift, knn.facts.classes) == (family, "noisy", None)
+    assert (knn.facts.noise_to_signal, knn.facts.hidden_width) == (family.noise_to_signal("noisy"), family.hidden_width)
+    assert knn.facts.noise_to_signal > 0
+    labels = PromptSet(resolve_task("bursty", "smoke")[0], "smoke")
+    (majority,) = contestants.baselines(labels, ["majority"])
+    assert majority.predictor.facts.classes == labels.family.classes is not None  # type: ignore[attr-defined]
+    few = resolve_task("gp-mixture", "smoke")[0]
+    asked = {one.name: one.episodes for one in contestants.baselines(PromptSet(few, "smoke"))}
+    assert asked["oracle-bayes"] == 128 and asked["zero"] is None
+
+
+def test_a_baseline_that_does_not_fit_is_refused_with_those_that_do(task: TaskConfig, tmp_path: Path) -> None:
+    asked = PromptSet(task.model_copy(update={"baselines": ["zero", "majority", "mean"]}), "smoke")
+    with pytest.raises(UsageError) as refused:
+        contestants.baselines(asked, ["majority"])
+    assert str(refused.value) == (
+        "baseline 'majority' predicts class labels, task 'tiny-linear' asks for numbers; its baselines: zero, mean"
+    )
+    with pytest.raises(UsageError, match=r"its baselines: none$"):
+        contestants.baselines(PromptSet(task.model_copy(update={"baselines": ["majority"]}), "smoke"))
+    card = tmp_path / "own.toml"
+    for estimator in ("pathlib:Path", "math:sqrt"):
+        card.write_text(f'estimator = "{estimator}"\nsummary = "no predictor"\n')
+        with pytest.raises(UsageError) as refused:
+            contestants.baselines(PromptSet(task, "smoke"), [str(card)])
+        assert str(refused.value) == (
+            f"baseline 'own': '{estimator}' is no estimator: it must be a subclass of "
+            "iclbench.estimators.base.FittedPredictor"
+        )
+    card.write_text('estimator = "knn"\nsummary = "a typing error"\n[settings]\nkay = 3\n')
+    with pytest.raises(UsageError, match=r"^baseline 'own': settings\b.*kay"):
+        contestants.baselines(PromptSet(task, "smoke"), [str(card)])
+
+
+def test_data_and_device_reach_the_family_and_the_model(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[object, ...]] = []
+    build = TaskConfig.build
+    monkeypatch.setattr(TaskConfig, "build", lambda self, data_dir=None: (found.append((data_dir,)), build(self))[1])
+    model = contestants.untrained("a-run", config, "meta", tmp_path)
+    assert model.device == "meta" and {p.device.type for p in model.predictor.parameters()} == {"meta"}  # type: ignore[attr-defined]
+    loaded = contestants.untrained("a-run", config).predictor
+    monkeypatch.setattr(Run, "load", lambda self, device, data_dir: (found.append((device, data_dir)), loaded)[1])
+    run = create(tmp_path, config)
+    run.weights.write_bytes(b"anything")
+    assert contestants.backbone(run, "cpu", tmp_path).predictor is loaded
+    assert (found[0], found[-1]) == ((tmp_path,), ("cpu", tmp_path))

@@ -22,7 +22,7 @@ from iclbench.evaluation.evaluate import summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
 from iclbench.families.gp_mixture import GPMixture, GPParameters
-from iclbench.predictions import Categorical, Gaussian
+from iclbench.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.predictor import Oracle, Predictor
 from iclbench.registry import ESTIMATORS
 
@@ -104,6 +104,10 @@ def test_an_oracle_is_told_the_truth_of_every_episode(prompts):
     expected = [((y[mask] - own) ** 2).mean() for y, mask, own in zip(asked.y, asked.mask, known, strict=True)]
     found = scoring.target_scores(Teller(), prompts).scores["squared_error"][:, 0]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+    drawn = examples.predicted(contestant(Teller(), "teller", "oracle"), prompts)
+    np.testing.assert_allclose(
+        drawn["value"].astype(float).groupby(drawn["episode"]).agg(["min", "max"]).T, [known[:4].numpy()] * 2
+    )
 
 
 def test_an_answer_is_scored_within_choices_only_where_there_are_some():
@@ -401,6 +405,30 @@ def test_drawn_examples_say_how_many_related_datasets_were_seen():
     assert sorted(rows["n_related"].unique()) == [0, 1, 3], "none, one and all"
     alone = examples.predicted(contestant(Prior(), "prior"), many)
     assert alone["n_related"].unique().tolist() == [0], "who does not use them is drawn without"
+
+
+def test_what_is_drawn_of_an_answer():
+    """Mean and band of the Gaussian with the same moments: of 0 ± 1 and 4 ± 1 in equal parts 2 ± the root of 5."""
+    means, stds = torch.tensor([[[[0.0], [4.0]]]]), torch.ones(1, 1, 2, 1)
+    mean, band = examples._drawn(Mixture(torch.zeros(1, 1, 2), means, stds))
+    half = norm.ppf(0.95) * 5**0.5
+    assert [mean.item(), band["low"].item(), band["high"].item()] == pytest.approx([2, 2 - half, 2 + half])
+    assert examples._drawn(Point(mean)) == (mean, {})
+    with pytest.raises(TypeError, match=r"^Categorical cannot be drawn over inputs$"):
+        examples._drawn(Categorical(torch.zeros(1, 1, 3)))
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 3])
+def test_the_first_two_coordinates_of_every_valid_point_are_kept(inputs: int):
+    x, y = torch.arange(12.0).reshape(2, 2, 3)[..., :inputs], torch.tensor([[[1.0, 2.0], [3, 4]], [[5, 6], [7, 8]]])
+    about = dict.fromkeys(("run", "task", "contestant", "kind", "preset", "shift", "prompt_set", "version"), "a")
+    rows = examples._rows(about | {"role": "context"}, x, y, torch.tensor([[True, True], [False, True]]))
+    assert rows[["episode", "point", "output"]].to_numpy(int).tolist() == [
+        [0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1], [1, 1, 0], [1, 1, 1]
+    ]  # fmt: skip
+    assert rows["value"].tolist() == [1, 2, 3, 4, 7, 8]
+    assert rows["x1"].tolist() == [0, 0, 3, 3, 9, 9]
+    assert rows["x2"].tolist() == [1, 1, 4, 4, 10, 10] if inputs > 1 else rows["x2"].isna().all()
 
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf")])
