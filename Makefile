@@ -25,10 +25,10 @@ test: $(VENV)/.installed-dev lint
 test-slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
-# Each mutant meets the tests that call the changed function, the fastest first. mutmut knows what it has tried before:
-# the same command again goes on, and tries what has changed.
+# Each mutant meets the tests that call the changed function, the fastest first. A pattern tries all that it fits;
+# MUTANTS= (nothing) goes on with whatever was not tried before, or has changed since, in all modules.
 mutation: $(VENV)/.installed-mutation
-	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 "$(MUTANTS)"
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 $(if $(MUTANTS),"$(MUTANTS)")
 	$(BIN)/mutmut results
 	$(BIN)/mutmut export-cicd-stats
 	@cat mutants/mutmut-cicd-stats.json
