@@ -12,8 +12,18 @@ from iclbench.config import RunConfig, TaskConfig, resolve_run, resolve_task, tr
 from iclbench.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants, targets
+from iclbench.evaluation import evaluate as evaluation
 from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.evaluate import Cell, Shipped, evaluate, evaluate_baseline, put, refuse_too_long
+from iclbench.evaluation.evaluate import (
+    Cell,
+    Shipped,
+    evaluate,
+    evaluate_baseline,
+    prompt_sets,
+    put,
+    refuse_too_long,
+    shifts_of,
+)
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.language.methods import Method, PlainICL
 from iclbench.language.thinking_backbones import ThinkingBackbone
@@ -93,6 +103,64 @@ def test_a_run_is_evaluated_on_another_task_whose_episodes_a_family_gives(
     assert list(tmp_path.rglob("summary/scores.values.parquet")), "what follows from all of them is written"
     (alone,) = evaluate(tmp_path, run, baseline_names=[])
     assert alone.prompts.task == run.config.task and alone.prompts.family is not family
+
+
+def test_data_methods_and_lookups_reach_those_who_need_them(
+    config: RunConfig, loaded: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create(tmp_path / "runs", config)
+    thought: list[tuple[object, ...]] = []
+    asked: list[tuple[object, ...]] = []
+    told_of: list[tuple[object, ...]] = []
+    built: list[object] = []
+
+    def thinking(*arguments: object) -> Contestant:
+        thought.append(arguments)
+        return Contestant("thinking", "thinking", "backbone", Half(), "thinking")
+
+    build = TaskConfig.build
+    monkeypatch.setattr(TaskConfig, "build", lambda self, data_dir=None: (built.append(data_dir), build(self))[1])
+    monkeypatch.setattr(contestants, "thinking", thinking)
+    monkeypatch.setattr(evaluation, "put", lambda *arguments: asked.append(arguments) or iter(()))
+    monkeypatch.setattr(evaluation, "write_published", lambda *arguments: told_of.append(arguments))
+    method, lookup, begins = Method("deep-thinking", DeepThinking(passes=2)), lambda *_: None, lambda *_: None
+    assert not list(evaluate(tmp_path, run, ("none", "points-3"), baseline_names=["zero"], data_dir=tmp_path))
+    assert built == [tmp_path] and told_of == [(tmp_path, config.task)]
+    options = {"baseline_names": ["zero"], "summaries": False, "lookup": lookup, "begins": begins, "method": method}
+    assert not list(evaluate(tmp_path, run, ("none", "points-3"), fresh=True, **options))  # type: ignore[arg-type]
+    assert [(one.name, asked_of, longest) for one, asked_of, longest in thought] == [("gpt2", method, 8)]  # type: ignore[attr-defined]
+    assert [[one.name for one in field] for _, _, field, *_ in asked] == [["gpt2", "zero"]] * 2 + [
+        ["gpt2", "thinking", "zero"]
+    ] * 2  # type: ignore[attr-defined]
+    assert [(results, *more) for results, _, _, *more in asked] == [(tmp_path, None, False, None)] * 2 + [
+        (tmp_path, lookup, True, begins)
+    ] * 2
+    built.clear()
+    assert not list(evaluate_baseline(tmp_path, config.task, "smoke", "zero", ["none"], [], data_dir=tmp_path))
+    assert built == [tmp_path] and asked[-1][1].seed == 0  # type: ignore[attr-defined]
+
+
+def test_there_is_a_prompt_set_for_every_shift_and_every_test(task: TaskConfig, tmp_path: Path) -> None:
+    family = task.build()
+    found = prompt_sets(task, "smoke", ["none", "noisy"], ["icl"], 3, tmp_path, family)
+    assert [(each.shift, each.evaluator) for each in found] == [("none", ""), ("noisy", ""), ("none", "icl")]
+    for each in found:
+        assert each.task is task and each.given is family
+        assert (each.preset, each.seed, each.data_dir) == ("smoke", 3, tmp_path)
+    plain = prompt_sets(task, "smoke", ["none"], ["icl"])
+    assert [(each.seed, each.data_dir, each.given) for each in plain] == [(0, None, None)] * 2
+
+
+def test_shifts_are_told_once_and_in_one_spelling(config: RunConfig, tmp_path: Path) -> None:
+    run = create(tmp_path, config)
+    assert shifts_of(run, ["noisy", "none", "orthogonal_query", "noisy"], None) == ["none", "noisy", "orthogonal-query"]
+    assert shifts_of(run, ["all"], 9) == ["none", "orthants", "noisy", "points-9"]
+    with pytest.raises(UsageError) as refused:
+        shifts_of(run, [], 8)
+    assert str(refused.value) == (
+        f"--extrapolate 8 is not beyond the trained length of run '{run.name}' (8 examples); give a larger number, or "
+        "none for 4x"
+    )
 
 
 def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Path) -> None:

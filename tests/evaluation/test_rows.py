@@ -12,11 +12,13 @@ import torch
 
 from iclbench import __version__, tables
 from iclbench.config import TaskConfig, resolve_task
+from iclbench.episodes import Episodes
 from iclbench.errors import UsageError
-from iclbench.evaluation import cells, evaluate, examples, gaps, scores, targets
+from iclbench.evaluation import cells, costs, evaluate, examples, gaps, scores, scoring, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Evaluator
+from iclbench.memory import IN_EVALUATION
 from iclbench.predictions import Gaussian
 from iclbench.predictor import Predictor
 from tests.prototypes import Prototypes
@@ -197,6 +199,54 @@ def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_pa
     assert found == [
         expected | {"metric": "gap", "n_related": n, "value": 0.0, "low": 0.0, "high": 0.0} for n in (0, 1, 2)
     ]
+
+
+def test_episodes_are_sent_to_where_the_contestant_computes(
+    task: TaskConfig, related: PromptSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(Episodes, "to", lambda self, device: sent.append(device) or self)
+    one, prompts = contestant(device="an accelerator"), PromptSet(task, "smoke")
+    for work in (
+        lambda: cells.evaluate_cell(tmp_path, one, prompts),
+        lambda: scoring.target_scores(Half(), related, "an accelerator"),
+        lambda: costs._to_answer(one, prompts.family, 3, 2),
+    ):
+        work()
+        assert sent and set(sent) == {"an accelerator"}
+        sent.clear()
+
+
+def test_an_oracle_whose_costs_are_measured_is_told_the_truth(task: TaskConfig) -> None:
+    class Told(Half):
+        def informed(self, truth):
+            assert truth["weights"].shape == (2, 3)
+            return Half()
+
+        def predict_targets(self, context, x_target, related=None):
+            raise NotImplementedError
+
+    _, phases = costs._to_answer(contestant(predictor=Told()), PromptSet(task, "smoke").family, 3, 2)
+    assert isinstance(phases["query"](), Gaussian)
+
+
+@pytest.mark.parametrize("work", ["next", "targets"])
+def test_want_of_memory_says_what_to_make_smaller(
+    task: TaskConfig, related: PromptSet, tmp_path: Path, work: str
+) -> None:
+    class Greedy(Half):
+        def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
+            raise MemoryError
+
+        def predict_targets(self, context, x_target, related=None):
+            raise MemoryError
+
+    one = contestant(predictor=Greedy())
+    if work == "next":
+        reason = cells.evaluate_cell(tmp_path, one, PromptSet(task, "smoke"))
+    else:
+        reason = targets.evaluate_targets(tmp_path, one, related)
+    assert reason is not None and reason.endswith(f"out of memory: take {IN_EVALUATION}")
 
 
 def test_the_row_of_guessing_at_a_test(tmp_path: Path) -> None:
