@@ -16,7 +16,6 @@ from iclbench.config import TaskConfig, resolve_task
 from iclbench.episodes import Episodes, Points
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.families.base import Family
 from iclbench.predictions import Categorical, Gaussian
 from iclbench.predictor import Oracle, Predictor
 from iclbench.prefixes import prefix_grid
@@ -63,13 +62,13 @@ def test_the_name_of_a_prompt_set_is_a_hash_of_what_its_episodes_depend_on(task:
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
     about = {
         "family": "linear", "parameters": task.parameters, "data": prompts.family.fingerprint, "shift": "orthants",
-        "seed": 4, "version": versions.of_family("linear"), "question": "next", "points": 8, "episodes": 48,
+        "seed": 4, "version": versions.of_prompts("linear", task.parameters), "question": "next", "points": 8,
+        "episodes": 48,
     }  # fmt: skip
     text = json.dumps(about, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     assert prompts.id == f"tiny-linear-smoke-orthants-{digest}"
-    test = create_autospec(Family, instance=True, fingerprint=prompts.family.fingerprint)
-    asked = PromptSet(task, "smoke", "orthants", seed=4, given=test, evaluator="icl")
+    asked = PromptSet(task, "smoke", "orthants", seed=4, given=task.build(), evaluator="icl")
     text = json.dumps(about | {"evaluator": "icl"}, sort_keys=True, separators=(",", ":"))
     assert asked.id == f"tiny-linear-smoke-icl-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

@@ -74,11 +74,12 @@ def test_on_cuda_the_allocator_is_asked_when_all_work_is_done(monkeypatch: pytes
         cuda.hold(160, 30)
         assert cost.peak == 60
         cost.restart_peak()
+        assert cuda.events[-1] == "reset"
         cuda.hold(140, 40)
         cuda.events.clear()
     assert cuda.events == ["wait", "peak"] and cost.bytes == 40
     cuda.events.clear()
-    assert seconds_of(lambda: cuda.events.append("work"), "cuda:1") > 0
+    assert 0 < seconds_of(lambda: cuda.events.append("work"), "cuda:1") < 60
     assert cuda.events == ["wait", "work", "wait"]
     cuda.hold(100, 0)
     assert peak_of(lambda: cuda.hold(130, 0), "cuda:1") == 30
@@ -87,7 +88,10 @@ def test_on_cuda_the_allocator_is_asked_when_all_work_is_done(monkeypatch: pytes
 
 def test_where_the_kernel_tells_no_peak_there_are_seconds_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(measure, "_CLEAR", tmp_path / "no" / "such")
-    with Measure("cpu") as cost:
+    monkeypatch.setattr(measure, "_STATUS", tmp_path / "no" / "such")
+    cost = Measure("cpu")
+    assert (cost.seconds, cost.bytes) == (0, None)
+    with cost:
         sum(range(1000))
     assert cost.bytes is None and cost.peak is None and 0 < cost.seconds < 60
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from iclbench import __version__, tables
+from iclbench.cards import content_hash
 from iclbench.config import TaskConfig, resolve_task
 from iclbench.episodes import Episodes
 from iclbench.errors import UsageError
@@ -95,7 +96,8 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     assert area["value"] == pytest.approx(np.trapezoid(errors.mean(0)) / 8)
     assert len(rows) == 9 * len(Gaussian.metrics) + 1
     about = tables.metadata(path)
-    assert about["cell"] == cells.cell_hash(one, prompts) and about["beside"] == "costs errors"
+    assert about["cell"] == content_hash({"contestant": "who", "prompts": prompts.id})
+    assert about["beside"] == "costs errors"
     assert about["library.torch"] == "2" and cells.shipped_from(tmp_path, one, prompts) == ""
     path = cells.cell_path(tmp_path, one, prompts, "errors")
     assert tables.metadata(path)["cell"] == about["cell"] and "beside" not in tables.metadata(path)
@@ -113,7 +115,8 @@ def test_values_are_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: 
     """A cell whose values are there has everything."""
     written: list[str] = []
     monkeypatch.setattr(tables, "write", lambda name, *rest: written.append(name))
-    assert cells.evaluate_cell(tmp_path, contestant(), PromptSet(task, "smoke")) is None
+    found: cells.Tables = {"values": [], "errors": [], "costs": []}
+    cells.keep(tmp_path, contestant(), PromptSet(task, "smoke"), found, {})
     assert sorted(written[:-1]) == ["costs", "errors"] and written[-1] == "values"
 
 
@@ -162,6 +165,21 @@ def test_a_cell_is_of_one_contestant_and_one_prompt_set(task: TaskConfig, tmp_pa
     path.parent.mkdir()
     path.write_bytes(cells.cell_path(tmp_path, contestant(), prompts).read_bytes())
     assert not cells.is_done(tmp_path, contestant(), other), "of other prompts, whatever folder it lies in"
+
+
+def test_a_cell_is_done_when_its_values_are_whole_and_all_that_they_name_is_there(
+    task: TaskConfig, tmp_path: Path
+) -> None:
+    one, prompts = contestant(), PromptSet(task, "smoke")
+    cells.evaluate_cell(tmp_path, one, prompts)
+    path = cells.cell_path(tmp_path, one, prompts)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:99] + bytes([whole[99] ^ 1]) + whole[100:])
+    assert tables.metadata(path)["cell"] == cells.cell_hash(one, prompts) and not cells.is_done(tmp_path, one, prompts)
+    alone = tables.frame("values", [cells.row(one, prompts, "next") | {"metric": "squared_error", "value": 1.0}])
+    tables.write("values", alone, path, {"cell": cells.cell_hash(one, prompts)})
+    cells.cell_path(tmp_path, one, prompts, "errors").unlink()
+    assert cells.is_done(tmp_path, one, prompts), "which names no others"
 
 
 @pytest.mark.parametrize(("shift", "points"), [("none", 8), ("points-20", 20), ("orthants", None)])
@@ -306,7 +324,9 @@ def test_rows_of_the_examples_that_are_drawn(related: PromptSet, tmp_path: Path)
         assert row == expected | about
     episodes = related.episodes
     sets = {"context": episodes.context, "target": episodes.asked}
-    for row in told("examples", folder / "prompts.examples.parquet"):
+    points = told("examples", folder / "prompts.examples.parquet")
+    assert {row["role"] for row in points} == {"context", "target", "related", "function"}
+    for row in points:
         at, role = (row.pop("episode"), row.pop("point")), row.pop("role")
         x, y = row.pop("x1"), row.pop("value")
         assert at[0] < 4
