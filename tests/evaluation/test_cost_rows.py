@@ -12,7 +12,7 @@ from iclbench.cards import TrainSettings, content_hash
 from iclbench.config import TaskConfig, resolve_task
 from iclbench.evaluation import costs
 from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.costs import Cost, counted_costs, measure_costs, training_costs
+from iclbench.evaluation.costs import Cost, Sizes, counted_costs, measure_costs, training_costs
 from iclbench.evaluation.flops import count_flops
 from iclbench.predictions import Point
 from iclbench.predictor import Predictor
@@ -37,7 +37,7 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
     fixed(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
     one = replace(contestant("gpt2", heads=2), variant="as trained")
-    path, lines = measure_costs(tmp_path, one, task, "smoke", [5, 3, 5], episodes=4, train=SETTINGS)
+    path, lines = measure_costs(tmp_path, one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
     threads = torch.get_num_threads()
     folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
     assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])
@@ -121,7 +121,7 @@ def test_a_training_step_is_one_of_training(task: TaskConfig, compiled: bool, mo
 
 def test_flops_are_counted_on_the_cpu_wherever_the_rest_runs(task: TaskConfig) -> None:
     here = contestant("gpt2", heads=2)
-    asked = (task.build(), task, SETTINGS, [3], 4)
+    asked = (task.build(), task, SETTINGS, Sizes([3], episodes=4))
     assert counted_costs(replace(here, device="an accelerator"), *asked) == counted_costs(here, *asked)
     knn = Contestant("knn-3", "knn-3", "baseline", ESTIMATORS.get("knn")(), "", device="an accelerator")
     found, reasons = counted_costs(knn, *asked)
@@ -138,14 +138,16 @@ class OnArrays(Predictor):
 
 def test_what_cannot_be_counted_is_told_once(task: TaskConfig) -> None:
     one = Contestant("mean", "mean", "baseline", OnArrays(), "")
-    found, reasons = counted_costs(one, task.build(), task, None, [3, 5], 4)
+    found, reasons = counted_costs(one, task.build(), task, None, Sizes([3, 5], episodes=4))
     assert {cost.phase for cost in found} == {"condition", "update"}
     assert reasons == ["query not to be counted: work on NumPy arrays"]
 
 
 def test_a_query_from_a_state_and_its_update_are_of_the_points_that_were_drawn(task: TaskConfig) -> None:
     one, family = contestant("gpt2", heads=2), task.build()
-    state, phases = costs._to_answer(one, family, 5, 4)
+    state, asked, left_out = costs._to_answer(one, family, 5, Sizes([5], episodes=4))
+    phases = {phase: work for phase, *_, work in asked}
+    assert not left_out
     drawn = family.sample_all_related(4, 6, costs.generator(0, "costs", 5), "none")
     expected = one.predictor.condition(drawn.context.span(0, 5))
     assert state.nbytes == expected.nbytes

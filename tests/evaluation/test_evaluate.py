@@ -21,7 +21,6 @@ from iclbench.evaluation.evaluate import (
     evaluate_baseline,
     prompt_sets,
     put,
-    refuse_too_long,
     shifts_of,
 )
 from iclbench.evaluation.prompts import PromptSet
@@ -128,7 +127,7 @@ def test_data_methods_and_lookups_reach_those_who_need_them(
     assert built[0] == tmp_path and told_of == [(tmp_path, config.task)]
     options = {"baseline_names": ["zero"], "summaries": False, "lookup": lookup, "begins": begins, "method": method}
     assert not list(evaluate(tmp_path, run, ("none", "points-3"), fresh=True, **options))  # type: ignore[arg-type]
-    assert [(one.name, asked_of, longest) for one, asked_of, longest in thought] == [("gpt2", method, 8)]  # type: ignore[attr-defined]
+    assert [(one.name, asked_of) for one, asked_of in thought] == [("gpt2", method)]  # type: ignore[attr-defined]
     assert [[one.name for one in field] for _, _, field, *_ in asked] == [["gpt2", "zero"]] * 2 + [
         ["gpt2", "thinking", "zero"]
     ] * 2  # type: ignore[attr-defined]
@@ -202,24 +201,6 @@ def test_cells_are_taken_from_packed_results_and_computed_when_asked(task: TaskC
     assert cells.shipped_from(tmp_path, one, prompts) == ""
 
 
-def test_more_than_a_run_has_learned_positions_for_is_refused(task: TaskConfig) -> None:
-    model = Contestant("gpt2", "a-run", "backbone", Half(), "who")
-    refuse_too_long(model, 8)
-    with pytest.raises(
-        UsageError,
-        match=r"^run 'a-run' has learned positions for 8 examples and a query, asked for 9; "
-        r"train one with -o backbone\.positions=none to go beyond$",
-    ):
-        refuse_too_long(model, 9)
-
-
-def test_nothing_is_computed_when_a_shift_is_too_long(config: RunConfig, loaded: list, tmp_path: Path) -> None:
-    run = create(tmp_path / "runs", config)
-    with pytest.raises(UsageError, match="asked for 12"):
-        list(evaluate(tmp_path, run, ("none", "points-12")))
-    assert not (tmp_path / "tables").exists()
-
-
 def test_the_question_decides_who_asks(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "evaluate_targets", lambda *arguments: "targets")
     monkeypatch.setattr(cells, "evaluate_cell", lambda *arguments: "next")
@@ -285,31 +266,26 @@ def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig)
 def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Path) -> None:
     plain = replace(contestants.untrained("a-run", config), variant="as trained")
     method = Method("deep-thinking", DeepThinking(passes=2))
-    found = contestants.thinking(plain, method, 8)
+    found = contestants.thinking(plain, method)
     assert isinstance(found.predictor, ThinkingBackbone)
     assert (found.name, found.run) == ("gpt2" + method.suffix, "a-run" + method.suffix)
-    other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)), 8)
+    other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)))
     assert len({plain.identity, found.identity, other.identity}) == 3
     assert len({plain.variant, found.variant, other.variant}) == 3
     hashed = contestants.content_hash
     assert found.identity == hashed({"run": plain.identity, "method": method.hash})
     assert found.variant == hashed({"run": "as trained", "method": method.hash}, 8)
-    twin = contestants.thinking(replace(plain, identity="other weights"), method, 8)
+    twin = contestants.thinking(replace(plain, identity="other weights"), method)
     assert twin.identity != found.identity and twin.variant == found.variant
     refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: contestants.thinking(plain, Method("icl", PlainICL()), 8),
+        (lambda: contestants.thinking(plain, Method("icl", PlainICL())),
          r"^--method icl is for language models \(iclbench lm eval\); runs take deep-thinking$"),
-        (lambda: contestants.thinking(replace(plain, predictor=Half()), method, 8), "is for language models"),
-        (lambda: contestants.thinking(contestants.untrained("b-run", learned(config)), method, 99), "^run 'b-run': "),
+        (lambda: contestants.thinking(replace(plain, predictor=Half()), method), "is for language models"),
+        (lambda: contestants.thinking(plain, Method("dt", DeepThinking(passes="dev"))), "run 'a-run': passes"),
     ]  # fmt: skip
     for work, why in refused:
         with pytest.raises(UsageError, match=why):
             work()
-
-
-def learned(config: RunConfig) -> RunConfig:
-    settings = config.backbone.settings | {"positions": "learned"}
-    return config.model_copy(update={"backbone": config.backbone.model_copy(update={"settings": settings})})
 
 
 def test_a_baseline_is_told_its_settings_the_seed_and_what_it_may_know(task: TaskConfig) -> None:

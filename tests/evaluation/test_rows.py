@@ -228,7 +228,7 @@ def test_episodes_are_sent_to_where_the_contestant_computes(
     for work in (
         lambda: cells.evaluate_cell(tmp_path, one, prompts),
         lambda: scoring.target_scores(Half(), related, "an accelerator"),
-        lambda: costs._to_answer(one, prompts.family, 3, 2),
+        lambda: costs._to_answer(one, prompts.family, 3, costs.Sizes((3,), episodes=2)),
     ):
         work()
         assert sent and set(sent) == {"an accelerator"}
@@ -244,8 +244,9 @@ def test_an_oracle_whose_costs_are_measured_is_told_the_truth(task: TaskConfig) 
         def predict_targets(self, context, x_target, related=None):
             raise NotImplementedError
 
-    _, phases = costs._to_answer(contestant(predictor=Told()), PromptSet(task, "smoke").family, 3, 2)
-    assert isinstance(phases["query"](), Gaussian)
+    one, family = contestant(predictor=Told()), PromptSet(task, "smoke").family
+    _, phases, _ = costs._to_answer(one, family, 3, costs.Sizes((3,), episodes=2))
+    assert isinstance({phase: work for phase, *_, work in phases}["query"](), Gaussian)
 
 
 @pytest.mark.parametrize("work", ["next", "targets"])
