@@ -31,7 +31,7 @@ from pydantic import (
 from iclbench import limits
 from iclbench.errors import UnknownNameError, UsageError, brief, shortened
 from iclbench.formats import plural
-from iclbench.registry import FAMILIES, canonical
+from iclbench.registry import BACKBONES, FAMILIES, canonical
 
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
@@ -169,6 +169,14 @@ class Preset(Strict):
     train: TrainSettings
     train_for: dict[str, Values] = {}
     backbones: dict[str, Values] = {}
+
+    def learning_rate(self, contestant: str) -> float | None:
+        """The rate that a backbone or a variant is trained with; None: it is not one that the card has a size for."""
+        names = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
+        if not any(name in self.backbones for name in names):
+            return None
+        own = [self.train_for[name]["lr"] for name in names if "lr" in self.train_for.get(name, {})]
+        return float([self.train.lr, *own][-1])
 
 
 class Published(Strict):

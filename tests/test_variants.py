@@ -42,6 +42,9 @@ def test_a_card_may_give_a_variant_a_rate_and_sizes_of_its_own(tmp_path: Path) -
     config = resolve_run(str(tmp_path / "mine.toml"), "gpt2-rotary", "smoke")
     assert (config.backbone.settings["layers"], config.backbone.settings["width"]) == (1, 16)
     assert (config.train.lr, config.train.clip) == (0.25, 2.0)
+    preset = cards.load_task(str(tmp_path / "mine.toml"))[1].presets["smoke"]
+    rates = {who: preset.learning_rate(who) for who in ("gpt2", "gpt2-learned", "gpt2-rotary", "mamba")}
+    assert rates == {"gpt2": 0.5, "gpt2-learned": 0.5, "gpt2-rotary": 0.25, "mamba": None}
     table["presets"]["smoke"]["backbones"]["gpt2"]["positions"] = "learned"
     (tmp_path / "placed.toml").write_text(tomli_w.dumps(table))
     for name in ("gpt2", "gpt2-rotary"):

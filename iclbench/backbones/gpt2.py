@@ -70,7 +70,8 @@ class GPT2(CausalTransformer, SequenceBackbone):
         super().__init__(settings, shape, sizes["width"])
         if settings.read_in == "mlp":
             self.read_in = SampleEncoder(shape, sizes["width"])
-        points = settings.max_points or shape.longest
+        # All other weights are drawn after the table: where none is learned, it has the size it always had.
+        points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
         self.build(**sizes, points=points, positions=settings.positions, init_std=settings.init_std)
         self.longest = points if settings.positions == "learned" else None
 

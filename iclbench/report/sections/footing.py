@@ -7,7 +7,6 @@ import pandas as pd
 from iclbench.cards import content_hash, load_task
 from iclbench.errors import UsageError
 from iclbench.formats import count, integer, nbytes, number, seconds, slug
-from iclbench.registry import BACKBONES
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
@@ -75,12 +74,8 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         preset = card.presets.get(task.preset)  # type: ignore[call-overload]  # any name is asked for
         if preset is None or content_hash(card) not in set(task.rows["card"]):
             continue
-        for who, kind in task.kinds.items():
-            names = BACKBONES.names_in_cards(who) if who in BACKBONES.entries else [who]
-            if kind == "backbone" and any(each in preset.backbones for each in names):
-                of_card = [preset.train_for.get(each, {}).get("lr") for each in names]
-                lr = [preset.train.lr, *(each for each in of_card if each is not None)][-1]
-                rates.setdefault(name, {})[who] = float(str(lr))
+        own = {who: preset.learning_rate(who) for who, kind in task.kinds.items() if kind == "backbone"}
+        rates[name] = {who: rate for who, rate in own.items() if rate is not None}
     return pd.DataFrame(rates).rename_axis("contestant").reset_index().sort_values("contestant", ignore_index=True)
 
 
