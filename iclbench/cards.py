@@ -200,7 +200,9 @@ class Published(Strict):
 class TaskCard(Strict):
     """A task: a family with its parameters fixed and its protocol written down.
 
-    With `context_targets`, training asks and scores the context points as further targets; evaluation does not.
+    With `context_targets`, training asks and scores the context points as further targets; evaluation does not. It
+    wants a `floor`: without one a model learns to repeat the outputs that it was shown, ever surer of them, at the cost
+    of all others (`benchmarks/periodic.md`).
     """
 
     family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
