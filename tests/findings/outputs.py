@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -78,13 +79,13 @@ def output_of(command: str, packed: Path) -> list[str]:
     Raises:
         LookupError: nobody knows.
     """
-    words = shlex.split(command)
-    name = words[1] if words[0] == "iclbench" else ""
-    runs = [word for word in words[2:] if not word.startswith("-")]
+    name, *words = shlex.split(command.removeprefix("iclbench "))
+    points = [int(n) for flag, n in pairwise(words) if flag == "--points"]
+    runs = words[: len(words) - 2 * len(points)]
     if name in _LOOK:
-        return _printed(lambda results: main([*words[1:], "--results", str(results)]), packed)
-    if name in _REPLAY and len(runs) == len(words) - 2:
-        return _printed(lambda results: _again(name, runs, packed, results), packed)
+        return _printed(lambda results: main([name, *words, "--results", str(results)]), packed)
+    if name in _REPLAY and not any(word.startswith("-") for word in runs):
+        return _printed(lambda results: _again(name, runs, points, packed, results), packed)
     return _kept(command)
 
 
@@ -119,8 +120,8 @@ def _excerpt(parts: Sequence[str], output: Sequence[str]) -> str:
     """What is not in the output; empty if all is, in order and without gaps but for those marked."""
     at, gap = 0, False
     for line in parts:
-        if line == _MORE:
-            gap = True
+        gap = gap or line == _MORE
+        if line == _MORE or (gap and not line):
             continue
         places = range(at, len(output)) if gap else range(at, min(at + 1, len(output)))
         found = next((n for n in places if _is(line, output[n])), None)
@@ -146,8 +147,11 @@ def _shortened(parts: Sequence[str], output: Sequence[str]) -> list[str]:
     for number, line in enumerate(parts):
         if line == _MORE:
             new.append(line)
-            follows = next((each for each in parts[number + 1 :]), None)
-            at = next((n for n in range(at, len(output)) if output[n].rstrip() == follows), len(output))
+            rest = parts[number + 1 :]
+            if anchor := next((each for each in rest if each), ""):
+                blank = rest.index(anchor)
+                found = (n for n in range(at + blank, len(output)) if output[n].rstrip() == anchor)
+                at = next(found, len(output)) - blank
         elif at < len(output):
             cut = line.endswith(f", {_MORE}")
             new.append(output[at][: max(0, output[at].rfind(", ", 0, len(line)))] + f", {_MORE}" if cut else output[at])
@@ -169,12 +173,13 @@ def _printed(act: Callable[[Path], object], packed: Path) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _again(name: str, runs: Sequence[str], packed: Path, results: Path) -> None:
+def _again(name: str, runs: Sequence[str], points: Sequence[int], packed: Path, results: Path) -> None:
     """Print what a command prints of packed runs."""
     values, costs = (_of_groups(table, runs, packed) for table in ("values", "costs"))
     if name == "cost":
         path = results / "costs" / "packed.costs.parquet"
-        _write("costs", costs[costs["run"].isin(runs) & ~costs["phase"].isin(["train", "evaluate"])], path)
+        asked = costs["n_points"].isin(points) | costs["phase"].isin(["model", "train_step"])
+        _write("costs", costs[costs["run"].isin(runs) & asked], path)
         cost._print([path], json=False)
         return
     asked = values[values["run"].isin(runs) & values["shift"].eq("none") & values["axis"].ne("train_step").fillna(True)]

@@ -9,23 +9,30 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from iclbench.cards import load_task
+from iclbench import limits
+from iclbench.cards import TaskCard, load_task
 from iclbench.config import RunConfig, resolve_run
+from iclbench.errors import IclbenchError, Interrupted, UsageError
+from iclbench.grids import GridCard, load_grid
+from iclbench.language.cards import language_tasks as known_tasks
+from iclbench.language.cards import shipped_tasks
 from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
-from iclbench.report.pairs import Difference
+from iclbench.report.pairs import Difference, score_difference
 from iclbench.report.sections.ranking import ranking
 
 ROOT = Path(__file__).parents[2]
+_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 
 
 @contextmanager
@@ -60,13 +67,16 @@ class Reference:
     def quantities(self) -> dict[str, Any]:
         """What entries are written in: the public methods by name, and some of Python's functions."""
         own: list[Callable[..., Any]] = [
-            self.score, self.scores, self.lead, self.ahead, self.behind, self.tied, self.least, self.most, self.mean,
-            self.mean_rank, self.told_apart, self.accuracy, self.beyond, self.value, self.cost, self.ratio, self.cells,
-            self.libraries, self.contestants, self.tasks_at, self.trained, self.parameters, card, benchmark,
+            self.score, self.scores, self.shifted, self.seed_gap, self.lead, self.gain, self.ahead, self.behind,
+            self.tied, self.least, self.most, self.ranked, self.n_ranked, self.mean_rank, self.told_apart,
+            self.accuracy, self.peak, self.beyond, self.value, self.cost, self.ratio, self.spread, self.dearest,
+            self.cells, self.libraries, self.contestants, self.tasks_at, trained, card, published, grid, benchmark,
+            package, exit_codes, default_bytes, language_tasks,
         ]  # fmt: skip
-        python = [abs, all, any, len, max, min, round, set, sorted, sum]
-        return {f.__name__: f for f in (*own, *python)} | {
+        python = [abs, all, any, dict, float, len, max, min, set, sorted, sum]
+        return {f.__name__: f for f in (*own, *python, mean)} | {
             "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
+            "TASKS": self.tasks_at("grid"),
             "BACKBONES": self.contestants("grid"),
         }
 
@@ -102,14 +112,29 @@ class Reference:
             raise LookupError(f"{who} has no score on {task} at {preset}")
         return rows["value"].astype(float).tolist()
 
-    def mean(self, values: Iterable[float]) -> float:
-        return float(np.mean(list(values)))
+    def shifted(self, who: str, task: str, shift: str, preset: str = "grid") -> float:
+        """The score under a shift, averaged over seeds."""
+        return self.value(who, task, preset, "score", shift)
+
+    def seed_gap(self, who: str, task: str, preset: str = "grid") -> float:
+        """How far the scores of the seeds are apart."""
+        found = self.scores(who, task, preset)
+        return max(found) - min(found)
 
     def lead(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
         """By how much a's score is above b's, paired by episode, with its 95 % interval."""
         found = self._contest(task, preset).difference(a, b)
         if found is None:
             raise LookupError(f"{a} and {b} have no single episodes on {task} at {preset}")
+        return found
+
+    def gain(self, who: str, task: str, n_related: int, preset: str = "grid") -> Difference:
+        """What so many related datasets add to the log-likelihood per target, paired by episode."""
+        contest = self._contest(task, preset)
+        runs = sorted(contest.rows.loc[contest.rows["contestant"].eq(who), "run"].unique())
+        scores = [self.results.errors.targets(runs, contest.prompt_set, "log_likelihood", n) for n in (n_related, 0)]
+        if not runs or scores[0] is None or scores[1] is None or (found := score_difference(*scores)) is None:
+            raise LookupError(f"{who} has no single episodes with {n_related} related datasets on {task} at {preset}")
         return found
 
     def ahead(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
@@ -137,9 +162,17 @@ class Reference:
             raise LookupError("there is no ranking")
         return frame.set_index("contestant")
 
+    def ranked(self) -> list[str]:
+        """Backbones at `grid`, the best mean rank first."""
+        return self._ranking.index.tolist()
+
     def mean_rank(self, who: str) -> float:
         """At `grid`, among all that are ranked."""
         return float(self._ranking.loc[who, "mean_rank"])
+
+    def n_ranked(self) -> int:
+        """Over how many tasks."""
+        return int(self._ranking["tasks"].iloc[0])
 
     def told_apart(self) -> list[str]:
         """Those ranked at `grid` that are told apart from the one above them, in order."""
@@ -148,9 +181,8 @@ class Reference:
     def value(self, who: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
         """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis` name a row; a summary of
         all episodes and context sizes by default."""
-        v = self.results.rows
-        mine = v["contestant"].eq(who) & v["task"].eq(task) & v["preset"].eq(preset) & v["status"].eq("ok")
-        rows = v[mine & v["metric"].eq(metric) & v["shift"].eq(shift)]
+        rows = self._rows.get((task, preset, who, metric), self.results.rows.iloc[:0])
+        rows = rows[rows["shift"].eq(shift) & rows["status"].eq("ok")]
         for column in ("n_context", "n_related", "axis"):
             wanted = where.get(column)
             rows = rows[rows[column].isna() if wanted is None else rows[column].eq(wanted).fillna(False)]
@@ -163,45 +195,80 @@ class Reference:
 
     def accuracy(self, who: str, test: str, preset: str = "grid", seed: int | None = None) -> float:
         """On a test of `bursty`, among the labels that it admits; of one seed or averaged over all."""
-        v = self.results.rows
-        rows = v[v["task"].eq("bursty") & v["preset"].eq(preset) & v["contestant"].eq(who) & v["evaluator"].eq(test)]
-        rows = rows[rows["metric"].eq("accuracy_within_choices") & rows["axis"].isna() & rows["status"].eq("ok")]
-        rows = rows if seed is None else rows[rows["seed"].eq(seed)]
+        rows = self._accuracies(who, test, preset)
+        rows = rows[rows["axis"].isna() & (rows["seed"].eq(seed) if seed is not None else True)]
         if rows.empty:
             raise LookupError(f"{who} has no accuracy on {test} at {preset}")
         return float(rows["value"].mean())
 
-    def beyond(self, who: str, times: int = 4, tasks: Sequence[str] = ()) -> float:
-        """The error with so many times as many examples as trained with over that at the trained length, at `grid`, on
-        the same prompts; geometric mean over tasks."""
+    def peak(self, who: str, test: str, preset: str = "grid") -> float:
+        """The highest of the accuracies while it trains, averaged over seeds."""
+        rows = self._accuracies(who, test, preset)
+        steps = rows[rows["axis"].eq("train_step").fillna(False)].groupby("axis_value")["value"].mean()
+        if steps.empty:
+            raise LookupError(f"{who} was not asked {test} while it trained at {preset}")
+        return float(steps.max())
+
+    def _accuracies(self, who: str, test: str, preset: str) -> pd.DataFrame:
+        rows = self._rows.get(("bursty", preset, who, "accuracy_within_choices"), self.results.rows.iloc[:0])
+        return rows[rows["evaluator"].eq(test) & rows["status"].eq("ok")]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[Any, ...], pd.DataFrame]:
+        """Values by task, preset, contestant and metric."""
+        return dict(iter(self.results.rows.groupby(["task", "preset", "contestant", "metric"])))
+
+    def beyond(self, who: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
+        """The error with so many times as many examples as trained with over that at the trained length, on the same
+        prompts; geometric mean over tasks (function classes by default)."""
         ratios = []
         for task in tasks or self.quantities["CLASSES"]:
-            trained = trained_length(task)
-            at = [
-                self.value(who, task, "grid", "squared_error", f"points-{times * trained}", n_context=n)
-                for n in (trained, times * trained)
-            ]
-            ratios.append(at[1] / at[0])
+            n = card(task).presets[preset].points
+            shift = f"points-{times * n}"
+            here, far = (self.value(who, task, preset, "squared_error", shift, n_context=m) for m in (n, times * n))
+            ratios.append(far / here)
         return float(np.exp(np.mean(np.log(ratios))))
+
+    def _costs(self, task: str, preset: str, phase: str, metric: str, n: int | None) -> pd.Series:
+        """What runs of every backbone cost, averaged over seeds."""
+        rows = self._phases.get((task, preset, phase, metric), self.results.costs.iloc[:0])
+        rows = rows[rows["contestant"].isin(self.contestants(preset))]
+        rows = rows[rows["n_points"].notna()] if phase == "train_step" else rows
+        return rows[rows["n_points"].eq(n).fillna(False) if n else slice(None)].groupby("contestant")["value"].mean()
+
+    @cached_property
+    def _phases(self) -> dict[tuple[Any, ...], pd.DataFrame]:
+        """Costs by task, preset, phase and metric."""
+        return dict(iter(self.results.costs.groupby(["task", "preset", "phase", "metric"])))
 
     def cost(
         self, who: str, task: str, phase: str, metric: str, n: int | None = None, preset: str = "grid"
     ) -> float:  # fmt: skip
-        """What a run of the contestant costs, averaged over seeds: FLOPs, bytes or seconds of a phase at n points."""
-        c = self.results.costs
-        rows = c[c["contestant"].eq(who) & c["task"].eq(task) & c["preset"].eq(preset) & c["phase"].eq(phase)]
-        rows = rows[rows["metric"].eq(metric)]
-        rows = rows if n is None else rows[rows["n_points"].eq(n).fillna(False)]
-        if rows.empty:
+        """FLOPs, bytes or seconds of a phase at n points (of a training step: at its own), or parameters."""
+        found = self._costs(task, preset, phase, metric, n)
+        if who not in found:
             raise LookupError(f"{who} has no {metric} of {phase} on {task} at {preset}")
-        return float(rows["value"].mean())
+        return float(found[who])
 
     def ratio(self, a: str, b: str, task: str, phase: str, metric: str, n: int | None = None) -> float:
         """a's cost over b's at `grid`."""
         return self.cost(a, task, phase, metric, n) / self.cost(b, task, phase, metric, n)
 
-    def parameters(self, who: str, task: str, preset: str = "grid") -> float:
-        return self.cost(who, task, "model", "parameters", preset=preset)
+    def spread(self, task: str, phase: str, metric: str, n: int | None = None) -> float:
+        """The dearest backbone's cost over the cheapest's at `grid`."""
+        found = self._all_costs(task, phase, metric, n)
+        return float(found.max() / found.min())
+
+    def dearest(self, task: str, phase: str, metric: str, n: int | None = None) -> str:
+        """Whose cost is the highest at `grid`."""
+        return str(self._all_costs(task, phase, metric, n).idxmax())
+
+    def _all_costs(self, task: str, phase: str, metric: str, n: int | None) -> pd.Series:
+        """Those at `grid` of all backbones that make sense there."""
+        found, cells = self._costs(task, "grid", phase, metric, n), self.cells(task=task, preset="grid", kind="cost")
+        if missing := set(cells.loc[cells["status"].ne("skipped"), "contestant"]) - set(found.index):
+            raise LookupError(f"{', '.join(sorted(missing))}: no {metric} of {phase} on {task} at grid")
+        return found
 
     def cells(self, *statuses: str, **where: str) -> pd.DataFrame:
         """Cells of some status (all by default) and of a `kind`, `preset`, `task`, `kernels`."""
@@ -218,29 +285,72 @@ class Reference:
             raise LookupError("cells were computed with several versions")
         return {name: version.partition("+")[0] for name, version in said[0].items()}
 
-    def trained(self, task: str, backbone: str, preset: str = "grid") -> RunConfig:
-        """How a run is trained, as its card says."""
-        return resolve_run(task, backbone, preset)
+
+def mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
 
 
-def trained_length(task: str, preset: str = "grid") -> int:
-    """Examples that a task is trained with."""
-    return card(task).presets[preset].points
+@cache
+def trained(task: str, backbone: str, preset: str = "grid") -> RunConfig:
+    """How a run is trained, as its card says."""
+    return resolve_run(task, backbone, preset)
 
 
-def card(task: str) -> Any:
+@cache
+def card(task: str) -> TaskCard:
     return load_task(task)[1]
 
 
-def benchmark(file: str, row: str, column: str, folder: Path = ROOT / "benchmarks") -> float:
-    """The number in a table of `benchmarks/FILE`, by the first cell of its row and the head of its column."""
+def published(task: str, contestant: str, evaluator: str, metric: str = "accuracy_within_choices") -> float:
+    """A number of a paper, as the task's card has it."""
+    rows = [p for p in card(task).published if (p.contestant, p.evaluator, p.metric) == (contestant, evaluator, metric)]
+    if len(rows) != 1:
+        raise LookupError(f"the card {task} has {len(rows)} published numbers of {contestant} on {evaluator}")
+    return rows[0].value
+
+
+def grid(name: str) -> GridCard:
+    return load_grid(name)[1]
+
+
+def package() -> dict[str, Any]:
+    """What `pyproject.toml` says of the project."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def language_tasks(*names: str) -> list[Any]:
+    """Tasks of language models: those of suites and families, or all."""
+    return list(known_tasks(names) if names else shipped_tasks())
+
+
+def exit_codes() -> list[int]:
+    """Done, failed, a wrong request, interrupted."""
+    return [0, IclbenchError.exit_code, UsageError.exit_code, Interrupted.exit_code]
+
+
+def default_bytes() -> int:
+    """What files and models are refused beyond."""
+    return limits.DEFAULT
+
+
+def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = ROOT / "benchmarks") -> float:
+    """The first number of a cell in a table of `benchmarks/FILE`, by the first cells of its row and the head of its
+    column; an empty cell at the beginning of a row is that of the row above."""
+    keys = [row] if isinstance(row, str) else list(row)
+    for head, cells in _tables(folder / file):
+        if cells[: len(keys)] == keys and column in head and (found := _NUMBER.search(cells[head.index(column)])):
+            return float(found[0].replace(",", "").replace("−", "-"))
+    raise LookupError(f"benchmarks/{file} has no number of '{', '.join(keys)}' in '{column}'")
+
+
+def _tables(path: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """The rows of the tables in a text, each with the heads of its columns."""
     head: list[str] = []
-    for line in (folder / file).read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if not cells:
-            head = []
-        elif not head:
-            head = cells
-        elif cells[0] == row and column in head:
-            return float(re.sub(r"(?<=\d),(?=\d)", "", cells[head.index(column)]).replace("−", "-").rstrip(" x%*"))
-    raise LookupError(f"benchmarks/{file} has no '{row}' with '{column}'")
+    above: list[str] = []
+    for line in path.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if head and cells:
+            told = next((n for n, cell in enumerate(cells) if cell), 0)
+            above = [*above[:told], *cells[told:]]
+            yield head, above
+        head = head or cells if cells else []

@@ -18,6 +18,7 @@ TEXT = """Text.
     second 2
     third, fourth, ...
     ...
+
     last   3
 
     $ make nothing
@@ -29,7 +30,7 @@ Text.
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "commands.md"
-    output = "first  1\n\nsecond 2\nthird, fourth, fifth\nand more\nmuch more\nlast   3\n"
+    output = "first  1\n\nsecond 2\nthird, fourth, fifth\nand more\nmuch more\n\nlast   3\n"
     path.write_text(f"# Kept\n\n```\n$ iclbench thing\n{output}```\n")
     monkeypatch.setattr(outputs, "COMMANDS", path)
     return path
@@ -47,10 +48,10 @@ def test_an_excerpt_is_what_was_printed(kept: Path) -> None:
     [
         ("second 2", "second 3", "'second 3' is printed as 'second 2'"),
         ("    second 2\n", "", "'third, fourth, ...' is printed as 'second 2'"),
-        ("    ...\n", "", "'last   3' is printed as 'and more'"),
+        ("    ...\n\n", "", "'last   3' is printed as 'and more'"),
         ("last   3", "last   4", "'last   4' is printed as 'no such line'"),
         ("    last   3\n", "    last   3\n    and 4\n", "'and 4' is printed as 'no such line'"),
-        ("    ...\n    last   3\n", "", "'and more' is printed, too"),
+        ("    ...\n\n    last   3\n", "", "'and more' is printed, too"),
         ("$ iclbench thing", "$ iclbench another", "neither printed from packed results nor kept"),
     ],
 )
@@ -74,6 +75,7 @@ def test_packed_runs_are_printed_from_their_rows() -> None:
     assert lines[-1].startswith("from the reference results") and "coqe" not in lines[-1]
     with pytest.raises(LookupError, match="linear-gpt3-grid-s0: no rows"):
         output_of("iclbench eval linear-gpt2-grid-s0 linear-gpt3-grid-s0", PACKED)
-    costs = output_of("iclbench cost linear-gpt2-grid-s0", PACKED)
+    costs = output_of("iclbench cost linear-gpt2-grid-s0 --points 64 --points 256", PACKED)
     assert costs[0] == "linear, grid: cpu, 1 thread" and max(map(len, costs)) <= int(outputs.WIDTH)
+    assert [line.split()[1] for line in costs if line.startswith("linear-")] == ["64", "256", "64", "256"]
     assert output_of("iclbench list families", PACKED)[0].startswith("family")

@@ -79,7 +79,7 @@ def test_a_packed_value_that_changes_is_told_with_its_sentence_alone(linear: Ref
         lead=linear.lead("mamba", "gpt2", "linear").value, score=linear.score("mamba", "linear"),
         flops=linear.cost("mamba", "linear", "train_step", "flops") / 1e9,
     )  # fmt: skip
-    assert check("a.md", text, linear.quantities, words=True) == []
+    assert check("a.md", text, linear.quantities) == []
     for path in PACKED.glob("linear-grid.*.parquet"):
         shutil.copy(path, tmp_path)
     path = tmp_path / "linear-grid.values.parquet"
@@ -88,21 +88,24 @@ def test_a_packed_value_that_changes_is_told_with_its_sentence_alone(linear: Ref
     tables.write(
         "values", rows.assign(value=rows["value"].mask(mine, rows["value"] + 0.01)), path, {"packed": "linear"}
     )
-    (problem,) = check("a.md", text, Reference(tmp_path, ["linear"]).quantities, words=True)
+    (problem,) = check("a.md", text, Reference(tmp_path, ["linear"]).quantities)
     assert problem.sentence.startswith("It scores")
 
 
 def test_a_sentence_on_cells_that_are_gone_cannot_be_computed(linear: Reference) -> None:
     text = "PT-TNP scores 0.5.\n<!-- numbers\nscore('pt-tnp', 'gp-mixture')\n-->\n"
-    (problem,) = check("a.md", text, linear.quantities, words=True)
+    (problem,) = check("a.md", text, linear.quantities)
     assert "gp-mixture has no scores at grid" in problem.wrong
 
 
 def test_a_number_of_a_benchmark_is_read_from_its_table(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
-        "# A\n\n| what | ours | ratio |\n| --- | --- | --- |\n| a batch | 1,204.5 | 8.0x |\n"
+        "# A\n\n| what | seed | ours | ratio |\n| --- | --- | --- | --- |\n| a batch | 0 | 1,204.5 [3, 4] | 8.0x |\n"
+        "| | 1 | −2 | |\n"
     )
     assert benchmark("a.md", "a batch", "ours", tmp_path) == 1204.5
     assert benchmark("a.md", "a batch", "ratio", tmp_path) == 8.0
-    with pytest.raises(LookupError, match="no 'another'"):
-        benchmark("a.md", "another", "ours", tmp_path)
+    assert benchmark("a.md", ("a batch", "1"), "ours", tmp_path) == -2
+    for row, column in (("another", "ours"), ("a batch", "theirs"), (("a batch", "1"), "ratio")):
+        with pytest.raises(LookupError, match="no number"):
+            benchmark("a.md", row, column, tmp_path)

@@ -31,7 +31,7 @@ torch
 """
 
 
-def wrong(text: str, words: bool = True, **other: Any) -> list[str]:
+def wrong(text: str, words: int = 2, **other: Any) -> list[str]:
     return [str(problem) for problem in check("a.md", text, QUANTITIES | other, words)]
 
 
@@ -64,11 +64,12 @@ def test_a_quantity_without_cells_names_its_sentence() -> None:
 def test_a_number_that_nobody_says_anything_of_is_a_problem() -> None:
     (problem,) = wrong(TEXT)
     assert "2 sentences of this paragraph have numbers, and 1 line" in problem
-    assert wrong(TEXT, words=False) == [], "small counts are words of the language in other texts"
+    assert wrong(TEXT, words=3) == [], "small counts are words of the language in other texts"
     (problem,) = wrong("Of 256 episodes, and of 12.\n<!-- numbers\n256\n-->\n")
     assert "nothing says what 12 is" in problem
     (problem,) = wrong("Of 256 episodes.\n")
     assert "Of 256 episodes" in problem
+    assert wrong("Of 9 episodes.\n<!-- numbers: n -->\n") == [] != wrong("Of 8 episodes.\n<!-- numbers: n -->\n")
 
 
 def test_names_places_in_papers_and_code_are_no_numbers() -> None:
@@ -83,6 +84,6 @@ def test_names_places_in_papers_and_code_are_no_numbers() -> None:
 def test_computed_numbers_are_written_as_the_text_writes_them() -> None:
     old = "On four of 1,200 episodes, by 0.1 [0.0, 0.1] and -0.9; on `linear` 7.\nAnd 4.\n"
     old += "<!-- numbers\nn, points, gap, less, where, n\nn\n-->\n"
-    new = rewritten(old, QUANTITIES, words=True)
+    new = rewritten(old, QUANTITIES)
     assert new.startswith("On nine of 1,369 episodes, by 0.1 [0.0, 0.2] and -0.8; on `linear` 9.\nAnd 9.\n<!--")
-    assert [p for p in wrong(new) if "'tabular'" not in p] == [] and rewritten(new, QUANTITIES, words=True) == new
+    assert [p for p in wrong(new) if "'tabular'" not in p] == [] and rewritten(new, QUANTITIES) == new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 _WORDS = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -14,6 +14,7 @@ _WORDS = [
 # 'one' is a pronoun more often than a number.
 WORDS = {word: n for n, word in enumerate(_WORDS) if n > 1} | {"twice": 2}
 OPEN, CLOSE = "<!-- numbers", "-->"
+_SINGLE = re.compile(rf"{OPEN}: (.*) {CLOSE}")
 
 # What holds digits and is no number that could be another tomorrow: places in papers, years of papers, names (GPT-2,
 # S4, k1), targets of links, HTML.
@@ -47,6 +48,10 @@ class Token:
     kind: str
     text: str
     start: int
+
+    def must(self, words: int) -> bool:
+        """Whether it must be a quantity: all numbers, and number words from this count on."""
+        return self.kind in ("number", "version") or (self.kind == "word" and WORDS[self.text.lower()] >= words)
 
     def shows(self, value: Any) -> bool:
         """Whether this is the value, rounded to the decimals that stand here."""
@@ -91,7 +96,7 @@ class Paragraph:
     def sentences(self) -> Iterator[tuple[int, str]]:
         """Start and text of every sentence."""
         start = 0
-        for end in [*(m.start() for m in _END.finditer(self.text)), len(self.text)]:
+        for end in [*(m.end() for m in _END.finditer(self.text)), len(self.text)]:
             yield start, self.text[start:end]
             start = end
 
@@ -129,7 +134,9 @@ def paragraphs(markdown: str) -> Iterator[Paragraph]:
                 at += 1
             text = "\n".join(lines[start:at])
             found = None
-            if at < len(lines) and lines[at].strip() == OPEN:
+            if at < len(lines) and (single := _SINGLE.fullmatch(lines[at].strip())):
+                found, at = (single[1],), at + 1
+            elif at < len(lines) and lines[at].strip() == OPEN:
                 end = next((n for n in range(at, len(lines)) if lines[n].strip() == CLOSE), len(lines))
                 found, at = tuple(_entries(lines[at + 1 : end])), end + 1
             elif at < len(lines) and lines[at].lstrip().startswith("<!--"):
@@ -158,24 +165,24 @@ def tokens(text: str) -> list[Token]:
     return [t for t in found if not any(a <= t.start < b for a, b in names)]
 
 
-def check(name: str, markdown: str, quantities: Mapping[str, Any], words: bool) -> list[Problem]:
+def check(name: str, markdown: str, quantities: Mapping[str, Any], words: int = 2) -> list[Problem]:
     """The sentences of a text that do not hold.
 
     Args:
         name: the file's.
         markdown: its text.
         quantities: what entries are written in, by name.
-        words: whether every number word must be a quantity, too, as every number must.
+        words: from which count on a number word must be a quantity, too, as every number must.
     """
-    return [found for paragraph in paragraphs(markdown) for found, _ in _compared(name, paragraph, quantities, words)]
+    return [problem for each in paragraphs(markdown) for problem, _ in _compared(name, each, quantities, words)]
 
 
-def rewritten(markdown: str, quantities: Mapping[str, Any], words: bool) -> str:
+def rewritten(markdown: str, quantities: Mapping[str, Any], words: int = 2) -> str:
     """The text with every number that is another as it is computed."""
     lines = markdown.split("\n")
     for paragraph in paragraphs(markdown):
         text = paragraph.text
-        found = [change for _, change in _compared("", paragraph, quantities, words) if change is not None]
+        found = [change for _, changes in _compared("", paragraph, quantities, words) for change in changes]
         for token, written in sorted(found, key=lambda change: change[0].start, reverse=True):
             text = text[: token.start] + written + text[token.start + len(token.text) :]
         first = paragraph.line - 1
@@ -183,56 +190,57 @@ def rewritten(markdown: str, quantities: Mapping[str, Any], words: bool) -> str:
     return "\n".join(lines)
 
 
+Change: TypeAlias = tuple[Token, str]
+
+
 def _compared(
-    name: str, paragraph: Paragraph, quantities: Mapping[str, Any], words: bool
-) -> Iterator[tuple[Problem, tuple[Token, str] | None]]:
-    """What is wrong with a paragraph, and which number would mend it."""
-    must = {"number", "version", "word"} if words else {"number", "version"}
+    name: str, paragraph: Paragraph, quantities: Mapping[str, Any], words: int
+) -> Iterator[tuple[Problem, list[Change]]]:
+    """What is wrong with the sentences of a paragraph, and which other numbers would mend them."""
     stated = []
     for start, sentence in paragraph.sentences():
         own = [Token(t.kind, t.text, start + t.start) for t in tokens(sentence)]
-        if any(token.kind in must for token in own):
+        if any(token.must(words) for token in own):
             stated.append((start, " ".join(sentence.split()), own))
     entries = paragraph.quantities or ()
     if len(entries) != len(stated):
-        said = next((s for s, e in zip(stated, entries, strict=False) if e is None), stated[len(entries) :][:1])
-        sentence = said[0][1] if said else " ".join(paragraph.text.split())[:80]
+        sentence = stated[len(entries)][1] if len(entries) < len(stated) else " ".join(paragraph.text.split())
         wrong = f"{len(stated)} sentences of this paragraph have numbers, and {len(entries)} lines below it say which"
-        yield Problem(f"{name}:{paragraph.line}", sentence, wrong), None
+        yield Problem(f"{name}:{paragraph.line}", sentence, wrong), []
         return
     for (start, sentence, own), entry in zip(stated, entries, strict=True):
-        where = f"{name}:{paragraph.line + paragraph.text.count(chr(10), 0, start + 1)}"
         try:
-            values = list(_flat(eval(f"({entry},)", {"__builtins__": {}}, dict(quantities))))
+            values = list(_flat(eval(f"({entry},)", {"__builtins__": {}} | dict(quantities))))
         except Exception as error:
-            yield Problem(where, sentence, f"{entry} cannot be computed: {error}"), None
-            continue
-        for wrong, change in _matched(own, values, must):
-            yield Problem(where, sentence, f"{wrong} ({entry})"), change
+            found: list[tuple[str, list[Change]]] = [(f"cannot be computed: {error}", [])]
+        else:
+            found = list(_matched(own, values, words))
+        if found:
+            where = f"{name}:{paragraph.line + paragraph.text.count(chr(10), 0, start)}"
+            wrong = "; ".join(said for said, _ in found)
+            yield Problem(where, sentence, f"{wrong}, by {entry}"), [each for _, changes in found for each in changes]
 
 
-def _matched(
-    own: Sequence[Token], values: Sequence[Any], must: set[str]
-) -> Iterator[tuple[str, tuple[Token, str] | None]]:
+def _matched(own: Sequence[Token], values: Sequence[Any], words: int) -> Iterator[tuple[str, list[Change]]]:
     """What is wrong with the numbers of a sentence: those that are others, are missing, or are not said to be any."""
     left = list(own)
     for number, value in enumerate(values):
         if isinstance(value, bool):
             if not value:
-                yield f"statement {number + 1} of its line is not true", None
+                yield f"statement {number + 1} of its line is not true", []
             continue
         # Where it may stand: up to the next number that must be one.
-        end = next((n for n, token in enumerate(left, 1) if token.kind in must), len(left))
+        end = next((n for n, token in enumerate(left, 1) if token.must(words)), len(left))
         at = next((n for n, token in enumerate(left[:end]) if token.shows(value)), None)
         if at is not None:
             left = left[at + 1 :]
-        elif end and left[end - 1].kind in must and left[end - 1].takes(value):
+        elif end and left[end - 1].must(words) and left[end - 1].takes(value):
             token, left = left[end - 1], left[end:]
-            yield f"{token.text} is {token.like(value)}", (token, token.like(value))
+            yield f"{token.text} is {token.like(value)}", [(token, token.like(value))]
         else:
-            yield f"{_short(value)} is not in it", None
-    if rest := [token.text for token in left if token.kind in must]:
-        yield f"nothing says what {', '.join(rest)} {'is' if len(rest) == 1 else 'are'}", None
+            yield f"{_short(value)} is not in it", []
+    if rest := [token.text for token in left if token.must(words)]:
+        yield f"nothing says what {', '.join(rest)} {'is' if len(rest) == 1 else 'are'}", []
 
 
 def _short(value: Any) -> str:

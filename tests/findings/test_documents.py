@@ -1,0 +1,24 @@
+"""No number in the README and in the findings is another than its tables have, and no command prints anything else."""
+
+import pytest
+
+from tests.findings import DOCUMENTS, outputs
+from tests.findings.quantities import ROOT, Reference
+from tests.findings.text import check
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_number_of_a_sentence_is_that_of_its_quantity(name: str, reference: Reference) -> None:
+    problems = check(name, (ROOT / name).read_text(), reference.quantities, DOCUMENTS[name])
+    assert problems == [], "\n".join(map(str, problems))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_print_what_is_shown(name: str, reference: Reference) -> None:
+    problems = outputs.wrong(name, (ROOT / name).read_text(), reference.packed)
+    assert problems == [], "\n".join(map(str, problems))
