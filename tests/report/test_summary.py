@@ -110,6 +110,21 @@ def test_cells_that_await_recomputation_say_so_everywhere(awaited: Results) -> N
     assert FAILED in set(tables["not-done"]["reason"])
 
 
+def test_a_task_of_which_all_cells_await_recomputation_keeps_its_row(grid_results: Results) -> None:
+    cells, rows = grid_results.cells.copy(), grid_results.rows
+    cells.loc[cells["task"].eq("linear") & cells["status"].eq("done"), ["status", "reason"]] = ["awaiting", WHY]
+    results = replace(grid_results, cells=cells, rows=rows[rows["task"].ne("linear")])
+    (block,) = summary.section(results).blocks
+    assert isinstance(block, Glance)
+    tiles = dict(zip(block.columns, dict(block.rows)["linear"], strict=True))
+    assert tiles["mamba"].text == "…" and tiles["mamba"].told == f"mamba on linear: awaiting: {WHY}"
+    section = heat_map.section(results)
+    assert section is not None
+    figure = next(block for block in section.walk() if isinstance(block, Figure))
+    shown = figure.data[figure.data["row"].eq("linear") & figure.data["panel"].eq("backbones")]
+    assert set(shown["status"]) == {"awaiting", "skipped"} and set(shown["label"]) == {"…", "n/a"}
+
+
 def test_nothing_awaited_is_not_mentioned(grid_results: Results) -> None:
     assert awaiting(grid_results) == []
     section = heat_map.section(grid_results)

@@ -39,7 +39,7 @@ def section(results: Results) -> Section | None:
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = normalised.together(contests).assign(reason=None)
-    rows = [contest.title for contest in contests]
+    rows = [*(contest.title for contest in contests), *awaited(results, contests)]
     backbones = in_order(scores)
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
     shown = pd.concat([scores, best(scores)], ignore_index=True)
@@ -99,9 +99,17 @@ def best(scores: pd.DataFrame) -> pd.DataFrame:
     return best.assign(reason=best["contestant"], contestant=BEST)
 
 
+def awaited(results: Results, contests: Sequence[Contest]) -> list[str]:
+    """Tasks at the preset of these contests that have no scores, since their cells await recomputation."""
+    cells, preset = results.cells, contests[0].task.preset
+    own = cells["preset"].eq(preset) & cells["kind"].eq("evaluate") & cells["status"].eq("awaiting")
+    return sorted(set(cells.loc[own, "task"]) - {contest.task.task for contest in contests})
+
+
 def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """A row for every cell, in the order of the columns; those without a score say why."""
-    grid = pd.DataFrame([(c.title, n) for n in names for c in contests], columns=["row", "contestant"])
+    rows = [*(contest.title for contest in contests), *awaited(results, contests)]
+    grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
     told = _told(results, contests)
     status, reasons = [], []
@@ -122,20 +130,22 @@ def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str]
     """By row and contestant: every status that is not good, and the reasons for it."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
 
-    def tell(contest: Contest, name: object, status: object, reason: str) -> None:
-        lines = found.setdefault((contest.title, str(name)), {}).setdefault(str(status), [])
+    def tell(row: str, name: object, status: object, reason: str) -> None:
+        lines = found.setdefault((row, str(name)), {}).setdefault(str(status), [])
         lines += [reason] if reason not in lines else []
 
     cells = results.cells
     cells = cells[cells["kind"].isin(["train", "evaluate"]) & cells["status"].ne("done")]
     for contest in contests:
-        task, rows = contest.task, contest.task.rows
+        rows = contest.task.rows
         rows = rows[rows["status"].ne("ok") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
         for name, status, run, why in zip(rows["contestant"], rows["status"], rows["run"], rows["reason"], strict=True):
-            tell(contest, name, status, f"{run}: {why}")
-        of = cells[(cells["task"] == task.task) & (cells["preset"] == task.preset)]
+            tell(contest.title, name, status, f"{run}: {why}")
+    preset = contests[0].task.preset
+    for row, task in [*((c.title, c.task.task) for c in contests), *((t, t) for t in awaited(results, contests))]:
+        of = cells[(cells["task"] == task) & (cells["preset"] == preset)]
         for name, status, run, why in zip(of["contestant"], of["status"], of["run"], of["reason"], strict=True):
-            tell(contest, name, status, str(why) if status in _IN_WORDS else f"{run}: {why}")
+            tell(row, name, status, str(why) if status in _IN_WORDS else f"{run}: {why}")
     return found
 
 

@@ -67,7 +67,7 @@ def heat_map(
     tiles: dict[str, list[Tile]] = {}
     for cell in cells.to_dict("records"):  # in the order of the columns
         tiles.setdefault(str(cell["row"]), []).append(_tile(cell))
-    return tuple(names), tuple((contest.title, tiles[contest.title]) for contest in contests)
+    return tuple(names), tuple(tiles.items())
 
 
 def _tile(cell: Mapping[Any, Any]) -> Tile:
