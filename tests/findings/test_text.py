@@ -72,6 +72,12 @@ def test_a_number_that_nobody_says_anything_of_is_a_problem() -> None:
     assert wrong("Of 9 episodes.\n<!-- numbers: n -->\n") == [] != wrong("Of 8 episodes.\n<!-- numbers: n -->\n")
 
 
+def test_powers_of_ten_are_numbers() -> None:
+    text = "By 4.7e-8 and 1e5.\n<!-- numbers: small, 1e5 -->\n"
+    assert wrong(text, small=4.68e-8) == []
+    assert "4.7e-8 is 4.7e-7" in wrong(text, small=4.68e-7)[0]
+
+
 def test_names_places_in_papers_and_code_are_no_numbers() -> None:
     assert (
         wrong(

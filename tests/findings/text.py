@@ -28,7 +28,7 @@ _NAMES = re.compile(
 _TOKEN = re.compile(
     r"(?P<code>`[^`]*`)"
     r"|(?P<version>(?<![\w.])\d+\.\d+\.\d+(?:\.\d+)*)"
-    r"|(?P<number>(?:(?<![\w)\]])[−-])?(?<![\w.])\d[\d,]*(?:\.\d+)?(?<!,))"
+    r"|(?P<number>(?:(?<![\w)\]])[−-])?(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[−-]?\d+)?(?<!,))"
     r"|(?P<word>\b(?:" + "|".join(WORDS) + r")\b)",
     re.IGNORECASE,
 )
@@ -72,10 +72,13 @@ class Token:
         if self.kind == "word" and float(value).is_integer() and 1 < value <= max(WORDS.values()):
             word = self.text if WORDS.get(self.text.lower()) == value else _WORDS[int(value)]
             return word.capitalize() if self.text[0].isupper() else word
-        shown = self.text.lstrip("−-")
-        decimals = len(shown.partition(".")[2])
-        sign = "-" if self.text.startswith("-") else "−"
-        text = f"{round(float(value), decimals) + 0.0:{',' if ',' in shown else ''}.{decimals}f}"
+        sign, shown = "-" if "-" in self.text else "−", self.text.lstrip("−-")
+        mantissa, power, _ = shown.partition("e")
+        decimals = len(mantissa.partition(".")[2])
+        if power:
+            text = re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].strip('+')}{m[2]}", f"{float(value):.{decimals}e}")
+        else:
+            text = f"{round(float(value), decimals) + 0.0:{',' if ',' in shown else ''}.{decimals}f}"
         return text.replace("-", sign)
 
 
