@@ -1,7 +1,7 @@
 """Task, baseline and grid cards: what is measured, as short TOML files without code.
 
 A card holds plain values: no templates, no inheritance, no expressions. It is found by name (`linear`, in the shipped
-folders) or by path (`./mine.toml`). Its content hash stands in every result row.
+folders) or by path (`./mine.toml`). The hash of what it has trained and evaluated stands in every result row.
 """
 
 from __future__ import annotations
@@ -197,6 +197,12 @@ class Published(Strict):
     data: Annotated[Values, Added("0.2.0")] = {}
 
 
+# What of a task's card says what the numbers mean or what to put beside them; no number depends on it.
+_BESIDE_THE_PROTOCOL = {
+    "summary", "source", "notes", "baselines", "oracles", "shifts", "evaluators", "published",
+}  # fmt: skip
+
+
 class TaskCard(Strict):
     """A task: a family with its parameters fixed and its protocol written down.
 
@@ -240,6 +246,12 @@ class TaskCard(Strict):
         if not value:
             raise ValueError("expected at least one of smoke, grid, small, paper")
         return value
+
+    @property
+    def hash(self) -> str:
+        """Content hash of what is trained and evaluated, as the card gives it: words may
+        be mended without a trace."""
+        return content_hash(self.model_dump(mode="json", exclude=_BESIDE_THE_PROTOCOL, exclude_unset=True))
 
     def preset(self, name: str, task: str) -> Preset:
         found = self.presets.get(name)  # type: ignore[call-overload]

@@ -319,7 +319,7 @@ def resolve_task(
     complete = validate(parameters, {**values, **changed}, where).model_dump(mode="json", exclude_none=True)
     config = {
         "name": task,
-        "card": content_hash(card),
+        "card": card.hash,
         "family": canonical(card.family) if ":" not in card.family else card.family,
         "code": versions.since_first(versions.of_family(card.family, complete)),
         "parameters": complete,

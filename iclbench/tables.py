@@ -96,7 +96,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "'METRIC: 1 is WHAT'",
     ),
     "prompt_set": ("string", True, "the frozen episodes the row was scored on"),
-    "card": ("string", False, "content hash of the task card"),
+    "card": ("string", False, "content hash of what the task's card has trained and evaluated"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -232,6 +232,8 @@ _KEYS: dict[TableName, list[str]] = {
     "cells": ["cell"],
 }
 # The folders of a results folder that commands write to; packed tables lie beside them.
+# Metrics of `values` that follow from all contestants of a prompt set together: rows of its summary, of no contestant.
+COMPARING = ("score", "gap", "log_likelihood_adjusted")
 OWN = ("cells", "runs", "tables")
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 

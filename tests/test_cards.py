@@ -268,6 +268,20 @@ def test_the_content_hash_is_of_values_not_of_layout(tmp_path):
     assert content_hash(one) == content_hash(one.model_dump(mode="json"))
 
 
+def test_the_hash_in_the_tables_is_of_what_is_trained_and_evaluated(tmp_path):
+    """A note, a source, a published number or a baseline more changes no number of a run."""
+
+    def hashed(**changes):
+        return load_task(write(tmp_path, changed(**changes)))[1].hash
+
+    plain = hashed()
+    number = {"contestant": "gpt2", "value": 0.5, "source": "table 1", "read": "as printed"}
+    for beside in ({"notes": "mended"}, {"source": "A paper"}, {"published": [number]}, {"baselines": ["zero"]}):
+        assert hashed(**beside) == plain, beside
+    for of_the_protocol in ({"head": "gaussian"}, {"presets__smoke__points": 6}, {"presets__smoke__train__lr": 0.5}):
+        assert hashed(**of_the_protocol) != plain, of_the_protocol
+
+
 FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=8) | st.dates(),

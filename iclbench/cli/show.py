@@ -123,7 +123,7 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
         return _grid(name, preset)
     if name.endswith(".toml") or short in names("tasks"):
         task, card = load_task(name)
-        values = {"task": task, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
+        values = {"task": task, "hash": card.hash, **card.model_dump(mode="json", exclude_none=True)}
         known = _may_load(card.family)
         values["presets"] = {
             each: card.preset(each, task).model_dump(mode="json", exclude_none=True)

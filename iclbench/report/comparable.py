@@ -55,7 +55,7 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The rows on the most used prompt set of each task, preset, shift and test, and one line per group left out.
 
     A prompt set is named after everything that the episodes depend on. The card's hash is no such name: it changes with
-    a note or with the size of a backbone that is added.
+    the size of a backbone that is added.
     """
     own = values["kind"] != "published"
     probed = values["evaluator"].isin(INSIDE)

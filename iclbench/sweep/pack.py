@@ -111,9 +111,11 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
     """The files of one task at one preset, that of the cells last: they are done when all else is there."""
     task, preset = cells[0].task, cells[0].preset
     found = {table: list(_sources(table, cells, store)) for table in TABLES}
-    # No grid asks for runs of another task; summaries of this folder hold theirs too.
+    # No grid asks for runs of another task; summaries of this folder hold theirs too. Where a card has changed in what
+    # none of these cells depends on, they have kept their hashes: the card as it is now gives these very rows.
     found["values"] = [
-        replace(source, rows=source.rows[source.rows["trained_on"].isna()]) for source in found["values"]
+        replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].frozen.card))
+        for source in found["values"]
     ]
     values = _together("values", [source.rows for source in found["values"]])
     shorter = {"errors": _Compared(values).of, "examples": _Drawn(values).of}
@@ -188,7 +190,7 @@ def _is_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
 
 def _sort(values: pd.DataFrame) -> pd.Series:
     """Of which kind of cell every row of `values` is: train, evaluate, probe, or the summary."""
-    summary = values["metric"].isin(["score", "gap"]) | values["run"].eq("chance") | values["kind"].eq("published")
+    summary = values["metric"].isin(tables.COMPARING) | values["run"].eq("chance") | values["kind"].eq("published")
     trained = values["evaluator"].eq("train") | values["axis"].eq("train_step").fillna(False).astype(bool)
     sorts = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(INSIDE).to_numpy(bool)]
     return pd.Series(np.select(sorts, [SUMMARY, "train", "probe"], "evaluate"), index=values.index)

@@ -88,7 +88,7 @@ def _found(group: _Group, contestant: Contestant, prompts: PromptSet) -> Shipped
     # Neither what follows from all contestants together nor what probes found.
     tests = [prompts.task.question, *prompts.family.evaluators()]
     own_rows = values["run"].eq(contestant.run) & values["evaluator"].isin(tests)
-    values = values[own_rows & ~values["metric"].isin(["score", "gap"])]
+    values = values[own_rows & ~values["metric"].isin(tables.COMPARING)]
     row = _row(packed["cells"], values, contestant, prompts)
     if row is None:
         return None

@@ -1,15 +1,18 @@
 """Pareto fronts by brute force, and the costs and scores they are made of."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from iclbench.cards import load_task
 from iclbench.report import normalised
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, LIT
 from iclbench.report.figures.pareto import front, labels
-from iclbench.report.sections.footing import footing
+from iclbench.report.sections.footing import footing, learning_rates
 from iclbench.report.sections.pareto import COSTS, overall, points, section
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
@@ -93,3 +96,16 @@ def test_footing_has_the_smallest_and_the_largest_backbone(grid_results: Results
     assert frame.loc[0, "parameters_high"] == 26_000 + 10 * len("transformer")
     assert frame.loc[0, "ratio"] == pytest.approx(26_110 / 26_030)
     assert frame.loc[0, "backbones"] == len(BACKBONES)
+
+
+def test_learning_rates_are_those_of_the_card_that_made_the_rows(grid_results: Results) -> None:
+    """Of each backbone on its own; what rows of another card were trained with is not known."""
+    card = load_task("linear")[1]
+    of_card = card.presets["grid"].train_for["mamba"]["lr"]
+    rows = grid_results.rows.copy()
+    own = rows["task"].eq("linear") & rows["contestant"].isin(["mamba", "knn-3"])
+    rows.loc[own, "card"] = card.hash
+    results = replace(grid_results, rows=rows)
+    tasks = [task for task in results.slices if task.task in ("linear", "quadratic")]
+    frame = learning_rates(tasks)
+    assert frame.to_dict("records") == [{"contestant": "mamba", "linear": of_card}]

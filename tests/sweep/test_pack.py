@@ -23,7 +23,7 @@ from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.outcome import Outcome, Place
-from iclbench.sweep.pack import _Compared, pack, rounded, value_rows
+from iclbench.sweep.pack import _Compared, _sort, pack, rounded, value_rows
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
@@ -397,3 +397,26 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
     pack(swept[1], Store(results), results / "reference")
     found = tables.read("values", results / "reference" / tables.packed_name("values", "tiny-linear", "smoke"))
     assert "score" in set(found["metric"]) and found["trained_on"].isna().all() and "guest" not in set(found["run"])
+
+
+def test_packed_rows_name_the_card_that_gives_them_now(
+    swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path
+) -> None:
+    """A cell whose hash has stayed is what the card of today gives, whatever else of the card has changed."""
+    again = Path(shutil.copytree(packed, tmp_path / "again"))
+    cells = [
+        replace(cell, frozen=cell.frozen.model_copy(update={"card": "mended"}))
+        for cell in swept[1] if cell.task == "tiny-linear"
+    ]  # fmt: skip
+    pack(cells, Store(again), again / "reference")
+    assert set(tables.read("values", again / "reference" / "tiny-linear-smoke.values.parquet")["card"]) == {"mended"}
+
+
+@pytest.mark.parametrize("metric", ["score", "gap", "log_likelihood_adjusted"])
+def test_rows_that_compare_contestants_are_the_summarys(metric: str) -> None:
+    """They are found anew with every contestant that comes, and are no evaluation's."""
+    rows = pd.DataFrame({
+        "metric": [metric, "log_likelihood"], "run": ["a", "a"], "kind": ["backbone", "backbone"],
+        "evaluator": ["targets", "targets"], "axis": pd.array([None, None], dtype="string"),
+    })  # fmt: skip
+    assert _sort(rows).tolist() == [SUMMARY, "evaluate"]

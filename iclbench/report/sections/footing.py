@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.cards import content_hash, load_task
+from iclbench.cards import load_task
 from iclbench.errors import UsageError
 from iclbench.formats import count, integer, nbytes, number, seconds, slug
 from iclbench.report import normalised
@@ -64,7 +64,8 @@ def footing(tasks: list[Slice]) -> pd.DataFrame:
 
 
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
-    """A row per backbone, a column per task: the learning rate of its card, where the rows were made with that card."""
+    """A row per backbone, a column per task: the learning rate of its card, where its rows were made with what this
+    card has trained and evaluated."""
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
         try:
@@ -72,10 +73,13 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         except UsageError:  # a card of somebody's own, which lies elsewhere
             continue
         preset = card.presets.get(task.preset)  # type: ignore[call-overload]  # any name is asked for
-        if preset is None or content_hash(card) not in set(task.rows["card"]):
+        if preset is None:
             continue
-        own = {who: preset.learning_rate(who) for who, kind in task.kinds.items() if kind == "backbone"}
-        rates[name] = {who: rate for who, rate in own.items() if rate is not None}
+        made_with_it = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
+        backbones = [who for who, kind in task.kinds.items() if kind == "backbone" and who in made_with_it]
+        own = {who: preset.learning_rate(who) for who in backbones}
+        if found := {who: rate for who, rate in own.items() if rate is not None}:
+            rates[name] = found
     return pd.DataFrame(rates).rename_axis("contestant").reset_index().sort_values("contestant", ignore_index=True)
 
 
