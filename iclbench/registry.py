@@ -252,11 +252,15 @@ FAMILIES = Registry(
 VARIANTS = {
     "gpt2": Variant("gpt2", {"positions": "none"}),
     "gpt2-learned": Variant("gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)"),
-    "gpt2-sinusoidal": Variant("gpt2", {"positions": "sinusoidal"}, "gpt2 with sinusoidal positions"),
+    "gpt2-sinusoidal": Variant(
+        "gpt2", {"positions": "sinusoidal"}, "gpt2 with sinusoidal positions (waves of Chan et al. 2022)"
+    ),
     "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)"),
     "coqe": Variant("coqe", {"positions": None}),
     "coqe-learned": Variant("coqe", {"positions": "learned"}, "coqe with learned positions, as its released code"),
-    "coqe-sinusoidal": Variant("coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions"),
+    "coqe-sinusoidal": Variant(
+        "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)"
+    ),
     "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)"),
 }
 
