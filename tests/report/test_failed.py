@@ -7,9 +7,9 @@ import pytest
 
 from iclbench import tables
 from iclbench.report import normalised
-from iclbench.report.blocks import Table
+from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, Slice, load
-from iclbench.report.sections import leaderboard, missing
+from iclbench.report.sections import heat_map, leaderboard, missing, summary
 from iclbench.report.sections.heat_map import _told
 from iclbench.report.sections.summary import lacking
 from tests.report import synthetic
@@ -92,3 +92,22 @@ def test_sizes_that_were_skipped_are_listed_as_such(tmp_path: Path) -> None:
     own = listed.frame[listed.frame["run"].eq(BROKEN)]
     assert own[["status", "reason"]].to_numpy().tolist() == [["skipped", REASON]]
     assert "1 evaluation asked for more examples than the contestant takes." in list(lacking(found))
+
+
+def test_who_failed_on_every_task_keeps_a_column_of_the_heat_map(tmp_path: Path) -> None:
+    synthetic.write(tmp_path)
+    for table in (tmp_path / "tables").glob("*.values.parquet"):
+        values = tables.read("values", table)
+        own = values["contestant"].eq("gpt2") & values["evaluator"].ne("train")
+        missing = dict.fromkeys(("value", "low", "high", "n_episodes", "n_context"), pd.NA)
+        first = values[own & values["metric"].eq("squared_error")].drop_duplicates(["run", "shift", "evaluator"])
+        lost = first.assign(**missing, status="failed", reason=REASON)
+        tables.write("values", pd.concat([values[~own], lost], ignore_index=True), table, {})
+    results = load(tmp_path)
+    section = heat_map.section(results)
+    assert section is not None
+    figure = next(block for block in section.walk() if isinstance(block, Figure))
+    cells = figure.data[figure.data["contestant"].eq("gpt2")]
+    assert set(cells["status"]) == {"failed"} and cells["reason"].str.contains("in 42 of 64 episodes").all()
+    names, rows = summary.heat_map(results, normalised.contests(results, "small"))
+    assert "gpt2" in names and all(tiles[names.index("gpt2")].text == "×" for _, tiles in rows)

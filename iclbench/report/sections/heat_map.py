@@ -40,7 +40,7 @@ def section(results: Results) -> Section | None:
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = normalised.together(contests).assign(reason=None)
     rows = [*(contest.title for contest in contests), *awaited(results, contests)]
-    backbones = in_order(scores)
+    backbones = in_order(results, contests, scores)
     baselines = [BEST, *_common(scores)] if scores["kind"].eq("baseline").any() else []
     shown = pd.concat([scores, best(scores)], ignore_index=True)
     panels = {title: names for title, names in ((_BACKBONES, backbones), (_BASELINES, baselines)) if names}
@@ -76,12 +76,26 @@ def _not_learned(cells: pd.DataFrame) -> str:
     return f"{n} of the scores of backbones are not told apart from 0, which pointing tells, too. " if n else ""
 
 
-def in_order(scores: pd.DataFrame) -> list[str]:
-    """Backbones by their mean rank over the rows they have, the best first; those that lack most rows come last."""
+def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
+    """Backbones by their mean rank over the rows they have, the best first; those that lack most rows come after them,
+    and last those that have none because they failed, have diverged or wait for their recomputation."""
     of = scores[scores["kind"] == "backbone"]
     rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
     lacking = of.groupby("contestant")["row"].nunique() < of["row"].nunique() / 2
-    return [str(name) for name in sorted(rank.index, key=lambda name: (lacking[name], rank[name], name))]
+    ranked = [str(name) for name in sorted(rank.index, key=lambda name: (lacking[name], rank[name], name))]
+    asked = {name for (_, name), why in _told(results, contests).items() if why.keys() - {"skipped"}}
+    return [*ranked, *sorted(asked & _trained(results, contests) - {*ranked})]
+
+
+def _trained(results: Results, contests: Sequence[Contest]) -> set[str]:
+    """Backbones that rows or cells of the contests are about; none that met a task which they were not trained on."""
+    names: set[str] = set()
+    for task in {id(contest.task): contest.task for contest in contests}.values():
+        rows, cells = task.rows, results.cells
+        names |= set(rows.loc[rows["kind"].eq("backbone") & rows["trained_on"].isna(), "contestant"])
+        of = cells["task"].eq(task.task) & cells["preset"].eq(task.preset) & cells["kind"].eq("train")
+        names |= set(cells.loc[of, "contestant"])
+    return names
 
 
 def _common(scores: pd.DataFrame) -> list[str]:

@@ -60,7 +60,7 @@ def heat_map(
     if not contests:
         return (), ()
     scores = normalised.together(contests).assign(reason=None)
-    names = in_order(scores)[:COLUMNS]
+    names = in_order(results, contests, scores)[:COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() else []
     shown = pd.concat([scores, best(scores)], ignore_index=True)
     cells = cells_of(results, contests, shown, names)
