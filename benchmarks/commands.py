@@ -35,16 +35,15 @@ def printed(command: str, folder: str) -> str:
     """What a command prints on stdout in a folder."""
     environment = {name: value for name, value in os.environ.items() if "ICLBENCH" not in name} | {"COLUMNS": WIDTH}
     here = command.replace("iclbench ", f"{sys.executable} -m iclbench ", 1)
-    return subprocess.run(
-        here, shell=True, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    done = subprocess.run(here, shell=True, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return "\n".join(line.rstrip() for line in done.stdout.rstrip().split("\n"))
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for command in BEFORE:
             printed(command, folder)
-        blocks = [f"```\n$ {command}\n{printed(command, folder).rstrip()}\n```" for command in COMMANDS]
+        blocks = [f"```\n$ {command}\n{printed(command, folder)}\n```" for command in COMMANDS]
     before = "\n".join(f"    $ {command}" for command in BEFORE)
     text = f"""# What commands print
 
