@@ -99,11 +99,10 @@ def of_family(name: str, parameters: Mapping[str, Any]) -> Code:
     code = _code(PROMPTS, _FAMILIES, name)
     if isinstance(code, str):
         return code
-    target = _FAMILIES.entry(name).target
     return code + sum(
         raised
-        for (family, key, value), raised in PROMPTS_WITH.items()
-        if _FAMILIES.entry(family).target == target and parameters.get(key) == value
+        for (own, key, value), raised in PROMPTS_WITH.items()
+        if _is_family(name, own) and parameters.get(key) == value
     )
 
 
@@ -112,13 +111,12 @@ def of_prompts(name: str, parameters: Mapping[str, Any]) -> Code:
     code = of_family(name, parameters)
     if isinstance(code, str):
         return code
-    target = _FAMILIES.entry(name).target
-    return code + sum(raised for own, raised in FROZEN.items() if _FAMILIES.entry(own).target == target)
+    return code + sum(raised for own, raised in FROZEN.items() if _is_family(name, own))
 
 
-def of_normaliser(family: str, parameters: Mapping[str, Any]) -> dict[str, int]:
+def of_normaliser(name: str, parameters: Mapping[str, Any]) -> dict[str, int]:
     """What hashes of evaluations say of the normaliser: nothing where it is that of version 0.1.0."""
-    raised = [number for (name, key), number in NORMALISERS.items() if name == family and parameters.get(key)]
+    raised = [n for (own, key), n in NORMALISERS.items() if _is_family(name, own) and parameters.get(key)]
     return {"normaliser": max(raised)} if raised else {}
 
 
@@ -147,6 +145,11 @@ def together(codes: Iterable[Code]) -> Code | list[Code]:
     """Several as one entry of a hash: 1 as long as all are the first, as version 0.1.0 had it."""
     found = list(codes)
     return 1 if all(code == 1 for code in found) else found
+
+
+def _is_family(name: str, own: str) -> bool:
+    """Whether a card's name, or its `module:Class`, means this family of ours."""
+    return _FAMILIES.entry(name).target == _FAMILIES.entry(own).target
 
 
 def _code(numbers: dict[str, int], registry: Registry, name: str) -> Code:

@@ -119,6 +119,8 @@ def test_a_raised_normaliser_has_its_tasks_scored_again_and_nothing_trained_agai
     trained, *scored = identities("relu-network-shared")
     assert trained == shared[0] and not set(scored) & set(shared)
     assert identities("relu-network") == other
+    for name in ("relu-network", "iclbench.families.relu_network:ReluNetwork"):
+        assert versions.of_normaliser(name, {"shared_hidden": True}) == {"normaliser": 3}
 
 
 def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ def test_libraries_own_errors_are_known(ask: Callable[[], object]) -> None:
         ("train", "loss", "-o train.batch, -o backbone.width or --preset"),
         ("eval", "predict_next", "fewer points (--extrapolate"),
         ("probe", "predict_by_layer", "fewer --tasks"),
-        ("cost", "condition", "fewer --points or --episodes"),
-        ("cost", "loss", "fewer --points or --episodes"),
+        ("cost", "condition", "fewer --points, --queries, --update or --episodes"),
+        ("cost", "loss", "fewer --points, --queries, --update or --episodes"),
     ],
 )
 def test_commands_say_what_to_make_smaller(
