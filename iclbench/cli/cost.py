@@ -155,6 +155,7 @@ def _print(written: Sequence[Path], json: bool) -> None:
                 [column.header for column in AT_ONCE],
                 [[cell.text for cell in row] for row in several.rows()],
                 range(2, len(AT_ONCE)),
+                keys=range(4),
             )
             out.print()
 

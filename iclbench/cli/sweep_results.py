@@ -61,7 +61,7 @@ def print_verified(
              "; ".join(each.elsewhere) or "as here", f"{each.seconds:.0f} s"]
             for each in found
         ]  # fmt: skip
-        columns = ["run", "task", "preset", "rows", "to the last digit", "computed first", "time"]
+        columns = ["run", "task", "preset", "rows", "verdict", "computed first", "time"]
         table("", columns, rows, numeric=[3, 6])
     if any(each.elsewhere and not each.equal for each in found):
         say("other hardware, threads or libraries may round otherwise: look how large the differences are")
@@ -74,6 +74,7 @@ def _verdict(each: Verified) -> str:
     """What came of a cell that was computed again."""
     if each.difference is None:
         return "equal"
-    if each.agrees and each.share is not None:
-        return f"agrees: at most {each.share:.1g} of half an interval apart ({each.difference})"
-    return each.difference
+    if each.share is None:
+        return each.difference
+    far = f"at most {each.share:.1g} of half an interval apart"
+    return f"agrees: {far} ({each.difference})" if each.agrees else f"{far}: {each.difference}"

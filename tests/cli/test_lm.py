@@ -142,7 +142,10 @@ def test_an_evaluation_ends_in_a_table_and_is_kept(models, tmp_path: Path, capsy
     assert set(found["task"]) == {"to-upper", "list-first"} and {"", "demo_seed", "passes"} == set(
         found["axis"].fillna("")
     )
-    assert set(found["contestant"]) == {"demo-lm", "demo-lm+deep-thinking-passes-2", "demo-lm+repeat-2", "majority"}
+    assert set(found["contestant"]) == {
+        "demo-lm", "demo-lm+deep-thinking-passes-2", "demo-lm+deep-thinking-eta-0-passes-2", "demo-lm+repeat-2",
+        "majority",
+    }  # fmt: skip
     assert set(found["preset"]) == {"language"}
     assert "Loading" not in err and "Loading" not in out and "it/s" not in err
 

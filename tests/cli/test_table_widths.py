@@ -27,8 +27,11 @@ from iclbench.cli import (
 )
 from iclbench.cli.layout import Column, blocks
 from iclbench.cli.main import main
+from iclbench.config import resolve_task
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.store import Store
+from iclbench.sweep.verify import Verified
 from tests.conftest import small_card
 
 LONG = "my-own-linear-in-twenty-dimensions-gpt2-with-rotary-positions-small-s0"
@@ -143,10 +146,11 @@ def costs() -> pd.DataFrame:
     return tables.frame("costs", rows)
 
 
-def verified(*_: Any) -> list[SimpleNamespace]:
-    cell = SimpleNamespace(run=LONG, task="my-own-linear-in-twenty-dimensions", preset="small", hash="h")
-    elsewhere = ["AVX512 instead of AVX2", "torch 2.6.0 instead of 2.7.1"]
-    return [SimpleNamespace(cell=cell, rows=123456, difference="", equal=True, elsewhere=elsewhere, seconds=12345.0)]
+def verified(*_: Any) -> list[Verified]:
+    task = resolve_task("linear", "smoke")[0].model_copy(update={"name": "my-own-linear-in-twenty-dimensions"})
+    cell = GridCell("evaluate", LONG, "gpt2", task, "small")
+    elsewhere = ("AVX512 instead of AVX2", "torch 2.6.0 instead of 2.7.1")
+    return [Verified(cell, 123456, None, None, elsewhere, 12345.0)]
 
 
 def read(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,4 +231,5 @@ def test_the_command_packs_and_verifies(
         assert main(["sweep", *grid, "--verify", "1"]) == code
         said = capsys.readouterr()
         assert " became " in said.out
+        assert "of half an interval apart" in said.err, "how far, whatever the verdict"
         assert ("agrees: at most " in said.out) == ("1 of 1 cells differ in" in said.err) == (code == 0)
