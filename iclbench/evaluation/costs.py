@@ -264,8 +264,8 @@ def _to_answer(contestant: Contestant, family: Family, n: int, sizes: Sizes) -> 
     work += [(phase, n, None, episodes, untracked(partial(done, new))) for phase, done in use.items()]
     left_out = []
     for phase, many in sizes.at_once():
-        if phase == "update" and predictor.longest is not None and n + many >= predictor.longest:
-            left_out.append(f"an update by {many} left out: it takes in at most {predictor.longest - 1} points")
+        if phase == "update" and (reason := predictor.too_long(n + many)):
+            left_out.append(f"an update by {many} left out: {reason}")
             continue
         # What they say does not matter to what they cost, and a family may not have so many different ones.
         several = new.map(partial(torch.repeat_interleave, repeats=many, dim=1))

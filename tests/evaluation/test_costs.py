@@ -139,7 +139,7 @@ def test_updates_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConf
     path, lines = measure_costs(tmp_path, learned, task, "smoke", Sizes([5], [7], [2, 4], EPISODES))
     found = tables.read("costs", path)
     assert set(found["n_at_once"].dropna()) == {7, 2}
-    assert lines == ["'run-of-gpt2' at 5 points: an update by 4 left out: it takes in at most 8 points"]
+    assert lines == ["'run-of-gpt2' at 5 points: an update by 4 left out: it takes in at most 8 examples and a query"]
 
 
 def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Path) -> None:
