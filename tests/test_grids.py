@@ -178,8 +178,11 @@ def test_coqe_and_its_transformer_are_of_one_size_at_one_rate_as_the_paper_has_t
         assert dim == (10 if "linear" in run.task else 5)
     first = [run for run in grid_runs("coqe-3", "small") if run.config.seed == 0]
     for task in COQE["coqe-3"][0]:
-        counts = [_parameters(run) for run in first if run.task == task]
-        assert len(counts) == 2 and abs(counts[0] - counts[1]) <= 1, "but for the bias of the read-out"
+        size = {run.backbone: _parameters(run) for run in first if run.task == task}
+        assert size.keys() == {"coqe-learned", "gpt2-learned", "coqe", "gpt2"}
+        for positions in ("-learned", ""):
+            pair = size[f"coqe{positions}"], size[f"gpt2{positions}"]
+            assert abs(pair[0] - pair[1]) <= 1, "but for the bias of the read-out"
 
 
 def _parameters(run: GridRun) -> int:
@@ -235,8 +238,11 @@ def test_omniglot_cards_differ_from_those_of_procedural_glyphs_in_their_images_a
 
 def test_a_grid_says_which_probes_are_run() -> None:
     narrow = [run for run in grid_runs("coqe-6", "small") if run.config.backbone.settings.get("sample_dim") == 5]
-    assert [run.config.seed for run in narrow] == [0, 1, 2]
-    probes = [line for line in narrow[0].commands() if line.startswith("iclbench probe")]
+    assert [(run.backbone, run.config.seed) for run in narrow] == [
+        (name, seed) for seed in (0, 1, 2) for name in ("coqe-learned", "coqe")
+    ]
+    plain = next(run for run in narrow if run.backbone == "coqe")
+    probes = [line for line in plain.commands() if line.startswith("iclbench probe")]
     assert probes == [
         "iclbench probe combination-coqe-width-5-small-s0 --representation",
         "iclbench probe combination-coqe-width-5-small-s0 --rank --context 20",

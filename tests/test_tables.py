@@ -50,8 +50,8 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
     [
         ({"value": None}, "a row with status ok has no value"),
         ({"value": float("nan")}, "a row with status ok has no value"),
-        ({"status": "failed"}, "a failed row has no reason"),
-        ({"status": "maybe"}, "status must be ok or failed"),
+        ({"status": "failed"}, "a failed or skipped row has no reason"),
+        ({"status": "maybe"}, "status must be ok, failed or skipped"),
         ({"kind": "rival"}, "kind must be one of"),
         ({"task": None}, "column 'task' has missing values"),
         ({"n_context": 2.5}, "table 'values'"),
