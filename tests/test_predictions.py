@@ -40,6 +40,7 @@ def test_positions_can_be_picked(name):
 
 def test_point_is_scored_by_squared_error_summed_over_outputs():
     torch.testing.assert_close(Point(torch.zeros(3, 4, 2)).loss(Y), Y[..., 0] ** 2 + Y[..., 1] ** 2)
+    torch.testing.assert_close(Point(Y).loss(Y), torch.zeros(3, 4))
 
 
 def test_gaussian_log_likelihood_is_that_of_torch():
@@ -116,3 +117,8 @@ def test_choices_exclude_all_other_labels():
     restricted = Categorical(logits).within(admitted)
     assert restricted.scores(torch.tensor([[2], [0]]))["accuracy"].tolist() == [[1.0], [1.0]]
     assert restricted.logits.softmax(-1)[0, 0, 0] == 0
+
+
+def test_an_interval_lies_around_the_mean_wherever_that_is():
+    there = Gaussian(Y + 100, torch.full_like(Y, 0.1))
+    assert [float(there.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]

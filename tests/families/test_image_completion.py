@@ -14,7 +14,7 @@ from iclbench.config import resolve_task
 from iclbench.errors import DataError, UsageError
 from iclbench.families.glyphs import glyphs
 from iclbench.families.image_completion import INTENSITY, ImageCompletion, ImageParameters, _distinct
-from iclbench.families.image_sets import HELD_OUT
+from iclbench.families.image_sets import HELD_OUT, glyph_images
 from iclbench.grids import grid_runs
 from iclbench.predictions import Gaussian, HeadSettings
 
@@ -334,3 +334,13 @@ def test_models_of_the_table_carry_the_norm_in_their_residual_branch(grid):
     latent = [run for run in grid_runs(grid) if run.backbone in ("lbanp", "cmanp")]
     assert {run.backbone for run in latent} == {"lbanp", "cmanp"}
     assert all(run.config.backbone.settings["residual"] == "normed" for run in latent)
+
+
+def test_glyphs_to_evaluate_on_are_other_drawings_and_unseen_classes_other_characters() -> None:
+    parts = {part: glyph_images(part, 3, 4, 8, jitter=1.0) for part in ("train", "test", "unseen")}
+    shown = {
+        part: {image.numpy().tobytes() for image in images._pixels[torch.device("cpu")]}
+        for part, images in parts.items()
+    }
+    assert not shown["train"] & shown["test"] and not (shown["train"] | shown["test"]) & shown["unseen"]
+    assert [set(images.labels.tolist()) for images in parts.values()] == [{0, 1, 2}, {0, 1, 2}, {3, 4, 5}]
