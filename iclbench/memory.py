@@ -22,6 +22,7 @@ _WANTED = re.compile(r"allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTP]i?B)", re.IGNOREC
 IN_TRAINING = "a smaller -o train.batch, -o backbone.width or --preset"
 IN_EVALUATION = "fewer points (--extrapolate, --shift points-N), or a run of a smaller -o backbone.width or --preset"
 IN_PROBES = "fewer --tasks, --contexts or --queries, or a run of a smaller -o backbone.width or --preset"
+IN_REAL_TABLES = "a table (--csv, --data-dir) of fewer rows or columns, or a machine with more memory"
 IN_TABLES = "a results folder with fewer tables, or a machine with more memory"
 IN_COSTS = (
     "fewer --points, --queries, --update or --episodes, or a run of a smaller -o train.batch, -o backbone.width or "

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -80,7 +81,27 @@ def test_commands_say_what_to_make_smaller(
     assert "out of memory (3638 TiB wanted at once): take" in told, "4e15 bytes / 1024**4"
     assert smaller in told
     assert "this is a bug" not in told and "Traceback" not in told
-    assert code == (1 if (command, where) != ("cost", "condition") else 0), "sizes that were left out are told"
+    assert code == 1, "also where the sizes that were left out are told and others are shown"
+
+
+@pytest.mark.parametrize("where", ["families.table_file._read_csv", "evaluation.whole_table.out_of_fold"])
+def test_a_table_too_large_for_the_memory_is_to_be_smaller(
+    where: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it is too large to be read, or for XGBoost to be fitted on all of it."""
+    table, results = tmp_path / "own.csv", tmp_path / "results"
+    np.savetxt(table, np.random.default_rng(0).normal(size=(40, 4)), delimiter=",")
+    copytree(trained.path.parents[1], results)
+    monkeypatch.setattr(f"iclbench.{where}", greedy)
+    code = main(
+        ["eval", trained.name, "--csv", str(table), "--target", "4", "--baseline", "zero", "--results", str(results)]
+    )
+    _, err = capfd.readouterr()
+    assert err.splitlines()[-1] == (
+        "error: out of memory (3638 TiB wanted at once): take a table (--csv, --data-dir) of fewer rows or columns, or "
+        "a machine with more memory"
+    )
+    assert code == 1
 
 
 def test_want_of_memory_is_not_taken_for_damage(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:

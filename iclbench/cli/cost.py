@@ -80,18 +80,19 @@ def cost(
     written: list[Path] = []
     failed = 0
 
-    def measure(contestant: Contestant, of: Run) -> None:
-        path, lines = measure_costs(
+    def measure(contestant: Contestant, of: Run) -> int:
+        path, lines, missing = measure_costs(
             results, contestant, of.config.task, of.config.preset, sizes, train=of.config.train, data_dir=data_dir,
         )  # fmt: skip
         written.append(path)
         for line in lines:
             say(line)
+        return missing
 
     with step_bar("measure", len(runs)) as update:
         for done, each in enumerate(runs, 1):
             try:
-                measure(backbone(each, chosen, data_dir), each)
+                failed += measure(backbone(each, chosen, data_dir), each)
             except UsageError as error:
                 if len(runs) == 1:
                     raise
@@ -99,7 +100,7 @@ def cost(
                 say(f"skipped run '{each.name}': {error}")
             update(done, each.name)
     for of, contestant in _baselines(runs, baseline or [], data_dir):
-        measure(contestant, of)
+        failed += measure(contestant, of)
     _print(written, json)
     if failed:
         raise typer.Exit(1)

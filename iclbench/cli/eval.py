@@ -174,6 +174,7 @@ def evaluate_run(
     from iclbench.evaluation.evaluate import evaluate as run_evaluation
     from iclbench.evaluation.evaluate import evaluators_of, shifts_of
     from iclbench.evaluation.whole_table import remarks as remarks_on
+    from iclbench.memory import IN_REAL_TABLES, advised
     from iclbench.sweep.reference import Reference
 
     noted: set[str] = set()
@@ -209,7 +210,8 @@ def evaluate_run(
             if remarks is not None and task.family == "tabular" and cell.prompts.id not in noted:
                 noted.add(cell.prompts.id)
                 update(done, "XGBoost on all rows but the targets")
-                remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
+                with advised(IN_REAL_TABLES):
+                    remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
             if evaluated is not None and cell.prompts.id not in evaluated:
                 evaluated.append(cell.prompts.id)
             if cell.reason:
@@ -245,11 +247,13 @@ def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
     from iclbench.errors import DataError
     from iclbench.families.table_file import read_table
     from iclbench.families.tabular import Tabular
+    from iclbench.memory import IN_REAL_TABLES, advised
 
     trained = run.config.task
     scale = trained.build()
     parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
-    table = read_table(csv, target)
+    with advised(IN_REAL_TABLES):
+        table = read_table(csv, target)
     if table.rows < trained.points + 1:
         raise DataError(
             f"{csv} has {table.rows} rows; run '{run.name}' was trained with {trained.points} examples, so an episode "

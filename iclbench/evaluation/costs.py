@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -36,7 +37,7 @@ from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.flops import UncountedError, count_flops
 from iclbench.evaluation.measure import peak_of, seconds_of
 from iclbench.families.base import Family
-from iclbench.memory import IN_COSTS, advised
+from iclbench.memory import IN_COSTS, OutOfMemoryError, advised
 from iclbench.predictor import State
 from iclbench.runs import writing
 from iclbench.seeds import generator
@@ -80,8 +81,34 @@ class Sizes:
         return [(phase, many) for phase, several in sizes.items() for many in sorted(set(several)) if many > 1]
 
 
-# A phase, points in the state, how many at once (None: one), episodes side by side (None: a training step's), the work.
-_Work = tuple[str, int, int | None, int | None, Callable[[], object]]
+@dataclass(frozen=True)
+class _Work:
+    """Work to be measured: its phase, the points in the state, how often it is done at once (None: once), the episodes
+    side by side (None: those of a training step), and what does it."""
+
+    phase: str
+    n_points: int
+    n_at_once: int | None
+    n_episodes: int | None
+    do: Callable[[], object]
+
+    def cost(self, metric: str, whole: int | float) -> Cost:
+        """A value of the whole batch, told per episode; that of a training step as it is."""
+        return Cost(self.phase, metric, whole / (self.n_episodes or 1), self.n_points, self.n_episodes, self.n_at_once)
+
+
+class Measured(NamedTuple):
+    """What became of measuring a contestant.
+
+    Attributes:
+        path: the file written.
+        lines: a line for every size that had to be left out and for old rows that were dropped.
+        failed: how many of the sizes left out are so for want of memory; the contestant takes in the others never.
+    """
+
+    path: Path
+    lines: list[str]
+    failed: int
 
 
 @advised(IN_COSTS)
@@ -95,7 +122,7 @@ def measure_costs(
     seconds: float = 1.0,
     train: TrainSettings | None = None,
     data_dir: Path | None = None,
-) -> tuple[Path, list[str]]:
+) -> Measured:
     """Measure one contestant and put the rows into its file.
 
     What was measured again replaces the old rows. The others (of other sizes and batches) stay if they are of the same
@@ -111,8 +138,8 @@ def measure_costs(
         train: how a backbone is trained; None: no training step is measured.
         data_dir: where families find their data sets.
 
-    Returns:
-        The file written, and a line for every size that had to be left out and for old rows that were dropped.
+    Raises:
+        OutOfMemoryError: a training step or counting does not fit into memory.
     """
     family = task.build(data_dir)
     costs: list[Cost] = []
@@ -121,7 +148,7 @@ def measure_costs(
         costs.append(Cost("model", "parameters", float(contestant.predictor.parameter_count)))
         if train is not None:
             costs += training_costs(contestant, family, task, train, seconds)
-    measured = []
+    measured, failed = [], 0
     for n in sorted(set(sizes.points)):
         try:
             with advised(IN_COSTS):
@@ -130,6 +157,7 @@ def measure_costs(
             lines += [f"'{contestant.run}' at {n} points: {line}" for line in left_out]
             measured.append(n)
         except IclbenchError as error:
+            failed += isinstance(error, OutOfMemoryError)
             lines.append(f"'{contestant.run}' at {n} points left out: {error}")
     counted, reasons = counted_costs(contestant, family, task, train, replace(sizes, points=measured))
     costs += counted
@@ -157,7 +185,7 @@ def measure_costs(
             )
     with writing(results):
         tables.write("costs", found, path, {"of": of})
-    return path, lines
+    return Measured(path, lines, failed)
 
 
 def _together(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
@@ -180,7 +208,7 @@ def training_costs(
             loss, _ = loss_of(batch, 0.5, generator(0, "costs", device=contestant.device))
         descend(loss, backbone, optimiser, settings.clip)
 
-    return list(_repeated("train_step", task.points, step, contestant.device, seconds))
+    return list(_repeated(_Work("train_step", task.points, None, None, step), contestant.device, seconds))
 
 
 def answering_costs(
@@ -192,10 +220,10 @@ def answering_costs(
     Raises:
         IclbenchError: so many points cannot be drawn or taken in.
     """
-    state, phases, left_out = _to_answer(contestant, family, n, sizes)
+    state, works, left_out = _to_answer(contestant, family, n, sizes)
     costs = [Cost("condition", "state_bytes", state.nbytes / sizes.episodes, n, sizes.episodes)]
-    for phase, points, at_once, episodes, work in phases:
-        costs += _repeated(phase, points, work, contestant.device, seconds, episodes, at_once)
+    for work in works:
+        costs += _repeated(work, contestant.device, seconds)
     return costs, left_out
 
 
@@ -212,27 +240,23 @@ def counted_costs(
     if one.device != "cpu" and isinstance(one.predictor, Backbone):
         one = replace(one, predictor=copy.deepcopy(one.predictor).to("cpu"))
     one = replace(one, device="cpu")
-    phases: list[_Work] = []
+    works: list[_Work] = []
     if settings is not None and isinstance(one.predictor, Backbone):
         backbone, batch = _to_train(one, family, task, settings)
-        phases.append(
-            (
-                "train_step",
-                task.points,
-                None,
-                None,
-                lambda: backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward(),
-            )
-        )
+
+        def step() -> None:
+            backbone.loss(batch, 0.5, generator(0, "costs"))[0].backward()
+
+        works.append(_Work("train_step", task.points, None, None, step))
     for n in sizes.points:
-        phases += _to_answer(one, family, n, sizes)[1]
+        works += _to_answer(one, family, n, sizes)[1]
     costs: list[Cost] = []
     reasons: dict[str, None] = {}
-    for phase, n, at_once, episodes, work in phases:
+    for work in works:
         try:
-            costs.append(Cost(phase, "flops", count_flops(work) / (episodes or 1), n, episodes, at_once))
+            costs.append(work.cost("flops", count_flops(work.do)))
         except UncountedError as error:
-            reasons[f"{phase} {error}"] = None
+            reasons[f"{work.phase} {error}"] = None
     return costs, list(reasons)
 
 
@@ -260,8 +284,8 @@ def _to_answer(contestant: Contestant, family: Family, n: int, sizes: Sizes) -> 
         "query": lambda points: predictor.query(state, points.x),
         "update": lambda points: predictor.update(state, points),
     }
-    work: list[_Work] = [("condition", n, None, episodes, condition)]
-    work += [(phase, n, None, episodes, untracked(partial(done, new))) for phase, done in use.items()]
+    works = [_Work("condition", n, None, episodes, condition)]
+    works += [_Work(phase, n, None, episodes, untracked(partial(done, new))) for phase, done in use.items()]
     left_out = []
     for phase, many in sizes.at_once():
         if phase == "update" and (reason := predictor.too_long(n + many)):
@@ -269,8 +293,8 @@ def _to_answer(contestant: Contestant, family: Family, n: int, sizes: Sizes) -> 
             continue
         # What they say does not matter to what they cost, and a family may not have so many different ones.
         several = new.map(partial(torch.repeat_interleave, repeats=many, dim=1))
-        work.append((phase, n, many, episodes, untracked(partial(use[phase], several))))
-    return state, work, left_out
+        works.append(_Work(phase, n, many, episodes, untracked(partial(use[phase], several))))
+    return state, works, left_out
 
 
 def _points(family: Family, episodes: int, n: int) -> Episodes:
@@ -279,21 +303,11 @@ def _points(family: Family, episodes: int, n: int) -> Episodes:
     return family.sample_all_related(episodes, n, generator(0, "costs", n - 1), shift)
 
 
-def _repeated(
-    phase: str,
-    n: int,
-    work: Callable[[], object],
-    device: str,
-    seconds: float,
-    episodes: int | None = None,
-    at_once: int | None = None,
-) -> Iterator[Cost]:
-    """Seconds and bytes of the work; without `episodes` of the whole, otherwise per episode."""
-    parts = episodes or 1
-    first = seconds_of(work, device)
+def _repeated(work: _Work, device: str, seconds: float) -> Iterator[Cost]:
+    """Seconds and bytes of the work."""
+    first = seconds_of(work.do, device)
     repeats = min(_MOST, max(_LEAST, int(seconds / first)))
-    taken = statistics.median(seconds_of(work, device) for _ in range(repeats))
-    yield Cost(phase, "seconds", taken / parts, n, episodes, at_once)
+    yield work.cost("seconds", statistics.median(seconds_of(work.do, device) for _ in range(repeats)))
     # Apart, since handing back free pages before the work makes it wait for new ones.
-    if peak := statistics.median(peak_of(work, device) or 0 for _ in range(_LEAST)):
-        yield Cost(phase, "bytes", peak / parts, n, episodes, at_once)
+    if peak := statistics.median(peak_of(work.do, device) or 0 for _ in range(_LEAST)):
+        yield work.cost("bytes", peak)

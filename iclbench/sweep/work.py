@@ -201,7 +201,7 @@ def _cost(cell: GridCell, place: Place) -> list[Path]:
 
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, place.device, place.data_dir)
-    path, left_out = measure_costs(
+    path, left_out, _ = measure_costs(
         place.results, contestant, cell.frozen, cell.preset, Sizes(cell.asked["points"]),
         train=cell.config.train, data_dir=place.data_dir,
     )  # fmt: skip

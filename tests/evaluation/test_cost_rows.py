@@ -37,7 +37,7 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
     fixed(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
     one = replace(contestant("gpt2", heads=2), variant="as trained")
-    path, lines = measure_costs(tmp_path, one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
+    path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
     threads = torch.get_num_threads()
     folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
     assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])
@@ -82,7 +82,7 @@ def test_a_figure_is_the_median_of_as_many_repeats_as_there_is_time_for(
     monkeypatch.setattr(costs, "_MOST", 20)
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds.pop(0))
     monkeypatch.setattr(costs, "peak_of", lambda work, device: peaks.pop(0))
-    found = list(costs._repeated("query", 5, lambda: None, "cpu", 1.0, 4))
+    found = list(costs._repeated(costs._Work("query", 5, None, 4, lambda: None), "cpu", 1.0))
     assert found == [Cost("query", "seconds", (1 + repeats) / 2 / 4, 5, 4), Cost("query", "bytes", 5.0, 5, 4)]
     assert len(seconds) == 29 - repeats and not peaks
 
@@ -92,7 +92,7 @@ def test_what_needs_no_memory_or_is_not_told_has_no_row_of_it(
     peak: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixed(monkeypatch, peak=peak)
-    found = list(costs._repeated("train_step", 8, lambda: None, "cpu", 1.0))
+    found = list(costs._repeated(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
     assert found == [Cost("train_step", "seconds", 0.5, 8)], "of a whole batch"
 
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_counted_is_told_once(task: TaskConfig) -> None:
 def test_a_query_from_a_state_and_its_update_are_of_the_points_that_were_drawn(task: TaskConfig) -> None:
     one, family = contestant("gpt2", heads=2), task.build()
     state, asked, left_out = costs._to_answer(one, family, 5, Sizes([5], episodes=4))
-    phases = {phase: work for phase, *_, work in asked}
+    phases = {work.phase: work.do for work in asked}
     assert not left_out
     drawn = family.sample_all_related(4, 6, costs.generator(0, "costs", 5), "none")
     expected = one.predictor.condition(drawn.context.span(0, 5))

@@ -245,8 +245,8 @@ def test_an_oracle_whose_costs_are_measured_is_told_the_truth(task: TaskConfig) 
             raise NotImplementedError
 
     one, family = contestant(predictor=Told()), PromptSet(task, "smoke").family
-    _, phases, _ = costs._to_answer(one, family, 3, costs.Sizes((3,), episodes=2))
-    assert isinstance({phase: work for phase, *_, work in phases}["query"](), Gaussian)
+    _, asked, _ = costs._to_answer(one, family, 3, costs.Sizes((3,), episodes=2))
+    assert isinstance({work.phase: work.do for work in asked}["query"](), Gaussian)
 
 
 @pytest.mark.parametrize("work", ["next", "targets"])

@@ -172,8 +172,9 @@ def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> Non
     untrained = tables.read("costs", file)
     assert do(results, cells) == {"train": None, "evaluate": None}
     run, sizes = find(results, RUN), Sizes(cells["cost"].asked["points"])
-    trained, lines = measure_costs(results, backbone(run), cells["cost"].frozen, "smoke", sizes, train=run.config.train)
-    assert (trained, lines) == (file, []), "rows of the same configuration stand in one file"
+    train, frozen = run.config.train, cells["cost"].frozen
+    measured = measure_costs(results, backbone(run), frozen, "smoke", sizes, train=train)
+    assert measured == (file, [], 0), "rows of the same configuration stand in one file"
     fixed = ["phase", "metric", "n_points", "n_episodes", "run", "value"]
     exact = ("parameters", "state_bytes", "flops")
     both = [rows.loc[rows["metric"].isin(exact), fixed] for rows in (untrained, tables.read("costs", file))]
