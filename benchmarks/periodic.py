@@ -3,6 +3,8 @@
     python benchmarks/periodic.py train FOLDER scored      # a quarter of an hour of one core each; the same command
     python benchmarks/periodic.py train FOLDER unscored    # again continues
     python benchmarks/periodic.py table FOLDER             # writes periodic.md from what is there so far
+    python benchmarks/periodic.py train FOLDER scored --steps 500             # a trial: half a minute of training
+    python benchmarks/periodic.py table FOLDER --out trial.md                 # of which the table stands elsewhere
 
 A TNP of width 64 without related datasets sees fresh episodes of `gp-mixture`; the loss is the mean over the points of
 an episode, then over episodes. `scored`: the context points are scored, too, all the time; `unscored`: in the first
@@ -132,7 +134,9 @@ def evaluate(model: TNP, bins: list[Bin]) -> list[dict[str, object]]:
     return rows
 
 
-def train(folder: Path, plan: Plan) -> None:
+def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
+    """Go on from the checkpoint, if there is one, to the plan's last step or to step `steps`."""
+    until = plan.steps if steps is None else min(steps, plan.steps)
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     with global_stream(SEED, "weights"):
@@ -147,7 +151,7 @@ def train(folder: Path, plan: Plan) -> None:
         optimiser.load_state_dict(kept["optimiser"])
         step, seconds, curve = kept["step"], kept["seconds"], kept["curve"]
     task, bins, before = family(), [Bin(*edges) for edges in BINS], time.process_time() - seconds
-    while step < plan.steps:
+    while step < until:
         for group in optimiser.param_groups:
             group["lr"] = plan.rate(step)
         optimiser.zero_grad()
@@ -159,13 +163,13 @@ def train(folder: Path, plan: Plan) -> None:
         weight = max(1 - AVERAGE, 1 / step)  # of all steps alike at first
         torch._foreach_lerp_(list(average.parameters()), [p.detach() for p in model.parameters()], weight)
         seconds = time.process_time() - before
-        if step % EVALUATE_EVERY == 0 or step in (250, 500, plan.steps):
+        if step % EVALUATE_EVERY == 0 or step in (250, 500, until):
             rows = [{"step": step, "seconds": seconds, **row} for row in evaluate(average, bins)]
             curve += rows
             (folder / "curve.json").write_text(json.dumps(curve, indent=0))
             gaps = [f"{row['gap'][0]:.2f}" for row in rows]
             print(step, f"{seconds / 60:.1f} min", *gaps, flush=True)
-        if step % KEEP_EVERY == 0 or step == plan.steps:
+        if step % KEEP_EVERY == 0 or step == until:
             state = {"model": model, "average": average, "optimiser": optimiser}
             kept = {name: part.state_dict() for name, part in state.items()}
             with atomic(folder / "checkpoint.pt") as path:
@@ -186,7 +190,7 @@ def lines(rows: list[dict[str, Any]], kernel: str, part: str, head: str, below: 
     return ["| " + " | ".join([name, *cells]) + " |" for name, cells in (named | below).items()]
 
 
-def table(folder: Path) -> None:
+def table(folder: Path, out: Path) -> None:
     """Write what was seen."""
     bins = [Bin(*edges) for edges in BINS]
     level: dict[str, dict[str, list[str]]] = {}
@@ -215,7 +219,7 @@ def table(folder: Path) -> None:
         for part, where in (("inside", "within the context's range"), ("outside", "beyond it")):
             text += ["", f"Periodic, targets {where}, at the end:", ""]
             text += lines(final, "periodic", part, "steps \\ period", level[f"periodic {part}"])
-    Path(__file__).with_suffix(".md").write_text("\n".join(text) + "\n")
+    out.write_text("\n".join(text) + "\n")
 
 
 if __name__ == "__main__":
@@ -223,8 +227,10 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["train", "table"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("plan", nargs="?", choices=list(PLANS), default="scored")
+    parser.add_argument("--steps", type=int, help="train up to this step only; default: the whole plan")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"), help="the table's file")
     chosen = parser.parse_args()
     if chosen.what == "train":
-        train(chosen.folder / chosen.plan, PLANS[chosen.plan])
+        train(chosen.folder / chosen.plan, PLANS[chosen.plan], chosen.steps)
     else:
-        table(chosen.folder)
+        table(chosen.folder, chosen.out)
