@@ -1,6 +1,7 @@
 """Every registered estimator, with the settings of every baseline card, keeps every contract."""
 
 import pytest
+import torch
 
 from iclbench.cards import load_baseline, names, validate
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
@@ -46,3 +47,29 @@ def test_every_empty_context_is_answered_by_zero_or_by_all_classes_alike() -> No
         predictor = build(baseline)
         answer = predictor.predict_next(episodes_for(predictor).context, prefixes=[0])
         assert not next(iter(answer.tensors().values())).any(), baseline
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_answers_are_of_the_precision_of_the_points(baseline: str, dtype: torch.dtype) -> None:
+    """Whatever a method computes in, with a context and without one."""
+    predictor = build(baseline)
+    episodes = episodes_for(predictor)
+    context, targets = episodes.context.to(dtype=dtype), episodes.targets.to(dtype=dtype)
+    for answer in (
+        predictor.predict_next(context),
+        predictor.predict_targets(context, targets.x),
+        predictor.predict_targets(context.span(0, 0), targets.x),
+    ):
+        assert {t.dtype for t in answer.tensors().values()} == {dtype}
+
+
+@pytest.mark.parametrize("baseline", ["gd", "gp-rbf", "knn-3", "lasso-1e-2", "least-squares", "mean", "ridge"])
+def test_what_computes_in_double_precision_does_so_for_single_points(baseline: str) -> None:
+    """Answers to points in single precision are those to the same points in double precision, rounded."""
+    predictor = build(baseline)
+    context = episodes_for(predictor).context.to(dtype=torch.float32)
+    found = predictor.predict_next(context).tensors()
+    exact = predictor.predict_next(context.to(dtype=torch.float64)).tensors()
+    for name, t in found.items():
+        assert torch.equal(t, exact[name].float()), name

@@ -101,6 +101,26 @@ def test_what_fails_the_check_is_left_to_scikit_learn_and_reported(
     torch.testing.assert_close(w, right, rtol=1e-5, atol=1e-6)
 
 
+def test_scikit_learn_is_asked_from_one_point_on() -> None:
+    """One point by hand: |y - wx|²/2 + alpha |w|_1 is least with all weight on the largest input."""
+    x, y = torch.tensor([[0.5, -2.0, 1.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
+    found = lasso._coordinate_descent(x, y, 0.1)
+    expected = torch.tensor([0.0, -(2 * 3 - 0.1) / 2**2, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert lasso._coordinate_descent(x[:0], y[:0], 0.1).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_one_point_that_fails_the_check_is_left_to_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = draw("noisy", episodes=1, points=1, dim=3)
+    right, _ = lasso_path(x, y, [0.01])
+    assert right.any()
+    exact = lasso.homotopy
+    monkeypatch.setattr(lasso, "homotopy", lambda *a: exact(*a) + 1)
+    w, failed = lasso_path(x, y, [0.01])
+    assert failed == 1
+    torch.testing.assert_close(w, right, rtol=1e-5, atol=1e-6)
+
+
 def test_five_baselines_share_one_path(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = draw("sparse", episodes=3, points=12, dim=5)
     points = Points.full(x, y.unsqueeze(2))

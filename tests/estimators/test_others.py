@@ -182,3 +182,20 @@ def test_gd_and_gd_plus_plus_on_skewed_data_reach_the_measured_errors() -> None:
     best, errors = search_gamma(context[few], targets[few], 23, grid=grid)
     assert 1e-4 <= best <= 5e-4
     assert errors.min() / 20 == pytest.approx(0.043, rel=0.15)
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0, 8.0, 300.0])
+def test_the_grid_of_gamma_is_the_one_of_the_paper(scale: float) -> None:
+    """300 values from 1e-6 to 1e-3, evenly in the logarithm; errors by loops of steps."""
+    points = draw(2, 9, 3).to(dtype=torch.float64)
+    points = Points.full(scale * points.x, points.y)
+    context, targets = points.span(0, 8), points.span(8)
+    best, errors = search_gamma(context, targets, 5)
+    grid = np.geomspace(1e-6, 1e-3, 300)
+    assert errors.shape == (300,)
+    assert best == pytest.approx(grid[errors.numpy().argmin()], rel=1e-9)
+    for at in (0, 150, 299):
+        found = [plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[at], 5, False)
+                 for c, t in ((context[b : b + 1], targets[b : b + 1]) for b in range(2))]  # fmt: skip
+        expected = np.mean((np.array(found) - targets.y[:, 0, 0].numpy()) ** 2)
+        assert errors[at].item() == pytest.approx(expected, rel=1e-6)

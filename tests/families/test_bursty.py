@@ -366,3 +366,24 @@ def test_tests_that_cannot_be_asked_are_one_clear_line():
         family().sample_test("icll", 4, generator)
     with pytest.raises(DataError, match="point --data-dir or ICLBENCH_DATA at the folder that holds 'omniglot'"):
         draw(family(glyphs="omniglot"), episodes=1)
+
+
+def test_of_images_a_curriculum_shows_the_leading_pixels_alone():
+    """The same draw with and without: thirty pixels of 64 are as they were, the others 0, the query's too."""
+    bursty = family()
+    whole, part = (bursty.sample(20, 8, torch.Generator().manual_seed(3), active_dims=dims) for dims in (None, 30))
+    assert torch.equal(whole.context.y, part.context.y)
+    for one, other in ((whole.context.x, part.context.x), (whole.targets.x, part.targets.x)):
+        assert torch.equal(one[..., :30], other[..., :30]) and one[..., 29].any()
+        assert one[..., 30].any() and not other[..., 30:].any()
+
+
+def test_what_every_test_can_be_answered_from_and_by_chance():
+    """By hand: two labels; two of them, both right; all fifty trained ones, which only the weights tell."""
+    found = family().evaluators()
+    assert set(found) == set(TESTS)
+    said = {name: (each.chance, each.together, each.knows) for name, each in found.items()}
+    assert said.pop("icl") == (1 / 2, 1, "context")
+    assert said.pop("icl_paired") == (1 / 4, 2, "context")
+    assert said.pop("flip") == (1 / 2, 1, "either")
+    assert set(said.values()) == {(1 / 50, 1, "weights")}

@@ -71,6 +71,24 @@ def test_a_header_with_numbers_in_it_is_seen_by_the_row_below(tmp_path):
     assert read_table(path).target == "2019"
 
 
+@pytest.mark.parametrize("word", ["", "NA", "n/a", "NaN", "Null", "none", "?"])
+def test_a_word_for_no_value_in_the_first_line_is_no_name(tmp_path, word):
+    path = tmp_path / "t.csv"
+    path.write_text(f"1,{word}\n2,3\n4,5\n")
+    with pytest.raises(DataError, match=r"missing values in column 2 \(1\), 1 of 3 rows"):
+        read_table(path, "1")
+
+
+def test_a_word_for_no_value_is_no_number_by_which_a_header_is_seen(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("name,nan\n?,2\n3,4\n")
+    with pytest.raises(DataError, match=r"missing values in name \(1\), 1 of 2 rows"):
+        read_table(path)
+    path.write_text("year,2019\nnan,2\n3,4\n")
+    with pytest.raises(DataError, match="text in column 1;"):
+        read_table(path)
+
+
 def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path):
     path = tmp_path / "t.parquet"
     decimals = pa.array([1, 2], pa.decimal128(5, 2))

@@ -211,3 +211,25 @@ def test_real_tables_are_learnable_in_context():
     assert (x[:, 30:] @ weights - y[:, 30:]).square().mean() < 0.8 * y[:, 30:].square().mean()
     everything = Tabular(Tabular.Parameters(dim=5), Path(os.environ["ICLBENCH_DATA"]))
     assert everything.sample(50, 21, stream()).context.y.isfinite().all()
+
+
+def test_remarks_of_several_tables_name_none_of_their_targets():
+    wide, narrow = table(rows=60, features=13, name="wide"), table(rows=40, features=5, name="narrow")
+    told = family(wide, narrow, variance=5.0).remarks(9)
+    named = ", ".join(f"f{i}" for i in range(12))
+    assert told == [
+        f"wide: a random 5 of 13 features ({named}, ...), others in every episode, of 60 rows",
+        "narrow: all 5 features (f0, f1, f2, f3, f4), of 40 rows",
+        "an episode: 10 rows of one table drawn at random, in random order; features standardised over the whole "
+        "table; the target by mean and deviation of its first 5 rows, times 2.24, which are not scored",
+        "every contestant, XGBoost too, sees the n rows before the one it predicts: 5 to 9",
+    ]
+
+
+def test_remarks_say_what_is_not_scored_and_how_features_are_mixed():
+    told = family(table(features=12), encoding="project", opening=4).remarks(10)
+    named = ", ".join(f"f{i}" for i in range(12))
+    assert told[0] == f"made: 5 random projections of 12 features ({named}), others in every episode, of 60 rows"
+    assert "; 'y' by mean and deviation of its first 4 rows, which are not scored" in told[1]
+    episodes = family(table(features=12), encoding="project", opening=4).sample(3, 11, stream())
+    assert told[2].endswith(": 4 to 10") and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))
