@@ -141,8 +141,11 @@ class Stream:
         asked, self._asked = self._asked, []
         if not asked:
             return
-        with torch.no_grad():
-            prediction = self.backbone.query(self.state, _inputs(self.backbone, asked))
+        try:
+            with torch.no_grad():
+                prediction = self.backbone.query(self.state, _inputs(self.backbone, asked))
+        except IclbenchError as error:
+            raise self._at(asked[0], str(error)) from error
         columns = {group: values[0].tolist() for group, values in answer_columns(prediction).items()}
         usable = _finite_rows(prediction)
         for i, line in enumerate(asked):

@@ -25,11 +25,11 @@ SIZES = {
 }
 
 
-def model(name: str = "cmanp") -> Backbone:
+def model(name: str = "cmanp", **settings: str) -> Backbone:
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=2, points=9, head="gaussian", question="targets", related=2 * (name == "icicl-tnp"))
-    return cls(cls.Settings(**SIZES[name]), shape).eval().double()
+    return cls(cls.Settings(**SIZES[name], **settings), shape).eval().double()
 
 
 def lines(pattern: str) -> list[Line]:
@@ -178,3 +178,13 @@ def test_growing_states_are_told_once(name: str, grows: int, caplog: pytest.LogC
     with caplog.at_level("INFO"):
         list(stream.run(lines("pqpqpq")))
     assert len([record for record in caplog.records if "grows" in record.message]) == grows
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_query_beyond_what_the_model_takes_is_named_by_its_line(at_once: bool) -> None:
+    """Nine points and a query are taken in; of two queries after ten points it is the first that cannot be answered."""
+    own = model("gpt2", positions="learned")
+    stream = Stream(own, at_once=at_once)
+    found = []
+    with pytest.raises(DataError, match=r"^stdin, line 12: learned positions end at 10 points, asked for 11; "):
+        found += stream.run(lines("p" * 9 + "qpqq"))
