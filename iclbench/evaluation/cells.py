@@ -120,7 +120,8 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
         kept = {} if curve.failed.any() or curve.skipped else curve.scores
         return {
             "errors": error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes)),
-            "costs": cost_rows(contestant, prompts, cost),
+            # What was asked up to some size costs less than the whole.
+            "costs": [] if curve.skipped else cost_rows(contestant, prompts, cost),
             "values": _value_rows(contestant, prompts, curve),
         }
 

@@ -39,7 +39,7 @@ def evaluate_targets(results: Path, contestant: Contestant, prompts: PromptSet) 
             "errors": cells.error_rows(
                 contestant, prompts, kept, n_context=sizes, n_related=np.asarray(found.n_related)
             ),
-            "costs": cells.cost_rows(contestant, prompts, cost),
+            "costs": [] if found.skipped.any() else cells.cost_rows(contestant, prompts, cost),
             "values": _value_rows(contestant, prompts, found),
         }
 

@@ -153,6 +153,8 @@ def test_sizes_beyond_learned_positions_are_skipped_rows_and_all_others_stand(
     skipped = beyond[beyond["status"].eq("skipped")]
     assert skipped["value"].isna().all() and set(skipped["metric"]) == {"squared_error", "auc"}
     assert set(rows.loc[rows["shift"].eq("none"), "status"]) == {"ok"}
+    costs = tables.read_all("costs", folder / "tables").query("phase == 'evaluate'").groupby("run")["n_points"]
+    assert costs.agg(set).to_dict() == {"learned": {8}, "plain": {8, 16}, "zero": {8, 16}}, "8 points cost less than 16"
     # The first sizes are asked on the same episodes as everybody is asked.
     cached = run(*command, capsys=capsys)
     assert cached[0] == 0 and "evaluate" not in cached[1]

@@ -120,3 +120,25 @@ def test_one_trained_length_makes_one_part(found: Results, tmp_path: Path) -> No
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
     (alone,) = load(tmp_path).slices
     assert (alone.id, alone.title, alone.trained_length) == ("linear-small", "linear · small", 10)
+
+
+def test_lines_that_end_where_no_more_is_taken_are_named(tmp_path: Path) -> None:
+    """Ten examples are all that one of them takes: its line ends there, and its dashes are none of a grid."""
+    shift = f"points-{FAR}"
+    parts = [curve("gpt2", "gpt2", "backbone", shift, FAR), curve("zero", "zero", "baseline", shift, FAR)]
+    parts += [curve(run, run, "backbone", "none", 10) for run in ("gpt2", "gpt2-learned")]
+    tables.write("values", tables.frame("values", pd.concat(parts)), tmp_path / "a.values.parquet", {})
+    said = figures(load(tmp_path))[f"linear-small-{shift}-next-squared-error"].caption
+    assert "no more examples" not in said
+    ending = curve("gpt2-learned", "gpt2-learned", "backbone", shift, FAR)
+    short = {"value": np.nan, "low": np.nan, "high": np.nan, "status": "skipped", "reason": "it takes 10"}
+    taken = ending["n_context"] <= 10
+    parts += [ending[taken], ending[~taken].assign(**short)]
+    tables.write("values", tables.frame("values", pd.concat(parts)), tmp_path / "a.values.parquet", {})
+    found = load(tmp_path)
+    said = figures(found)[f"linear-small-{shift}-next-squared-error"].caption
+    assert "Lines end where a contestant takes no more examples: gpt2-learned." in said
+    blocks = [block for section in report(found) for block in section.walk()]
+    captions = {block.name: block.caption for block in blocks if isinstance(block, Table)}
+    assert "or more examples than the contestant takes" in captions[f"linear-small-{shift}-next-squared-error"]
+    assert "or more" not in captions["linear-small-curves-next-squared-error"]

@@ -10,7 +10,7 @@ from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
 from iclbench.report.metrics import metric
-from iclbench.report.sections.learning_curves import numbers
+from iclbench.report.sections.learning_curves import beyond_what_is_taken, numbers
 
 OWN = "in-distribution"
 
@@ -25,7 +25,7 @@ def section(task: Slice) -> Section | None:
             blocks.append(
                 learning.figure(
                     task, {OWN: own}, name=stem, title=f"{task.task}: up to {points} examples",
-                    caption=f"{label.capitalize()} with up to {points} examples in context.",
+                    caption=f"{label.capitalize()} with up to {points} examples in context.{_ends(task, own)}",
                 )
             )  # fmt: skip
             blocks.append(numbers(task, _curves(task, own), stem, label))
@@ -43,7 +43,7 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
         task, {name: rows[rows["shifted"] == name] for name in names}, name=f"shifted-{stem}",
         title=f"{task.task}: up to {points} examples under shifts",
         caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each distribution of the "
-        "prompts; the normaliser stays that of the task.",
+        f"prompts; the normaliser stays that of the task.{_ends(task, rows)}",
     )  # fmt: skip
 
 
@@ -63,10 +63,16 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     task, panels, name=slug("by-trained-length", f"points-{points}", str(evaluator), str(name)),
                     title=f"{task.task}: up to {points} examples, by trained length",
                     caption=f"{label.capitalize()} with up to {points} examples in context; one panel for each number "
-                    "of examples in training.",
+                    f"of examples in training.{_ends(task, group)}",
                 )
             )  # fmt: skip
     return figures
+
+
+def _ends(task: Slice, rows: pd.DataFrame) -> str:
+    """Whose lines end before those of the others."""
+    names = beyond_what_is_taken(task, rows)
+    return f" Lines end where a contestant takes no more examples: {', '.join(names)}." if names else ""
 
 
 def _beyond(lines: pd.DataFrame) -> pd.DataFrame:

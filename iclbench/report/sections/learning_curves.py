@@ -40,16 +40,24 @@ def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).assign(run=wide["contestant"].map(runs))
     wide = wide[["contestant", "kind", "run", *(f"n{n}" for n in sizes)]]
     columns = [Column("contestant", "contestant")] + [Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes]
+    beyond = ", or more examples than the contestant takes" if beyond_what_is_taken(task, rows) else ""
     return Table(
         name=f"{task.id}-{stem}",
         title="Numbers behind the figure",
         caption=f"{label.capitalize()} after n examples; mean over episodes and seeds. "
-        "A dash: not asked at this n (costly baselines are asked on a grid).",
+        f"A dash: not asked at this n (costly baselines are asked on a grid){beyond}.",
         frame=wide.reset_index(drop=True),
         columns=tuple(columns),
         group="kind",
         folded=True,
     )
+
+
+def beyond_what_is_taken(task: Slice, rows: pd.DataFrame) -> list[str]:
+    """The contestants that were skipped at some context sizes of these curves, which they do not take."""
+    v = task.failed
+    own = v["status"].eq("skipped") & v["n_context"].notna() & v["shift"].isin(rows["shift"])
+    return sorted(v.loc[own & v["evaluator"].isin(rows["evaluator"]), "contestant"].unique())
 
 
 def thinned(sizes: list[int]) -> list[int]:
