@@ -275,7 +275,7 @@ def test_further_parts_are_asked_for_other_things(tmp_path: Path) -> None:
     }  # fmt: skip
     first, none, other = grid_runs(write(tmp_path, card))
     trained = first.config.task.points
-    assert first.shifts == (f"noisy+points-{2 * trained}", "orthants"), "those of single tasks at the trained length"
+    assert first.shifts == (f"noisy-1+points-{2 * trained}", "orthants"), "those of single tasks at the trained length"
     assert first.cost == tuple(sorted({4, 6, trained}))
     assert (first.evaluation_seed, first.without, first.contexts) == (1, None, None)
     assert none.without == "no related datasets"

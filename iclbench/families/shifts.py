@@ -1,7 +1,8 @@
 """Named changes of the distribution at evaluation, and how they combine.
 
 A shift is one part or several joined by `+`, in any order: `noisy-1`, `isotropic+noisy-1`, `orthants+points-160`. A
-part is a kind and, for some kinds, a number. Every kind says what of an episode it sets, and parts combine where no two
+part is a kind and, for some kinds, a number, with one name however it is written: `noisy` and `noisy-1.0` are
+`noisy-1`. Every kind says what of an episode it sets, and parts combine where no two
 set the same. Kinds belong to a family, in the order in which they take effect, which is also their order in the name of
 the shift (`Shift.name`); `points-N` (N context examples instead of the trained number, drawn by the caller) is for all.
 
@@ -27,6 +28,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from itertools import combinations
 from typing import NamedTuple
@@ -66,7 +68,8 @@ EVERYWHERE: Kinds = {"points": Kind(("the number of examples",), Number(whole=Tr
 
 
 class Part(NamedTuple):
-    """One kind with its number, and how it was written."""
+    """One kind with its number, and the one name that it has however the number is written: `noisy-1` for `noisy` and
+    `noisy-1.0`."""
 
     kind: str
     value: float = 1.0
@@ -132,9 +135,11 @@ def _part(text: str, shift: str, known: Kinds) -> Part:
         raise UsageError(f"the shift {shortened(kind)!r} does not apply to this task; known: {all_known}")
     carried = known[kind].number
     if number is None:
-        if carried is not None and carried.default is None:
+        if carried is None:
+            return Part(kind, text=kind)
+        if carried.default is None:
             raise UsageError(f"shift '{kind}' needs a number, like {kind}-2")
-        return Part(kind, 1.0 if carried is None or carried.default is None else carried.default, text)
+        return _numbered(kind, carried.default)
     if carried is None:
         numbered = ", ".join(sorted(name for name, other in known.items() if other.number))
         raise UsageError(f"shift '{shift}': a number goes only with {numbered}; write '{kind}'")
@@ -142,7 +147,11 @@ def _part(text: str, shift: str, known: Kinds) -> Part:
     if value is None or (carried.whole and not value.is_integer()):
         wanted = "a whole number of at least 1" if carried.whole else "a positive number"
         raise UsageError(f"shift '{shift}': expected {wanted} after '{kind}-', got '{number}'")
-    return Part(kind, value, text)
+    return _numbered(kind, value)
+
+
+def _numbered(kind: str, value: float) -> Part:
+    return Part(kind, value, f"{kind}-{Decimal(repr(value)).normalize():f}")
 
 
 def _positive(number: str) -> float | None:

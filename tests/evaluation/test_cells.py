@@ -103,12 +103,12 @@ def test_errors_are_paired_by_episode_and_average_to_the_values(trained: tuple[P
 def test_extrapolation_and_shifts_are_prompt_sets_of_their_own(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
     shifts = shifts_of(run, ["all"], 20)
-    assert shifts == ["none", "orthants", "noisy", "points-20"]
+    assert shifts == ["none", "orthants", "noisy-1", "points-20"]
     list(evaluate(tmp_path, run, shifts))
     rows = tables.read_all("values", tmp_path)
     assert set(rows["shift"]) == set(shifts)
     assert rows.query("shift == 'points-20'")["n_context"].max() == 20
-    noisy = rows.query("shift == 'noisy' and contestant == 'zero' and metric == 'auc'")["value"].iloc[0]
+    noisy = rows.query("shift == 'noisy-1' and contestant == 'zero' and metric == 'auc'")["value"].iloc[0]
     assert noisy == pytest.approx(1 + 1 / 3, rel=0.3)
 
 

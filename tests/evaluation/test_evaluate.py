@@ -141,8 +141,8 @@ def test_data_methods_and_lookups_reach_those_who_need_them(
 
 def test_there_is_a_prompt_set_for_every_shift_and_every_test(task: TaskConfig, tmp_path: Path) -> None:
     family = task.build()
-    found = prompt_sets(task, "smoke", ["none", "noisy"], ["icl"], 3, tmp_path, family)
-    assert [(each.shift, each.evaluator) for each in found] == [("none", ""), ("noisy", ""), ("none", "icl")]
+    found = prompt_sets(task, "smoke", ["none", "noisy-1"], ["icl"], 3, tmp_path, family)
+    assert [(each.shift, each.evaluator) for each in found] == [("none", ""), ("noisy-1", ""), ("none", "icl")]
     for each in found:
         assert each.task is task and each.given is family
         assert (each.preset, each.seed, each.data_dir) == ("smoke", 3, tmp_path)
@@ -152,8 +152,12 @@ def test_there_is_a_prompt_set_for_every_shift_and_every_test(task: TaskConfig, 
 
 def test_shifts_are_told_once_and_in_one_spelling(config: RunConfig, tmp_path: Path) -> None:
     run = create(tmp_path, config)
-    assert shifts_of(run, ["noisy", "none", "orthogonal_query", "noisy"], None) == ["none", "noisy", "orthogonal-query"]
-    assert shifts_of(run, ["all"], 9) == ["none", "orthants", "noisy", "points-9"]
+    assert shifts_of(run, ["noisy", "none", "orthogonal_query", "noisy"], None) == [
+        "none",
+        "noisy-1",
+        "orthogonal-query",
+    ]
+    assert shifts_of(run, ["all"], 9) == ["none", "orthants", "noisy-1", "points-9"]
     with pytest.raises(UsageError) as refused:
         shifts_of(run, [], 8)
     assert str(refused.value) == (
@@ -164,7 +168,7 @@ def test_shifts_are_told_once_and_in_one_spelling(config: RunConfig, tmp_path: P
 
 def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Path) -> None:
     found = list(evaluate_baseline(tmp_path, task, "smoke", "knn-3", ["none", "noisy"], [], seed=2, data_dir=tmp_path))
-    assert told(found) == [("knn-3", "none", 2, False), ("knn-3", "noisy", 2, False)]
+    assert told(found) == [("knn-3", "none", 2, False), ("knn-3", "noisy-1", 2, False)]
     assert {(cell.prompts.preset, cell.prompts.data_dir) for cell in found} == {("smoke", tmp_path)}
     assert found[0].prompts.family is found[1].prompts.family
     assert not list(tmp_path.rglob("summary"))
@@ -294,7 +298,7 @@ def test_a_baseline_is_told_its_settings_the_seed_and_what_it_may_know(task: Tas
     knn = found.predictor
     assert isinstance(knn, FittedPredictor) and (knn.settings.k, knn.seed) == (3, 5)
     family = prompts.family
-    assert (knn.facts.family, knn.facts.shift, knn.facts.classes) == (family, "noisy", None)
+    assert (knn.facts.family, knn.facts.shift, knn.facts.classes) == (family, "noisy-1", None)
     assert (knn.facts.noise_to_signal, knn.facts.hidden_width) == (family.noise_to_signal("noisy"), family.hidden_width)
     assert knn.facts.noise_to_signal > 0
     (tree,) = contestants.baselines(prompts, ["decision-tree-2"])

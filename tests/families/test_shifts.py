@@ -11,7 +11,7 @@ from iclbench.evaluation import contestants
 from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
-from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Part, Shift
+from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Shift
 
 DIM = 6
 LINEAR = Linear(Linear.Parameters(dim=DIM))
@@ -187,15 +187,25 @@ def test_a_curriculum_zeroes_context_and_queries_alike():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "value"),
+    ("name", "called", "value"),
     [
-        ("input_scale-0.333", "input-scale", 0.333),
-        ("Noisy", "noisy", 1.0),
-        ("noisy-2", "noisy", 2.0),
+        ("input_scale-0.333", "input-scale-0.333", 0.333),
+        ("input-scale-.50", "input-scale-0.5", 0.5),
+        ("input-scale-0.00001", "input-scale-0.00001", 1e-5),
+        ("input-scale-1" + 30 * "0", "input-scale-1" + 30 * "0", 1e30),
+        ("Noisy", "noisy-1", 1.0),
+        ("noisy-1.0", "noisy-1", 1.0),
+        ("noisy-02", "noisy-2", 2.0),
+        ("wide-query", "wide-query-3", 3.0),
+        ("points-160.0", "points-160", 160.0),
+        ("orthants", "orthants", 1.0),
     ],
 )
-def test_names_are_read_in_either_spelling(name, kind, value):
-    assert Shift.parse(name, FUNCTION_KINDS).parts == (Part(kind, value, name.lower().replace("_", "-")),)
+def test_a_law_has_one_name_however_it_is_written(name, called, value):
+    """That of the cards and of packed results, and one set of prompts with it."""
+    shift = Shift.parse(name, FUNCTION_KINDS)
+    assert (shift.name, [part.value for part in shift.parts]) == (called, [value])
+    assert Shift.parse(called, FUNCTION_KINDS) == shift
     assert Shift.parse("None", FUNCTION_KINDS) == Shift()
 
 

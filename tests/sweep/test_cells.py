@@ -56,7 +56,7 @@ def test_every_run_baseline_and_probe_is_a_cell_and_one_sums_up(tmp_path: Path) 
         assert by_name[kind, RUN].needs == (train.hash,)
     assert by_name["cost", RUN].needs == (), "weights do not matter to what a backbone costs"
     assert set(summary.needs) == {by_name[key].hash for key in EVERYONE - {("evaluate", SUMMARY)}}
-    assert by_name["evaluate", RUN].asked["shifts"] == ["none", "orthants", "noisy"]
+    assert by_name["evaluate", RUN].asked["shifts"] == ["none", "orthants", "noisy-1"]
     assert by_name["cost", RUN].asked["points"] == [4, 6, 8]
     assert [cell.run for cell in cells].index(SUMMARY) == 8
 
@@ -134,7 +134,7 @@ def test_baselines_answer_everything_that_any_run_is_asked_on_prompts_of_one_see
     cells = one_task(tmp_path, {"evaluate": {"shifts": ["orthants"]}, "more": more})
     asked = [cell.asked for cell in cells if cell.run == "zero"]
     assert asked == [
-        {"shifts": ["none", "orthants", "noisy"], "evaluators": [], "seed": 0},
+        {"shifts": ["none", "orthants", "noisy-1"], "evaluators": [], "seed": 0},
         {"shifts": ["none"], "evaluators": [], "seed": 1},
     ]
     assert [cell.asked["shifts"] for cell in cells if cell.run == "knn-3"] == [["none", "orthants"]]
