@@ -13,10 +13,10 @@ from typing import Any
 import typer
 
 from iclbench.cli.sweep_view import duration, label
-from iclbench.cli.terminal import out, say, table
+from iclbench.cli.terminal import measuring, out, say, table
 from iclbench.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
-from iclbench.sweep.estimate import Amount, Estimates, measure_step, parameter_range
+from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
@@ -32,11 +32,13 @@ def print_dry_run(
     without a sweep's doing, and what will be refused."""
     found = look(plan, store.results, data_dir)
     plan = found.plan
-    estimates = Estimates(store, device, partial(measure_step, data_dir=data_dir, device=device))
+    step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
     by_group = groups(plan)
-    amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in by_group}
-    parameters = parameter_range(plan, estimates)
-    whole = estimates.of(plan.todo)
+    with measuring() as begins:
+        estimates = Estimates(store, device, step, size, begins=begins)
+        amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in by_group}
+        parameters = parameter_range(plan, estimates)
+        whole = estimates.of(plan.todo)
     if json:
         lines = [
             {"task": cells[0].task, "preset": cells[0].preset, "cells": by_kind(plan, cells),

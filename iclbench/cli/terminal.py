@@ -57,6 +57,16 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[Callable[[int, s
     yield line
 
 
+@contextmanager
+def measuring() -> Iterator[Callable[[str], None]]:
+    """A line on a terminal, gone afterwards, that says what is measured; yields a function to be called with that."""
+    if not err.is_terminal:
+        yield lambda text: None
+        return
+    with err.status(Text("measuring ...")) as status:
+        yield lambda text: status.update(Text(printable(f"measuring {text}")))
+
+
 def say(text: str) -> None:
     """A line of progress."""
     err.print(printable(text))

@@ -26,13 +26,14 @@ from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store, is_whole
 
-# Seconds that steps may be measured for, all in all.
+# Seconds after which no more steps are measured.
 BUDGET = 20.0
 # float32: finished weights, and what a checkpoint holds (weights and Adam's two moments).
 _WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12
 
 Trained = tuple[str, ...]  # task, contestant, preset
-Measure = Callable[[RunConfig], tuple[float, int]]
+Measure = Callable[[RunConfig], float]
+Count = Callable[[RunConfig], int]
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,25 @@ class Estimates:
     Args:
         store: what is recorded.
         device: `cpu` or another; steps recorded on the other kind say nothing.
-        measure: seconds of a step and parameters of a configuration, measured now; None: only what is recorded.
-        budget: seconds after which nothing more is measured.
+        measure: seconds of a step of a configuration, measured now; None: only what is recorded.
+        count: parameters of a configuration, counted now; None: only what is recorded.
+        begins: called with a text before anything is measured.
     """
 
     def __init__(
-        self, store: Store, device: str = "cpu", measure: Measure | None = None, budget: float = BUDGET
+        self,
+        store: Store,
+        device: str = "cpu",
+        measure: Measure | None = None,
+        count: Count | None = None,
+        begins: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._store, self._device, self._measure = store, device, measure
-        self._deadline = time.monotonic() + budget
+        self._store, self._device, self._measure, self._count = store, device, measure, count
+        self._begins = begins
+        self._deadline = time.monotonic() + BUDGET
         self._found: dict[tuple[str, str], dict[Trained, float]] = {}
-        self.measured: dict[Trained, tuple[float, int]] = {}
+        self._counted: dict[Trained, int | None] = {}
+        self.measured: dict[Trained, float] = {}
 
     def seconds(self, cell: GridCell) -> float | None:
         """Of one cell on one worker; None: not known."""
@@ -80,10 +89,16 @@ class Estimates:
 
     def parameters(self, cell: GridCell) -> int | None:
         """Of the backbone that a cell is about; None: not known."""
-        known = self._recorded("model", "parameters").get(_trained(cell))
-        if known is None:
-            known = self._now(cell)[1]
-        return None if known is None else int(known)
+        key = _trained(cell)
+        recorded = self._recorded("model", "parameters").get(key)
+        if recorded is not None:
+            return int(recorded)
+        if key not in self._counted and self._count and cell.config:
+            try:
+                self._counted[key] = self._count(cell.config)
+            except IclbenchError:  # the sweep will say why
+                self._counted[key] = None
+        return self._counted.get(key)
 
     def bytes(self, cell: GridCell) -> float:
         """On the disk: weights and checkpoints of a training, tables of the others like those that are there."""
@@ -115,17 +130,18 @@ class Estimates:
 
     def _step_seconds(self, cell: GridCell) -> float | None:
         recorded = self._recorded("train_step", "seconds").get(_trained(cell))
-        return self._now(cell)[0] if recorded is None else recorded
+        return self._now(cell) if recorded is None else recorded
 
-    def _now(self, cell: GridCell) -> tuple[float | None, int | None]:
-        """Seconds of a step and parameters, measured once for a task, backbone and preset while there is time."""
+    def _now(self, cell: GridCell) -> float | None:
+        """Seconds of a step, measured once for a task, backbone and preset while there is time."""
         key = _trained(cell)
         if key not in self.measured and self._measure and cell.config and time.monotonic() < self._deadline:
+            self._begins(f"a training step of {cell.contestant} on {cell.task}, {cell.preset}")
             try:
                 self.measured[key] = self._measure(cell.config)
             except IclbenchError:  # the sweep will say why
-                return None, None
-        return self.measured.get(key, (None, None))
+                return None
+        return self.measured.get(key)
 
     def _recorded(self, phase: str, metric: str) -> dict[Trained, float]:
         """Means over the runs of a task, backbone and preset, as they were recorded when training ended."""
@@ -211,11 +227,14 @@ def parameter_range(plan: Plan, estimates: Estimates) -> dict[str, tuple[int, in
     return {group: (min(each), max(each)) for group, each in counts.items()}
 
 
-def measure_step(
-    config: RunConfig, data_dir: Path | None = None, device: str = "cpu", steps: int = 2
-) -> tuple[float, int]:
-    """Seconds of a training step of the trained size, its episodes included, and the number of parameters: the mean of
-    a few steps, after one to warm up."""
+def count_parameters(config: RunConfig, data_dir: Path | None = None) -> int:
+    """Parameters of the backbone, which is built for it."""
+    return config.build(config.task.build(data_dir)).parameter_count
+
+
+def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = "cpu", steps: int = 2) -> float:
+    """Seconds of a training step of the trained size, its episodes included: the mean of a few steps, after one to warm
+    up."""
     from iclbench.seeds import generator
     from iclbench.training.loop import autocast, descend, make_optimiser, training_batch
 
@@ -232,4 +251,4 @@ def measure_step(
             loss, _ = backbone.loss(batch, 0.5, generator(config.seed, "loss", step, device=device))
         descend(loss, backbone, optimiser, settings.clip)
         float(loss.detach())  # the device is waited for
-    return (time.perf_counter() - started) / steps, backbone.parameter_count
+    return (time.perf_counter() - started) / steps

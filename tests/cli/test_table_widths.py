@@ -214,7 +214,7 @@ def show_outcomes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def command(*arguments: str) -> Callable[..., None]:
     def show(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        monkeypatch.setattr("iclbench.cli.sweep_summary.measure_step", lambda *_, **__: (0.25, 123456))
+        monkeypatch.setattr("iclbench.cli.sweep_summary.measure_step", lambda *_, **__: 0.25)
         given = [str(grid(folder)) if argument == "GRID" else argument for argument in arguments]
         assert main([*given, *(["--results", str(folder)] if arguments[0] != "lm" else [])]) == 0
 

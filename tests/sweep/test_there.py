@@ -83,6 +83,17 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_summary, "measure_step", refuse)
 
 
+def test_parameters_are_counted_where_steps_are_not_measured(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for measuring steps may be over: disk and parameters are those of all trainings nevertheless."""
+    measured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
+    monkeypatch.setattr("iclbench.sweep.estimate.BUDGET", -1.0)
+    late = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
+    assert late["seconds"] is None and measured["seconds"] > 0
+    assert late["parameters"] == measured["parameters"] and late["bytes"] == measured["bytes"] > 0
+
+
 @pytest.mark.usefixtures("unmeasured")
 def test_a_dry_run_says_which_data_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None, evaluate={}, tasks=["bursty", "bursty-omniglot"])
