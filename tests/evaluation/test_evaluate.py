@@ -167,7 +167,9 @@ def test_shifts_are_told_once_and_in_one_spelling(config: RunConfig, tmp_path: P
 
 
 def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Path) -> None:
-    found = list(evaluate_baseline(tmp_path, task, "smoke", "knn-3", ["none", "noisy"], [], seed=2, data_dir=tmp_path))
+    found = list(
+        evaluate_baseline(tmp_path, task, "smoke", "knn-3", ["none", "noisy-1"], [], seed=2, data_dir=tmp_path)
+    )
     assert told(found) == [("knn-3", "none", 2, False), ("knn-3", "noisy-1", 2, False)]
     assert {(cell.prompts.preset, cell.prompts.data_dir) for cell in found} == {("smoke", tmp_path)}
     assert found[0].prompts.family is found[1].prompts.family
@@ -293,13 +295,16 @@ def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Pa
 
 
 def test_a_baseline_is_told_its_settings_the_seed_and_what_it_may_know(task: TaskConfig) -> None:
-    prompts = PromptSet(task.model_copy(update={"parameters": {"dim": 3}}), "smoke", "noisy", seed=5)
+    prompts = PromptSet(task.model_copy(update={"parameters": {"dim": 3}}), "smoke", "noisy-1", seed=5)
     (found,) = contestants.baselines(prompts, ["knn-3"])
     knn = found.predictor
     assert isinstance(knn, FittedPredictor) and (knn.settings.k, knn.seed) == (3, 5)
     family = prompts.family
     assert (knn.facts.family, knn.facts.shift, knn.facts.classes) == (family, "noisy-1", None)
-    assert (knn.facts.noise_to_signal, knn.facts.hidden_width) == (family.noise_to_signal("noisy"), family.hidden_width)
+    assert (knn.facts.noise_to_signal, knn.facts.hidden_width) == (
+        family.noise_to_signal("noisy-1"),
+        family.hidden_width,
+    )
     assert knn.facts.noise_to_signal > 0
     (tree,) = contestants.baselines(prompts, ["decision-tree-2"])
     assert tree.predictor.settings.max_depth == 2  # type: ignore[attr-defined]
