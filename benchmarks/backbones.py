@@ -25,8 +25,8 @@ from transformers import GPT2Config, GPT2Model
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
-from iclbench.cards import TrainSettings
-from iclbench.episodes import Episodes, Points
+from iclbench.config.cards import TrainSettings
+from iclbench.core.episodes import Episodes, Points
 from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.training.loop import make_optimiser
 

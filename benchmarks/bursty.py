@@ -19,10 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from iclbench.config import resolve_run
-from iclbench.families.bursty import Bursty
-from iclbench.families.bursty_parameters import BurstyParameters
-from iclbench.seeds import generator
+from iclbench.config.resolution import resolve_run
+from iclbench.core.seeds import generator
+from iclbench.families.images.bursty import Bursty
+from iclbench.families.images.bursty_parameters import BurstyParameters
 from iclbench.training.loop import make_optimiser, training_batch
 
 BATCH, POINTS, SHOTS = 24, 8, 3

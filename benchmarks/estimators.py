@@ -26,13 +26,13 @@ import numba_gain
 import torch
 from torch import Tensor
 
-from iclbench.cards import load_baseline, validate
-from iclbench.episodes import Points
+from iclbench.config.cards import load_baseline, validate
+from iclbench.config.registry import ESTIMATORS
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Point
 from iclbench.estimators.base import Estimator, TaskFacts
 from iclbench.estimators.gradient_descent import descent_curve
 from iclbench.estimators.lasso import ALPHAS, lasso_path
-from iclbench.predictions import Point
-from iclbench.registry import ESTIMATORS
 
 BATCH, DIM = 64, 20
 

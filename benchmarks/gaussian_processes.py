@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from backbones import ratio
 
-from iclbench.episodes import Episodes
-from iclbench.families.gp_kernels import RBF
-from iclbench.families.gp_mixture import GPMixture, GPParameters
+from iclbench.core.episodes import Episodes
+from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
+from iclbench.families.gaussian_processes.kernels import RBF
 
 PROMISE = 5.0
 

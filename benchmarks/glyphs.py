@@ -20,8 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from iclbench.families.glyphs import glyphs
-from iclbench.families.omniglot import read_omniglot, reduced
+from iclbench.families.images.glyphs import glyphs
+from iclbench.families.images.omniglot import read_omniglot, reduced
 
 CLASSES, DRAWINGS = 1623, 20
 EPISODES = 10_000

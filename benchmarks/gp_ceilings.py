@@ -3,7 +3,8 @@
     python benchmarks/gp_ceilings.py    # some three minutes of one core; writes gp_ceilings.md
 
 The mean log-likelihood per target over 65,536 episodes, stratified as frozen prompts are, and its standard error over
-blocks of 64, each drawn from a stream of its own. The figures stand in `iclbench/families/gp_ceilings.py`; the script
+blocks of 64, each drawn from a stream of its own. The figures stand in
+`iclbench/families/gaussian_processes/ceilings.py`; the script
 exits with 1 when one of these is more than three combined standard errors from what it finds.
 """
 
@@ -15,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from iclbench.core.seeds import generator
 from iclbench.estimators.base import TaskFacts
-from iclbench.families.gp_ceilings import CEILINGS
-from iclbench.families.gp_mixture import GPMixture, GPParameters
-from iclbench.families.gp_oracles import OracleKernel
-from iclbench.seeds import generator
+from iclbench.families.gaussian_processes.ceilings import CEILINGS
+from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
+from iclbench.families.gaussian_processes.oracles import OracleKernel
 
 EPISODES, BLOCK = 65_536, 64
 FAMILY = GPMixture(GPParameters(max_related=0))

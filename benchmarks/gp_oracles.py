@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from iclbench.core.seeds import generator
 from iclbench.estimators.base import TaskFacts
-from iclbench.families.gp_kernels import KERNELS
-from iclbench.families.gp_mixture import GPMixture, GPParameters
-from iclbench.families.gp_oracles import OracleBayes, OracleKernel
-from iclbench.seeds import generator
+from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
+from iclbench.families.gaussian_processes.kernels import KERNELS
+from iclbench.families.gaussian_processes.oracles import OracleBayes, OracleKernel
 
 DRAWS, BLOCK = 16_384, 64
 BAYES, COUNTS = 320, (0, 1)

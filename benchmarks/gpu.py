@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from gpu_parts import NAMES, PARTS
 
-from iclbench.files import atomic
+from iclbench.core.files import atomic
 
 HERE = Path(__file__).parent
 Row = dict[str, Any]

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iclbench.backbones import scan_mamba_ssm, scan_torch, scan_triton
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.scan import chosen
-from iclbench.cards import TrainSettings
-from iclbench.config import TaskConfig
-from iclbench.registry import BACKBONES, FAMILIES
+from iclbench.config.cards import TrainSettings
+from iclbench.config.registry import BACKBONES, FAMILIES
+from iclbench.config.resolution import TaskConfig
+from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
+from iclbench.layers.scan.scan import chosen
 from iclbench.training.loop import make_optimiser, training_batch
 
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]

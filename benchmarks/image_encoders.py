@@ -22,10 +22,10 @@ import torch
 
 from iclbench.backbones.base import EncoderName, TaskShape
 from iclbench.backbones.image_backbone import for_task
-from iclbench.backbones.image_encoder import ImageEncoder
 from iclbench.backbones.transformer import Transformer, TransformerSettings
-from iclbench.cards import TrainSettings
-from iclbench.episodes import Episodes, Points
+from iclbench.config.cards import TrainSettings
+from iclbench.core.episodes import Episodes, Points
+from iclbench.layers.vision.image_encoder import ImageEncoder
 from iclbench.training.loop import make_optimiser
 
 BATCH, CONTEXT, SIDE, CLASSES, REPEATS = 24, 8, 28, 1_623, 9

@@ -27,13 +27,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from iclbench.language.asking import ask
-from iclbench.language.batches import Batches, padded
-from iclbench.language.methods import Method, method
-from iclbench.language.models import LanguageModel, load
-from iclbench.language.scoring import candidate_scores
-from iclbench.language.text import Prompt
-from iclbench.language.tokenised import Question, questions
+from iclbench.language.answering.asking import ask
+from iclbench.language.answering.methods import Method, method
+from iclbench.language.answering.scoring import candidate_scores
+from iclbench.language.models.batches import Batches, padded
+from iclbench.language.models.models import LanguageModel, load
+from iclbench.language.prompting.text import Prompt
+from iclbench.language.prompting.tokenised import Question, questions
 
 PROMISED, QUERIES, BATCH = 3.0, 64, 64
 CANDIDATES = (" w1", " w2", " w3 w4", " w5 w6 w7")

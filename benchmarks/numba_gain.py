@@ -22,7 +22,7 @@ FIRST = """
 import time
 start = time.process_time()
 import torch
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
 from iclbench.estimators.trees import GreedyTree, XGBoost
 x = torch.randn(1, 3, 2)
 imported = time.process_time()
@@ -35,7 +35,7 @@ print(time.process_time() - imported)
 def demo_boosting() -> dict[str, float]:
     """Seconds of `xgboost` at all prompt sets of the demo, by the library and compiled."""
     from iclbench.cli import demo
-    from iclbench.config import resolve_run
+    from iclbench.config.resolution import resolve_run
     from iclbench.evaluation.contestants import baselines
     from iclbench.evaluation.curves import learning_curve
     from iclbench.evaluation.prompts import PromptSet

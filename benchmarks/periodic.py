@@ -32,13 +32,13 @@ from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.tnp import TNP
-from iclbench.episodes import Episodes
+from iclbench.core.episodes import Episodes
+from iclbench.core.files import atomic
+from iclbench.core.seeds import generator, global_stream
 from iclbench.estimators.base import TaskFacts
-from iclbench.families.gp_kernels import LAMBDA
-from iclbench.families.gp_mixture import GPMixture, GPParameters
-from iclbench.families.gp_oracles import OracleKernel
-from iclbench.files import atomic
-from iclbench.seeds import generator, global_stream
+from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
+from iclbench.families.gaussian_processes.kernels import LAMBDA
+from iclbench.families.gaussian_processes.oracles import OracleKernel
 
 POINTS, TARGETS, BATCH, SEED = 64, 64, 16, 0
 SETTINGS = TNP.Settings(width=64, layers=4, heads=4, fourier=5)

@@ -25,10 +25,10 @@ from torch import Tensor
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.backbones.scan import selective_scan
-from iclbench.cards import TrainSettings
-from iclbench.episodes import Episodes, Points
-from iclbench.registry import BACKBONES
+from iclbench.config.cards import TrainSettings
+from iclbench.config.registry import BACKBONES
+from iclbench.core.episodes import Episodes, Points
+from iclbench.layers.scan.scan import selective_scan
 from iclbench.training.loop import make_optimiser
 
 TOKENS, CHANNELS, STATE = 82, 512, 16

@@ -25,10 +25,10 @@ from pathlib import Path
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.backbones.running_softmax import RunningSoftmax
-from iclbench.episodes import Episodes, Points
-from iclbench.evaluation.live_bytes import LiveBytes
-from iclbench.registry import BACKBONES
+from iclbench.config.registry import BACKBONES
+from iclbench.core.episodes import Episodes, Points
+from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.layers.running_softmax import RunningSoftmax
 from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.stream import Stream
 

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.cards import Strict
-from iclbench.episodes import Episodes, Points
+from iclbench.config.cards import Strict
+from iclbench.core.episodes import Episodes, Points
 from iclbench.families.base import Evaluator, Family
 
 CLASSES, DIM, NOISE = 6, 4, 0.3

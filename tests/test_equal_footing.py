@@ -2,8 +2,8 @@
 
 import pytest
 
-from iclbench.cards import load_task, names
-from iclbench.config import RunConfig, resolve_run
+from iclbench.config.cards import load_task, names
+from iclbench.config.resolution import RunConfig, resolve_run
 
 TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
 

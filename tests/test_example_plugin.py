@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from iclbench import tables
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
 

@@ -8,12 +8,13 @@ from typing import Annotated
 import pytest
 import tomli_w
 
-from iclbench import cards, config, versions
-from iclbench.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
 from iclbench.cli.main import main
-from iclbench.config import resolve_run
+from iclbench.config import cards, versions
+from iclbench.config import resolution as config
+from iclbench.config.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Backbones, Entry, Registry
+from iclbench.config.resolution import resolve_run
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Backbones, Entry, Registry
 from iclbench.sweep.cells import GridCell, grid_cells
 
 V0_1_0 = Path(__file__).parent / "fixtures" / "v0_1_0"
@@ -128,7 +129,7 @@ def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monk
                       ("false", "true"))  # fmt: skip
     assert "code" not in plain.dump()["task"] and anchors.dump()["task"]["code"] == 2
     monkeypatch.setitem(versions.PROMPTS, "bursty", 5)
-    for name in ("bursty", "iclbench.families.bursty:Bursty"):
+    for name in ("bursty", "iclbench.families.images.bursty:Bursty"):
         numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
         assert numbers == [6, 5], "raised once more than for all parameters"
     assert {name for name, *_ in versions.PROMPTS_WITH} <= set(FAMILIES.names())

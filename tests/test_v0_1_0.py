@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 
 from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.episodes import Points
-from iclbench.runs import Run, find
+from iclbench.config.runs import Run, find
+from iclbench.core.episodes import Points
 
 FIXTURE = Path(__file__).parent / "fixtures" / "v0_1_0" / "results.tar.gz"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"

@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
-from iclbench.cards import Strict, content_hash
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import DataError, UsageError
-from iclbench.predictions import HEADS, HeadSettings, Prediction
-from iclbench.predictor import Predictor, State
-from iclbench.records import read_about
+from iclbench.config.cards import Strict, content_hash
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import DataError, UsageError
+from iclbench.core.predictions import HEADS, HeadSettings, Prediction
+from iclbench.core.predictor import Predictor, State
+from iclbench.core.records import read_about
 
 EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "contours-512"]
 

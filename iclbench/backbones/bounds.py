@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from iclbench import limits
 from iclbench.backbones.base import TaskShape
-from iclbench.errors import UsageError
-from iclbench.formats import count, nbytes, plural
+from iclbench.core import limits
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import count, nbytes, plural
 
 T = TypeVar("T", bound=nn.Module)
 

@@ -21,14 +21,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.cmab import CMAB, StreamedAttention
 from iclbench.backbones.latent_backbone import LatentBackbone
-from iclbench.backbones.latent_layers import LatentSettings
-from iclbench.backbones.running_softmax import RunningSoftmax
-from iclbench.cards import PositiveInt
-from iclbench.episodes import Points
-from iclbench.predictions import Prediction
-from iclbench.predictor import join_positions
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import join_positions
+from iclbench.layers.cmab import CMAB, StreamedAttention
+from iclbench.layers.latent_layers import LatentSettings
+from iclbench.layers.running_softmax import RunningSoftmax
 
 
 class CMANPSettings(LatentSettings):

@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.perceptron import perceptron
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.episodes import Points
-from iclbench.predictions import Prediction
-from iclbench.predictor import State
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import State
+from iclbench.layers.perceptron import perceptron
 
 HIDDEN_LAYERS = 5
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from iclbench.backbones.base import BackboneSettings
-from iclbench.backbones.class_vectors import Variant
-from iclbench.backbones.logit_noise import LogitNoise, Where
-from iclbench.backbones.positions import Positions
-from iclbench.cards import NonNegativeFloat, PositiveFloat, PositiveInt
-from iclbench.errors import UsageError
+from iclbench.config.cards import NonNegativeFloat, PositiveFloat, PositiveInt
+from iclbench.core.errors import UsageError
+from iclbench.layers.coqe.class_vectors import Variant
+from iclbench.layers.coqe.logit_noise import LogitNoise, Where
+from iclbench.layers.positions import Positions
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]

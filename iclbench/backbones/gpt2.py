@@ -14,14 +14,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import BackboneSettings, TaskShape, check_heads
-from iclbench.backbones.causal_transformer import CausalTransformer
-from iclbench.backbones.positions import Positions
-from iclbench.backbones.sample_encoder import SampleEncoder
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.cards import PositiveFloat, PositiveInt
-from iclbench.episodes import Points
-from iclbench.predictions import Prediction
-from iclbench.records import cat
+from iclbench.config.cards import PositiveFloat, PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.core.records import cat
+from iclbench.layers.causal_transformer import CausalTransformer
+from iclbench.layers.positions import Positions
+from iclbench.layers.sample_encoder import SampleEncoder
 
 SIZES = {
     "tiny": {"layers": 3, "width": 64, "heads": 2},

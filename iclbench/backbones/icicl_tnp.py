@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from iclbench.backbones.attention import KeysValues
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
-from iclbench.cards import PositiveInt
-from iclbench.episodes import Points
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.layers.attention import KeysValues
 
 # Where rows of absent datasets are left out: devices that need not be waited for to count them.
 PACKED_ON = ("cpu",)

@@ -18,11 +18,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
-from iclbench.backbones.image_encoder import ImageEncoder
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
-from iclbench.predictions import Prediction
-from iclbench.predictor import State
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import State
+from iclbench.layers.vision.image_encoder import ImageEncoder
 
 
 def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:

@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.latent_layers import CrossLayer, LatentSettings
-from iclbench.backbones.perceptron import perceptron
 from iclbench.backbones.set_backbone import SetBackbone
-from iclbench.episodes import Points
-from iclbench.predictions import Prediction
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.layers.latent_layers import CrossLayer, LatentSettings
+from iclbench.layers.perceptron import perceptron
 
 
 class LatentBackbone(SetBackbone, abstract=True):

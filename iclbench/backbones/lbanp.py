@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.latent_backbone import LatentBackbone
-from iclbench.backbones.latent_layers import CrossLayer, LatentSettings, SelfLayer
-from iclbench.episodes import Points
-from iclbench.predictor import State
+from iclbench.core.episodes import Points
+from iclbench.core.predictor import State
+from iclbench.layers.latent_layers import CrossLayer, LatentSettings, SelfLayer
 
 
 @dataclass(frozen=True)

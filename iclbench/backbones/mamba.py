@@ -17,10 +17,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import BackboneSettings, TaskShape
-from iclbench.backbones.depthwise import causal_convolution
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
-from iclbench.backbones.scan import Backend, chosen, selective_peek, selective_scan
-from iclbench.cards import PositiveInt
+from iclbench.config.cards import PositiveInt
+from iclbench.layers.depthwise import causal_convolution
+from iclbench.layers.scan.scan import Backend, chosen, selective_peek, selective_scan
 
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4
 _EPS = 1e-5

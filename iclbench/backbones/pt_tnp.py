@@ -14,11 +14,11 @@ from typing import Literal
 import torch
 from torch import nn
 
-from iclbench.backbones.attention import KeysValues
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
-from iclbench.cards import PositiveInt
-from iclbench.episodes import Points
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.layers.attention import KeysValues
 
 
 class PTTNPSettings(TransformerSettings):

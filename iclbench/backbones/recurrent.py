@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.episodes import take, valid_first
-from iclbench.predictor import State
-from iclbench.records import cat
+from iclbench.core.episodes import take, valid_first
+from iclbench.core.predictor import State
+from iclbench.core.records import cat
 
 BlockState = tuple[Tensor, ...]
 

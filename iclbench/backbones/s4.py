@@ -20,14 +20,14 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from iclbench.backbones.base import BackboneSettings, TaskShape
-from iclbench.backbones.channels_first import ChannelNorm
-from iclbench.backbones.convolution import causal_convolution
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
-from iclbench.backbones.s4_kernels import Spectrum
-from iclbench.backbones.s4_systems import Diagonal, LowRank, StateSpace
-from iclbench.cards import Decay, PositiveFloat, PositiveInt
-from iclbench.episodes import Episodes, Points
-from iclbench.predictions import Prediction
+from iclbench.config.cards import Decay, PositiveFloat, PositiveInt
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.predictions import Prediction
+from iclbench.layers.channels_first import ChannelNorm
+from iclbench.layers.convolution import causal_convolution
+from iclbench.layers.state_space.kernels import Spectrum
+from iclbench.layers.state_space.systems import Diagonal, LowRank, StateSpace
 
 
 class S4Settings(BackboneSettings):

@@ -18,12 +18,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.backbones.feature_read_in import FeatureReadIn
-from iclbench.backbones.label_embedding import label_embedding
-from iclbench.backbones.prompt import Marks, Prompt
-from iclbench.episodes import Points, take
-from iclbench.predictions import Prediction
-from iclbench.predictor import State
+from iclbench.core.episodes import Points, take
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import State
+from iclbench.layers.feature_read_in import FeatureReadIn
+from iclbench.layers.label_embedding import label_embedding
+from iclbench.layers.prompt import Marks, Prompt
 
 # Points that are taken in at once. Longer sequences are walked through in segments from state to state, so that
 # memory does not grow with them beyond the state. A constant, so that answers do not depend on the machine.

@@ -18,11 +18,11 @@ from pydantic import Field
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
-from iclbench.backbones.perceptron import perceptron
-from iclbench.cards import PositiveInt
-from iclbench.episodes import Episodes
-from iclbench.errors import UsageError
-from iclbench.predictions import Prediction
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Prediction
+from iclbench.layers.perceptron import perceptron
 
 # Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.
 LONGEST_PERIOD = 8.0

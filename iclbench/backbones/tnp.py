@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iclbench.backbones.attention import KeysValues
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
+from iclbench.layers.attention import KeysValues
 
 
 class TNP(TransformerNP):

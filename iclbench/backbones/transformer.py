@@ -10,10 +10,10 @@ after it. On tasks with vectors it is a GPT-2 with these sizes and positions.
 from __future__ import annotations
 
 from iclbench.backbones.base import BackboneSettings, TaskShape
-from iclbench.backbones.causal_transformer import CausalTransformer
-from iclbench.backbones.feature_read_in import FeatureReadIn
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.cards import PositiveFloat, PositiveInt
+from iclbench.config.cards import PositiveFloat, PositiveInt
+from iclbench.layers.causal_transformer import CausalTransformer
+from iclbench.layers.feature_read_in import FeatureReadIn
 
 
 class TransformerSettings(BackboneSettings):

@@ -18,14 +18,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.attention import AttentionLayer, KeysValues
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.perceptron import perceptron
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.cards import PositiveInt
-from iclbench.episodes import Points
-from iclbench.predictions import Prediction
-from iclbench.predictor import State
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import State
+from iclbench.layers.attention import AttentionLayer, KeysValues
+from iclbench.layers.perceptron import perceptron
 
 
 class TransformerSettings(SetSettings):

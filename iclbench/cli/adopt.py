@@ -19,7 +19,7 @@ def adopt(
 ) -> None:
     """Take it that these runs were trained with today's sources of their plug-ins."""
     from iclbench.cli.terminal import out, say
-    from iclbench.runs import find
+    from iclbench.config.runs import find
 
     for name in run:
         found = find(results, name)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iclbench import trust
 from iclbench.cli import completion
 from iclbench.cli.options import DataDir, MaxBytes, Threads, set_up_torch
-from iclbench.errors import shortened
+from iclbench.config import trust
+from iclbench.core.errors import shortened
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -49,10 +49,10 @@ def check(
 def _oracles(target: str) -> Iterator[str]:
     """What the cards of a family name its oracles, and which of them are claims of the card alone: the shipped cards,
     those in the current folder, or the one card that is checked."""
-    from iclbench.cards import load_task, names
-    from iclbench.config import family_class
-    from iclbench.errors import UsageError
-    from iclbench.registry import canonical
+    from iclbench.config.cards import load_task, names
+    from iclbench.config.registry import canonical
+    from iclbench.config.resolution import family_class
+    from iclbench.core.errors import UsageError
 
     def key(family: str) -> str:
         return family if ":" in family else canonical(family)
@@ -77,10 +77,10 @@ def _oracles(target: str) -> Iterator[str]:
 def _load(target: str) -> list[Any]:
     """The class behind package.module:Class, the family of a card, or every class that goes by this name (an estimator
     and a family, say)."""
-    from iclbench.cards import load_task
-    from iclbench.config import family_class
-    from iclbench.errors import UnknownNameError
-    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
+    from iclbench.config.cards import load_task
+    from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
+    from iclbench.config.resolution import family_class
+    from iclbench.core.errors import UnknownNameError
 
     if target.endswith(".toml"):
         return [family_class(load_task(target)[1].family)]
@@ -99,15 +99,15 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
     """Name and problem (None: kept) of every contract that applies to the class with its default settings, of a variant
     with those that it stands for."""
     from iclbench.backbones.base import Backbone
-    from iclbench.cards import load_task
-    from iclbench.config import resolve_task
+    from iclbench.config.cards import load_task
+    from iclbench.config.registry import BACKBONES
+    from iclbench.config.resolution import resolve_task
     from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
-    from iclbench.errors import UsageError
+    from iclbench.contracts.families import FAMILY_CONTRACTS
+    from iclbench.core.errors import UsageError
+    from iclbench.core.predictor import Predictor
     from iclbench.estimators.base import FittedPredictor, TaskFacts
     from iclbench.families.base import Family
-    from iclbench.family_contracts import FAMILY_CONTRACTS
-    from iclbench.predictor import Predictor
-    from iclbench.registry import BACKBONES
 
     kind = cls if isinstance(cls, type) else object
     if issubclass(kind, Family):
@@ -137,7 +137,7 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
 
 def _build(cls: type[Backbone], head: str, frozen: Mapping[str, Any]) -> Backbone:
     from iclbench.backbones.base import TaskShape
-    from iclbench.seeds import global_stream
+    from iclbench.core.seeds import global_stream
 
     shape = TaskShape(x_dim=4, points=12, classes=5 if head == "categorical" else None, head=head, related=3)
     with global_stream(0, "weights"):

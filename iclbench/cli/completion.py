@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from iclbench.errors import UsageError
+from iclbench.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from iclbench.cards import CardKind
+    from iclbench.config.cards import CardKind
 
 SHELLS = ("bash", "zsh", "fish")
 # The variable through which a shell asks.
@@ -49,20 +49,20 @@ def language_tasks(incomplete: str) -> list[str]:
 
 
 def presets(incomplete: str) -> list[str]:
-    from iclbench.cards import PRESETS
+    from iclbench.config.cards import PRESETS
 
     return _beginning(PRESETS, incomplete)
 
 
 def backbones(incomplete: str) -> list[str]:
-    from iclbench.registry import BACKBONES
+    from iclbench.config.registry import BACKBONES
 
     return _beginning(BACKBONES.names(), incomplete)
 
 
 def classes(incomplete: str) -> list[str]:
     """What `iclbench check` takes by name."""
-    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
+    from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES
 
     names = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.names()}
     return _beginning(sorted(names), incomplete)
@@ -76,7 +76,7 @@ def runs(ctx: Any, incomplete: str) -> list[str]:
 def shifts(ctx: Any, incomplete: str) -> list[str]:
     """The last of several parts joined by `+`: of the shifts on the cards of the runs that stand before, of all runs in
     the results folder, or, without any, of all tasks."""
-    from iclbench.cards import load_task, names
+    from iclbench.config.cards import load_task, names
 
     before, plus, last = incomplete.rpartition("+")
     cards = _shifts_of_runs(ctx) or [load_task(task)[1].shifts for task in names("tasks")]
@@ -155,7 +155,7 @@ def _last(incomplete: str, known: Callable[[str], list[str]]) -> list[str]:
 
 
 def _of_cards(kind: CardKind, incomplete: str) -> list[str]:
-    from iclbench.cards import names
+    from iclbench.config.cards import names
 
     return _beginning(names(kind), incomplete)
 

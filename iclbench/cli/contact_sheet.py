@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from iclbench import png
-from iclbench.errors import UsageError
-from iclbench.families.glyphs import glyphs
-from iclbench.files import atomic
+from iclbench.core.errors import UsageError
+from iclbench.core.files import atomic
+from iclbench.families.images import png
+from iclbench.families.images.glyphs import glyphs
 
 CLASSES, DRAWINGS, SIZE = 30, 20, 56
 _LINE = 200

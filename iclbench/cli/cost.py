@@ -23,8 +23,8 @@ from iclbench.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from iclbench.config.runs import Run
     from iclbench.evaluation.contestants import Contestant
-    from iclbench.runs import Run
 
 
 def cost(
@@ -64,9 +64,9 @@ def cost(
     json: Json = False,
 ) -> None:
     """Measure parameters, state, FLOPs, time and memory of a training step, conditioning, a query and an update."""
-    from iclbench.cards import load_baseline
     from iclbench.cli.terminal import say, step_bar
-    from iclbench.errors import UsageError
+    from iclbench.config.cards import load_baseline
+    from iclbench.core.errors import UsageError
 
     runs = chosen_runs(results, run)
     for name in baseline or []:
@@ -74,7 +74,7 @@ def cost(
             load_baseline(name)  # a mistyped name fails before anything is measured
     chosen = set_up_torch(device, threads)
     from iclbench.evaluation.contestants import backbone
-    from iclbench.evaluation.costs import Sizes, measure_costs
+    from iclbench.evaluation.costs.costs import Sizes, measure_costs
 
     sizes = Sizes(points or [40, 500], queries or [], updates or [], episodes)
     written: list[Path] = []

@@ -14,7 +14,7 @@ import typer
 from iclbench.cli.options import Results, set_up_torch
 
 if TYPE_CHECKING:
-    from iclbench.runs import Run
+    from iclbench.config.runs import Run
 
 # Small enough that in-context learning is plain to see after a minute or two on one core: three dimensions, 15
 # examples.
@@ -43,10 +43,10 @@ def demo(results: Results = Path("results/demo")) -> None:
     from iclbench.cli.probe import follow
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import out, say
-    from iclbench.config import resolve_run
+    from iclbench.config.resolution import resolve_run
+    from iclbench.config.runs import create
     from iclbench.probing.probe import probe
     from iclbench.report import build
-    from iclbench.runs import create
 
     grid = [(task, backbone, [*SETTINGS, *own]) for backbone, own in BACKBONES.items() for task in TASKS]
     runs = [

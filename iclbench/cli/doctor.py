@@ -42,8 +42,8 @@ def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-de
     import torch
 
     from iclbench import __version__
-    from iclbench.cards import names
-    from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
+    from iclbench.config.cards import names
+    from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
 
     found: dict[str, Any] = {
         "iclbench": __version__,

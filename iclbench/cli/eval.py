@@ -22,12 +22,12 @@ from iclbench.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from iclbench.config import TaskConfig
+    from iclbench.config.resolution import TaskConfig
+    from iclbench.config.runs import Run
     from iclbench.evaluation.contestants import Contestant
     from iclbench.evaluation.prompts import PromptSet
     from iclbench.families.base import Family
-    from iclbench.language.methods import Method
-    from iclbench.runs import Run
+    from iclbench.language.answering.methods import Method
 
 # What stands beside a model on a user's own table.
 _TABLE_BASELINES = (
@@ -98,13 +98,13 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Score runs on frozen prompts, the task's baselines always beside them."""
-    from iclbench.cards import load_baseline, load_task
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import out, say
-    from iclbench.config import resolve_task
-    from iclbench.errors import UsageError
-    from iclbench.runs import CodeChangedError
-    from iclbench.signals import heed_ctrl_c
+    from iclbench.config.cards import load_baseline, load_task
+    from iclbench.config.resolution import resolve_task
+    from iclbench.config.runs import CodeChangedError
+    from iclbench.core.errors import UsageError
+    from iclbench.core.signals import heed_ctrl_c
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN go together")
@@ -171,10 +171,10 @@ def evaluate_run(
     """Evaluate one run with a progress bar, on prompts of its own task or of an `other`; returns the number of failed
     cells and notes the prompt sets, and what must be known of them to read their scores."""
     from iclbench.cli.terminal import say, step_bar
+    from iclbench.core.memory import IN_REAL_TABLES, advised
     from iclbench.evaluation.evaluate import evaluate as run_evaluation
     from iclbench.evaluation.evaluate import evaluators_of, shifts_of
     from iclbench.evaluation.whole_table import remarks as remarks_on
-    from iclbench.memory import IN_REAL_TABLES, advised
     from iclbench.sweep.reference import Reference
 
     noted: set[str] = set()
@@ -223,7 +223,7 @@ def evaluate_run(
 
 def _method(name: str, overrides: list[str]) -> Method | None:
     """The method of this name with what `-o` says of it; None where the context is taken in as it is."""
-    from iclbench.language.methods import method_as_typed
+    from iclbench.language.answering.methods import method_as_typed
 
     chosen = method_as_typed(name, overrides)
     return None if chosen.name == "icl" else chosen
@@ -231,7 +231,7 @@ def _method(name: str, overrides: list[str]) -> Method | None:
 
 def _examples(extrapolate: str, trained: int) -> int:
     """A number of examples, `160`, or of trained lengths, `4x`."""
-    from iclbench.errors import UsageError
+    from iclbench.core.errors import UsageError
 
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):
@@ -244,10 +244,10 @@ def _own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
     run was trained on, beside every kind of baseline."""
     import re
 
-    from iclbench.errors import DataError
-    from iclbench.families.table_file import read_table
-    from iclbench.families.tabular import Tabular
-    from iclbench.memory import IN_REAL_TABLES, advised
+    from iclbench.core.errors import DataError
+    from iclbench.core.memory import IN_REAL_TABLES, advised
+    from iclbench.families.tabular.table_file import read_table
+    from iclbench.families.tabular.tabular import Tabular
 
     trained = run.config.task
     scale = trained.build()

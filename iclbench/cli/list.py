@@ -12,7 +12,7 @@ import typer
 
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
-from iclbench.formats import fixed, nbytes, number
+from iclbench.core.formats import fixed, nbytes, number
 
 # Too wide for a terminal; `iclbench show` has them too.
 _FOR_SCRIPTS = {"tasks": {"family", "evaluators"}, "grids": {"tasks", "backbones"},
@@ -29,7 +29,7 @@ def list_things(
     results: Results = RESULTS,
 ) -> None:
     """List tasks, backbones, baselines, families, grids and runs."""
-    from iclbench.errors import UnknownNameError
+    from iclbench.core.errors import UnknownNameError
 
     sections = {
         "tasks": _tasks,
@@ -66,7 +66,7 @@ def list_things(
 
 
 def _tasks() -> list[dict[str, str]]:
-    from iclbench.cards import load_task, names
+    from iclbench.config.cards import load_task, names
 
     cards = [load_task(name) for name in names("tasks")]
     return [
@@ -77,28 +77,28 @@ def _tasks() -> list[dict[str, str]]:
 
 
 def _baselines() -> list[dict[str, str]]:
-    from iclbench.cards import load_baseline, names
+    from iclbench.config.cards import load_baseline, names
 
     cards = [load_baseline(name) for name in names("baselines")]
     return [{"baseline": name, "estimator": card.estimator, "summary": card.summary} for name, card in cards]
 
 
 def _backbones() -> list[dict[str, str]]:
-    from iclbench.registry import BACKBONES
+    from iclbench.config.registry import BACKBONES
 
     return _entries("backbone", BACKBONES)
 
 
 def _families() -> list[dict[str, str]]:
-    from iclbench.registry import FAMILIES
+    from iclbench.config.registry import FAMILIES
 
     return _entries("family", FAMILIES)
 
 
 def _grids() -> list[dict[str, str]]:
-    from iclbench.cards import names
-    from iclbench.grids import load_grid
-    from iclbench.language.grids import is_language_grid, load_language_grid
+    from iclbench.config.cards import names
+    from iclbench.sweep.grids import load_grid
+    from iclbench.sweep.language_grids import is_language_grid, load_language_grid
 
     rows = []
     for name in names("grids"):
@@ -122,9 +122,9 @@ def _entries(kind: str, registry) -> list[dict[str, str]]:  # type: ignore[no-un
 
 
 def _runs(results: Path) -> list[dict[str, Any]]:
-    from iclbench import inventory
-    from iclbench.errors import UsageError
-    from iclbench.runs import all_runs
+    from iclbench.config import inventory
+    from iclbench.config.runs import all_runs
+    from iclbench.core.errors import UsageError
 
     rows, runs = [], all_runs(results)
     scores = inventory.scores(results) if runs else {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from iclbench import __version__, trust
+from iclbench import __version__
 from iclbench.cli import completion
 from iclbench.cli.adopt import adopt
 from iclbench.cli.check import check
@@ -32,10 +32,11 @@ from iclbench.cli.stream import stream
 from iclbench.cli.streams import print_anything
 from iclbench.cli.sweep import sweep
 from iclbench.cli.train import train
-from iclbench.errors import IclbenchError, Interrupted, brief, one_line, shortened
-from iclbench.formats import printable
-from iclbench.memory import IN_TRAINING, advice, is_out_of_memory
-from iclbench.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
+from iclbench.config import trust
+from iclbench.core.errors import IclbenchError, Interrupted, brief, one_line, shortened
+from iclbench.core.formats import printable
+from iclbench.core.memory import IN_TRAINING, advice, is_out_of_memory
+from iclbench.core.signals import ctrl_c_heard, heed_ctrl_c, leave_at_once
 
 INTERRUPTED = Interrupted.exit_code
 # Options that may stand without their value, what a value looks like, and the value they then have.

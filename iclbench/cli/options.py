@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench import limits, trust
-from iclbench.errors import UsageError
-from iclbench.signals import held_back
+from iclbench.config import trust
+from iclbench.core import limits
+from iclbench.core.errors import UsageError
+from iclbench.core.signals import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from iclbench.runs import Run
+    from iclbench.config.runs import Run
 
 Results = Annotated[
     Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results")
@@ -71,7 +72,7 @@ RESULTS = Path("results")
 def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     """The named runs, or all finished ones, after the user was asked about the code that they name where he can be;
     raises `UsageError` if there is none."""
-    from iclbench.runs import DivergedError, all_runs, find
+    from iclbench.config.runs import DivergedError, all_runs, find
 
     runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
     if not runs:

@@ -24,8 +24,8 @@ from iclbench.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from iclbench.config.runs import Run
     from iclbench.evaluation.evaluate import Cell
-    from iclbench.runs import Run
 
 
 def probe(
@@ -65,8 +65,8 @@ def probe(
     from iclbench.cli import probe_tables
     from iclbench.cli.summary import print_tables
     from iclbench.cli.terminal import say
-    from iclbench.errors import UsageError
-    from iclbench.trust import UntrustedError
+    from iclbench.config.trust import UntrustedError
+    from iclbench.core.errors import UsageError
 
     if rank and representation:
         raise UsageError("--rank and --representation are probes of their own; ask for one at a time")

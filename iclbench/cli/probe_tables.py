@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from iclbench.formats import fixed
+from iclbench.core.formats import fixed
 
 
 def examples_in_context(values: pd.DataFrame) -> str:

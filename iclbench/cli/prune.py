@@ -15,9 +15,9 @@ def prune(
     results: Results = RESULTS,
 ) -> None:
     """Remove temporary files of killed processes, unusable checkpoints, and tables of runs that are gone."""
-    from iclbench import cleaning
     from iclbench.cli.terminal import out
-    from iclbench.formats import nbytes, plural
+    from iclbench.core.formats import nbytes, plural
+    from iclbench.sweep import cleaning
 
     parts = cleaning.leftovers(results)
     kinds: dict[str, list[cleaning.Part]] = defaultdict(list)

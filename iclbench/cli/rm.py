@@ -17,10 +17,10 @@ def rm(
     results: Results = RESULTS,
 ) -> None:
     """Delete runs: folder, tables, rows of sweeps. Packed results are left alone."""
-    from iclbench.cleaning import parts_of, remove_run
     from iclbench.cli.terminal import say
-    from iclbench.errors import UsageError
-    from iclbench.formats import nbytes, plural
+    from iclbench.core.errors import UsageError
+    from iclbench.core.formats import nbytes, plural
+    from iclbench.sweep.cleaning import parts_of, remove_run
 
     names = list(dict.fromkeys(run))
     found = {name: parts_of(results, name) for name in names}  # a mistyped name fails before anything is deleted

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iclbench import trust
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
+from iclbench.config import trust
 
 if TYPE_CHECKING:
-    from iclbench.cards import TaskCard
+    from iclbench.config.cards import TaskCard
 
 
 def show(
@@ -50,7 +50,7 @@ def show(
             typer.echo(line)
         return
     if card:
-        from iclbench.cards import card_file
+        from iclbench.config.cards import card_file
 
         typer.echo(card_file(name).read_text(encoding="utf-8"), nl=False)
         return
@@ -68,7 +68,7 @@ def _print(found: dict[str, Any], name: str) -> None:
     from iclbench.cli.show_backbone import print_backbone
     from iclbench.cli.show_task import print_task
     from iclbench.cli.terminal import out
-    from iclbench.registry import FAMILIES
+    from iclbench.config.registry import FAMILIES
 
     if "task" in found and "presets" in found:
         family = found["family"]
@@ -86,7 +86,7 @@ def _may_load(family: str) -> bool:
 
 def _glyphs(name: str, path: Path | None) -> str:
     """Write the contact sheet of the procedural characters."""
-    from iclbench.errors import UsageError
+    from iclbench.core.errors import UsageError
 
     if name != "glyphs" or path is None:
         raise UsageError("only glyphs are shown as a picture: iclbench show glyphs --png FILE")
@@ -97,8 +97,8 @@ def _glyphs(name: str, path: Path | None) -> str:
 
 def _commands(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
     from iclbench.cli.show_language import grid_commands
-    from iclbench.grids import grid_runs
-    from iclbench.language.grids import is_language_grid
+    from iclbench.sweep.grids import grid_runs
+    from iclbench.sweep.language_grids import is_language_grid
 
     if is_language_grid(name):
         yield from grid_commands(name, preset, results)
@@ -108,13 +108,13 @@ def _commands(name: str, preset: str | None, results: Path | None) -> Iterator[s
 
 
 def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]
-    from iclbench.cards import content_hash, load_baseline, load_task, names
     from iclbench.cli import show_backbone, show_language
-    from iclbench.config import resolve_task
-    from iclbench.errors import UnknownNameError
-    from iclbench.grids import is_grid
-    from iclbench.registry import BACKBONES, canonical
-    from iclbench.runs import all_runs
+    from iclbench.config.cards import content_hash, load_baseline, load_task, names
+    from iclbench.config.registry import BACKBONES, canonical
+    from iclbench.config.resolution import resolve_task
+    from iclbench.config.runs import all_runs
+    from iclbench.core.errors import UnknownNameError
+    from iclbench.sweep.grids import is_grid
 
     short = canonical(name)
     if (found := show_language.find(name)) is not None:
@@ -159,8 +159,8 @@ def _written(card: TaskCard, preset: str) -> dict[str, Any]:
 
 def _grid(name: str, preset: str | None) -> dict[str, Any]:
     """The card and the names of its runs, all of them resolved: a grid that is shown can be run."""
-    from iclbench.cards import content_hash
-    from iclbench.grids import grid_runs, load_grid
+    from iclbench.config.cards import content_hash
+    from iclbench.sweep.grids import grid_runs, load_grid
 
     grid, card = load_grid(name)
     plain = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}

@@ -11,7 +11,7 @@ _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 def find(name: str) -> dict[str, Any]:
     """Where the backbone comes from, what it declares, what its name stands for, and its settings with defaults and
     meanings."""
-    from iclbench.registry import BACKBONES
+    from iclbench.config.registry import BACKBONES
 
     entry, variant, cls = BACKBONES.entry(name), BACKBONES.variant(name), BACKBONES.get(name)
     settings = {

@@ -6,7 +6,7 @@ import inspect
 import shlex
 from typing import Any
 
-from iclbench.formats import assignments, number
+from iclbench.core.formats import assignments, number
 
 # Published numbers that fit the screen.
 _PUBLISHED = 8

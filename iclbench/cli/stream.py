@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from iclbench import limits
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
-from iclbench.errors import DataError, UsageError
-from iclbench.signals import held_back, sigterm_like_ctrl_c
+from iclbench.core import limits
+from iclbench.core.errors import DataError, UsageError
+from iclbench.core.signals import held_back, sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
-    from iclbench.predictor import State
+    from iclbench.core.predictor import State
     from iclbench.streaming.stream import Answer
 
 
@@ -54,7 +54,7 @@ def stream(
     """Learn points and answer queries line by line: a query sees all points before it. In constant memory where the
     backbone allows (cmanp, cnp, recurrent ones)."""
     from iclbench.cli.terminal import say
-    from iclbench.runs import find
+    from iclbench.config.runs import find
 
     if state and related:
         raise UsageError("--related goes without --state: a state already holds the related datasets of its start")

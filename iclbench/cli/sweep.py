@@ -11,7 +11,7 @@ import typer
 
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Trust
-from iclbench.signals import sigterm_like_ctrl_c
+from iclbench.core.signals import sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
@@ -75,7 +75,7 @@ def sweep(
     json: Json = False,
 ) -> None:
     """Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped."""
-    from iclbench.errors import UsageError
+    from iclbench.core.errors import UsageError
 
     if (pack is not None or verify is not None) and (dry_run or only or workers):
         raise UsageError("--pack and --verify sweep nothing: they take no --dry-run, --only or --workers")
@@ -119,9 +119,9 @@ def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, j
     from iclbench.cli.sweep_summary import left_alone, print_outcomes
     from iclbench.cli.sweep_view import view
     from iclbench.cli.terminal import say
-    from iclbench.errors import Interrupted
-    from iclbench.formats import plural
-    from iclbench.runs import writing
+    from iclbench.config.runs import writing
+    from iclbench.core.errors import Interrupted
+    from iclbench.core.formats import plural
     from iclbench.sweep import engine
     from iclbench.sweep import plan as plans
     from iclbench.sweep.store import Store
@@ -149,8 +149,8 @@ def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, j
 
 
 def _refuse_language_grids(grids: list[str]) -> None:
-    from iclbench.errors import UsageError
-    from iclbench.language.grids import is_language_grid
+    from iclbench.core.errors import UsageError
+    from iclbench.sweep.language_grids import is_language_grid
 
     for name in grids:
         if is_language_grid(name):
@@ -161,7 +161,7 @@ def _refuse_language_grids(grids: list[str]) -> None:
 
 
 def _kinds(only: str | None) -> list[str]:
-    from iclbench.errors import UnknownNameError
+    from iclbench.core.errors import UnknownNameError
     from iclbench.sweep.cells import KINDS
 
     kinds: list[str] = [word.strip() for word in only.split(",")] if only else [*KINDS]
@@ -173,8 +173,8 @@ def _kinds(only: str | None) -> list[str]:
 
 def _at(preset: str | None, cells: list[GridCell]) -> list[GridCell]:
     """The cells of one preset, or all."""
-    from iclbench.errors import UnknownNameError
-    from iclbench.registry import canonical
+    from iclbench.config.registry import canonical
+    from iclbench.core.errors import UnknownNameError
 
     known = {cell.preset for cell in cells}
     if preset is not None and canonical(preset) not in known:

@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 
 from iclbench.cli.terminal import out, say, table
-from iclbench.errors import UsageError
-from iclbench.formats import nbytes
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import nbytes
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Place
 from iclbench.sweep.pack import pack

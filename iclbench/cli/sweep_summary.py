@@ -14,7 +14,7 @@ import typer
 
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, say, table
-from iclbench.formats import count, nbytes, plural
+from iclbench.core.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
 from iclbench.sweep.outcome import Outcome

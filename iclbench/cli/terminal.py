@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iclbench.cli.layout import Column, blocks
-from iclbench.formats import printable
+from iclbench.core.formats import printable
 
 # Literal: names, paths and reasons may hold square brackets. Lines of prose are the terminal's to wrap.
 out = Console(highlight=False, markup=False, soft_wrap=True)

@@ -47,10 +47,10 @@ def train(
 ) -> None:
     """Train a backbone on a task. The same command again continues the run where it stopped."""
     from iclbench.cli.terminal import out, say
-    from iclbench.config import resolve_run
-    from iclbench.runs import Run, check_name, create, run_name
-    from iclbench.sizes import check_size
-    from iclbench.trust import typed
+    from iclbench.config.resolution import resolve_run
+    from iclbench.config.runs import Run, check_name, create, run_name
+    from iclbench.config.sizes import check_size
+    from iclbench.config.trust import typed
 
     typed(backbone)
     chosen = set_up_torch(device, threads)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from iclbench.contracts.contract import DEFAULT, Tolerance, ask_next, ask_targets, assert_close, contract, targets_of
-from iclbench.episodes import Episodes
-from iclbench.predictor import Predictor
+from iclbench.core.episodes import Episodes
+from iclbench.core.predictor import Predictor
 
 
 @contract(lambda predictor: bool(getattr(predictor, "layered", False)))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import shortened
-from iclbench.predictions import Prediction
-from iclbench.predictor import Predictor
-from iclbench.records import TensorRecord
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import shortened
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import Predictor
+from iclbench.core.records import TensorRecord
 
 
 @dataclass(frozen=True)

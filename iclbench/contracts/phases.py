@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from iclbench.contracts.contract import DEFAULT, Tolerance, ask_targets, assert_close, contract, targets_of
-from iclbench.episodes import Episodes
-from iclbench.predictor import Predictor, State
+from iclbench.core.episodes import Episodes
+from iclbench.core.predictor import Predictor, State
 
 
 @contract()

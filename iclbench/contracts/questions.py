@@ -17,9 +17,9 @@ from iclbench.contracts.contract import (
     put,
     targets_of,
 )
-from iclbench.episodes import Episodes, Points, take
-from iclbench.predictions import Prediction
-from iclbench.predictor import Predictor
+from iclbench.core.episodes import Episodes, Points, take
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import Predictor
 
 
 @contract()

@@ -15,8 +15,8 @@ from iclbench.contracts.contract import (
     other_labels,
     targets_of,
 )
-from iclbench.episodes import Episodes, Points
-from iclbench.predictor import Predictor
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.predictor import Predictor
 
 
 def _uses_related(predictor: Predictor) -> bool:

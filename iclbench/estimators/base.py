@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.cards import Strict
-from iclbench.episodes import Points
-from iclbench.errors import UsageError
-from iclbench.predictions import Point, Prediction
-from iclbench.predictor import Predictor
+from iclbench.config.cards import Strict
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Point, Prediction
+from iclbench.core.predictor import Predictor
 
 
 @dataclass(frozen=True)

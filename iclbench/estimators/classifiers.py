@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from iclbench.episodes import Points
-from iclbench.errors import UsageError
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical
 from iclbench.estimators.base import FittedPredictor, leading, slices
-from iclbench.predictions import Categorical
 
 # Probability of the label that is answered.
 _SURE = 0.99

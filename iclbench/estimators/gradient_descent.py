@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.cards import NonNegativeFloat, PositiveInt, Strict
-from iclbench.episodes import Points
+from iclbench.config.cards import NonNegativeFloat, PositiveInt, Strict
+from iclbench.core.episodes import Points
 from iclbench.estimators.base import Estimator, at_lengths
 
 StepSize = Literal["raw", "transformed"]

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.records import TensorRecord
+from iclbench.core.records import TensorRecord
 
 # A column whose Schur complement is below this fraction of its square is a combination of the active ones.
 _SINGULAR = 1e-11

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.cards import PositiveInt, Strict
+from iclbench.config.cards import PositiveInt, Strict
 from iclbench.estimators.base import Estimator
 
 

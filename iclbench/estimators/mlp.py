@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.cards import PositiveFloat, PositiveInt, Strict
+from iclbench.config.cards import PositiveFloat, PositiveInt, Strict
+from iclbench.core.seeds import generator
 from iclbench.estimators.base import Estimator
-from iclbench.seeds import generator
 
 # Networks trained side by side: enough to fill a core, few enough for their activations to stay in the cache.
 _NETWORKS = 64

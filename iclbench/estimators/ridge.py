@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.cards import NonNegativeFloat, PositiveFloat, Strict
+from iclbench.config.cards import NonNegativeFloat, PositiveFloat, Strict
 from iclbench.estimators.base import Estimator, LinearEstimator
 from iclbench.estimators.least_squares import least_squares
 from iclbench.estimators.recursive import posterior_means

@@ -19,8 +19,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.cards import Added, NonNegativeFloat, PositiveFloat, PositiveInt, Strict
-from iclbench.errors import one_line
+from iclbench.config.cards import Added, NonNegativeFloat, PositiveFloat, PositiveInt, Strict
+from iclbench.core.errors import one_line
 from iclbench.estimators.base import Estimator, slices
 from iclbench.estimators.workers import fit_prefixes, in_threads, over_episodes
 

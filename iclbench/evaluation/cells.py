@@ -18,17 +18,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from iclbench import __version__, devices, tables
-from iclbench.cards import content_hash
-from iclbench.errors import one_line
+from iclbench import __version__, tables
+from iclbench.config.cards import content_hash
+from iclbench.config.runs import writing
+from iclbench.core import devices
+from iclbench.core.errors import one_line
+from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.core.signals import heed_ctrl_c
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.costs.measure import Measure
 from iclbench.evaluation.curves import Curve, learning_curve
-from iclbench.evaluation.measure import Measure
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.memory import IN_EVALUATION, advised
-from iclbench.runs import writing
-from iclbench.signals import heed_ctrl_c
 
 Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]

@@ -10,21 +10,22 @@ from typing import Any
 
 import torch
 
-from iclbench import digests, versions
 from iclbench.backbones.base import Backbone
-from iclbench.cards import content_hash, hashed_settings, load_baseline, validate
-from iclbench.config import RunConfig, TaskConfig, trained_part
-from iclbench.errors import UsageError
+from iclbench.config import versions
+from iclbench.config.cards import content_hash, hashed_settings, load_baseline, validate
+from iclbench.config.registry import ESTIMATORS
+from iclbench.config.resolution import RunConfig, TaskConfig, trained_part
+from iclbench.config.runs import Run
+from iclbench.core import digests
+from iclbench.core.errors import UsageError
+from iclbench.core.predictor import Predictor
+from iclbench.core.prefixes import prefix_grid
+from iclbench.deep_thinking.backbones import ThinkingBackbone
+from iclbench.deep_thinking.passes import DeepThinking
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.language.deep_thinking import DeepThinking
-from iclbench.language.methods import Method
-from iclbench.language.thinking_backbones import ThinkingBackbone
-from iclbench.predictor import Predictor
-from iclbench.prefixes import prefix_grid
-from iclbench.registry import ESTIMATORS
-from iclbench.runs import Run
+from iclbench.language.answering.methods import Method
 
 
 @dataclass(frozen=True)

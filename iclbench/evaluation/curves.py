@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import scores_of
-from iclbench.predictor import Predictor
 
 # Query positions per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone so that
 # results do not depend on the machine. A single episode may be longer; what that needs is the predictor's own business

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iclbench import __version__, tables
-from iclbench.config import TaskConfig
-from iclbench.errors import UsageError
+from iclbench.config.resolution import TaskConfig
+from iclbench.config.runs import Run, writing
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import assignments
+from iclbench.core.signals import heed_ctrl_c
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.formats import assignments
-from iclbench.language.methods import Method
-from iclbench.runs import Run, writing
-from iclbench.signals import heed_ctrl_c
+from iclbench.language.answering.methods import Method
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench import __version__, tables
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import NonFiniteError
+from iclbench.config.runs import writing
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import NonFiniteError
+from iclbench.core.predictions import Gaussian, Mixture, Point, Prediction
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.predictions import Gaussian, Mixture, Point, Prediction
-from iclbench.runs import writing
 
 EPISODES = 4
 

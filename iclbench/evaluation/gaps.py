@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
+from iclbench.config.runs import writing
+from iclbench.core.files import remove
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
-from iclbench.files import remove
-from iclbench.runs import writing
 
 ADJUSTED = "log_likelihood_adjusted"
 _SHARED = [

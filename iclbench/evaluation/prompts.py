@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from iclbench import versions
-from iclbench.cards import content_hash
-from iclbench.config import TaskConfig
-from iclbench.episodes import Episodes
+from iclbench.config import versions
+from iclbench.config.cards import content_hash
+from iclbench.config.resolution import TaskConfig
+from iclbench.core.episodes import Episodes
+from iclbench.core.records import cat
+from iclbench.core.seeds import generator
 from iclbench.families.base import Family
-from iclbench.records import cat
-from iclbench.seeds import generator
 
 BLOCK = 64
 

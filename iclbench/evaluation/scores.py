@@ -30,10 +30,10 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import tables
+from iclbench.config.runs import writing
+from iclbench.core.files import remove
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.files import remove
-from iclbench.runs import writing
 
 _ACCURACY = "accuracy_within_choices"
 

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iclbench.episodes import Episodes
+from iclbench.core.episodes import Episodes
+from iclbench.core.predictions import Categorical, Prediction
+from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.predictions import Categorical, Prediction
-from iclbench.predictor import Predictor
 
 # Points of all kinds per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone.
 _POINTS = 16_384

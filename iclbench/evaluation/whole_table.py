@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from iclbench.cards import load_baseline, validate
+from iclbench.config.cards import load_baseline, validate
+from iclbench.config.registry import ESTIMATORS
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.curves import Curve
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.families.table_file import Table
-from iclbench.families.tabular import Tabular
-from iclbench.registry import ESTIMATORS
+from iclbench.families.tabular.table_file import Table
+from iclbench.families.tabular.tabular import Tabular
 
 FOLDS = 10
 

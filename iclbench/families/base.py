@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.cards import Strict
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UnknownNameError
+from iclbench.config.cards import Strict
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UnknownNameError
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, repeated
 

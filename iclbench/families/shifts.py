@@ -37,10 +37,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iclbench.episodes import Points, take
-from iclbench.errors import UnknownNameError, UsageError, shortened
+from iclbench.config.registry import canonical
+from iclbench.core.episodes import Points, take
+from iclbench.core.errors import UnknownNameError, UsageError, shortened
 from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_inputs
-from iclbench.registry import canonical
 
 
 class Number(NamedTuple):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from iclbench.errors import NonFiniteError
+from iclbench.core.errors import NonFiniteError
+from iclbench.deep_thinking.passes import DeepThinking
 from iclbench.evaluation import cells
-from iclbench.evaluation.measure import Measure
-from iclbench.language import answers, majority
+from iclbench.evaluation.costs.measure import Measure
 from iclbench.language.accuracies import balanced, summarised
-from iclbench.language.answers import Answers
-from iclbench.language.batches import Batches
+from iclbench.language.answering import answers, majority
+from iclbench.language.answering.answers import Answers
+from iclbench.language.answering.sitting import Outcome, Pass, Sitting
 from iclbench.language.contestants import Contestant
-from iclbench.language.deep_thinking import DeepThinking
-from iclbench.language.fitting import Overlength, Sheets
-from iclbench.language.prompts import LanguagePrompts
-from iclbench.language.sitting import Outcome, Pass, Sitting
+from iclbench.language.models.batches import Batches
+from iclbench.language.prompting.fitting import Overlength, Sheets
+from iclbench.language.prompting.prompts import LanguagePrompts
 
 
 def cell_tables(

@@ -9,11 +9,11 @@ from importlib.metadata import version
 
 import torch
 
-from iclbench.cards import content_hash
-from iclbench.language import majority
-from iclbench.language.fitting import Overlength
-from iclbench.language.methods import Method
-from iclbench.language.models import LanguageModel
+from iclbench.config.cards import content_hash
+from iclbench.language.answering import majority
+from iclbench.language.answering.methods import Method
+from iclbench.language.models.models import LanguageModel
+from iclbench.language.prompting.fitting import Overlength
 
 # Raised whenever a change of tokenising, scoring or judging gives other values for the same model and prompts.
 VERSION = 1

@@ -14,22 +14,22 @@ from functools import partial
 from pathlib import Path
 
 from iclbench import tables
-from iclbench.errors import UsageError
+from iclbench.config.runs import check_name
+from iclbench.core.errors import UsageError
+from iclbench.deep_thinking.passes import DeepThinking
 from iclbench.evaluation import cells
-from iclbench.language.batches import Batches
-from iclbench.language.cards import LanguageTask
+from iclbench.language.answering.development import development
+from iclbench.language.answering.methods import Method
+from iclbench.language.answering.methods import method as method_named
 from iclbench.language.cell import cell_tables, shared_columns
 from iclbench.language.contestants import Contestant, constant, contestant
-from iclbench.language.deep_thinking import DeepThinking
-from iclbench.language.development import development
-from iclbench.language.fitting import Overlength, Sheets
-from iclbench.language.methods import Method
-from iclbench.language.methods import method as method_named
-from iclbench.language.models import LanguageModel
-from iclbench.language.prompts import LanguagePrompts
-from iclbench.language.published import write_published
+from iclbench.language.models.batches import Batches
+from iclbench.language.models.models import LanguageModel
+from iclbench.language.prompting.fitting import Overlength, Sheets
+from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.summary import write_summary
-from iclbench.runs import check_name
+from iclbench.language.tasks.cards import LanguageTask
+from iclbench.language.tasks.published import write_published
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ import pandas as pd
 from jaxtyping import Float
 
 from iclbench import tables
-from iclbench.cards import content_hash
+from iclbench.config.cards import content_hash
+from iclbench.config.runs import writing
 from iclbench.evaluation.bootstrap import LEVEL, summaries
 from iclbench.evaluation.cells import cell_path
-from iclbench.language.cards import PRESET
 from iclbench.language.cell import shared_columns
 from iclbench.language.contestants import Contestant
-from iclbench.language.prompts import LanguagePrompts
-from iclbench.runs import writing
+from iclbench.language.prompting.prompts import LanguagePrompts
+from iclbench.language.tasks.cards import PRESET
 
 # Metrics whose distribution over seeds is reported besides their mean.
 _SPREAD = {"accuracy": "accuracy_sd"}

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench import versions
-from iclbench.cards import content_hash
+from iclbench.config import versions
+from iclbench.config.cards import content_hash
 from iclbench.estimators.gradient_descent import (
     DescentSettings,
     GradientDescent,

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.predictions import Gaussian, Mixture, Point
+from iclbench.core.predictions import Gaussian, Mixture, Point
 from iclbench.probing.probe_set import ProbeSet
 
 # Predictions of one task that differ by less than this fraction are the same number up to float32's rounding.

@@ -19,19 +19,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.errors import UsageError
+from iclbench.config.runs import Run
+from iclbench.core.errors import UsageError
+from iclbench.core.memory import IN_PROBES, advised
+from iclbench.core.predictions import Gaussian, Mixture, Point
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Cell
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.memory import IN_PROBES, advised
-from iclbench.predictions import Gaussian, Mixture, Point
 from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
 from iclbench.probing.layers import decode_layers, probe_layers
 from iclbench.probing.probe_set import ProbeSet
-from iclbench.runs import Run
 
 EVALUATOR, SEARCH = "probe", "gamma_search"
 

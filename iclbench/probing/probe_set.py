@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from iclbench import versions
-from iclbench.cards import content_hash
-from iclbench.episodes import Episodes
-from iclbench.errors import UsageError
+from iclbench.config import versions
+from iclbench.config.cards import content_hash
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 
 # Raised whenever a change of the probe gives other numbers for the same episodes.

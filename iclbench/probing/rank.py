@@ -22,19 +22,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.cards import content_hash
-from iclbench.episodes import Episodes
-from iclbench.errors import NonFiniteError, UsageError
+from iclbench.config.cards import content_hash
+from iclbench.config.runs import Run
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import NonFiniteError, UsageError
+from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
+from iclbench.core.predictor import Predictor
+from iclbench.core.seeds import generator
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import Rows, Tables
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Cell
-from iclbench.predictions import Categorical, Gaussian, Mixture, Point
-from iclbench.predictor import Predictor
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.probe_set import POINTS, ProbeSet
-from iclbench.runs import Run
-from iclbench.seeds import generator
 
 EVALUATOR = "rank"
 # Singular values below this fraction of the largest count as 0.

@@ -26,10 +26,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench import tables, versions
+from iclbench import tables
 from iclbench.backbones.base import Backbone
-from iclbench.cards import content_hash
-from iclbench.errors import NonFiniteError
+from iclbench.config import versions
+from iclbench.config.cards import content_hash
+from iclbench.config.runs import Run
+from iclbench.core.errors import NonFiniteError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import percentiles, resampled_counts
 from iclbench.evaluation.cells import Rows, Tables
@@ -37,7 +39,6 @@ from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import Cell
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.probe import NotProbedError, kept
-from iclbench.runs import Run
 
 EVALUATOR = "representation"
 # Inputs to fit H on and as many to score it; those among them whose other directions are averaged over in a figure.

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from iclbench.drawing import Drawer, Script
-from iclbench.errors import IclbenchError, UsageError
-from iclbench.formats import plural
+from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.formats import plural
 from iclbench.report import exports, workers
 from iclbench.report.blocks import Glance, Text
 from iclbench.report.data import Results, load
+from iclbench.report.drawing import Drawer, Script
 from iclbench.report.page import Part, part, render
 from iclbench.report.sections import Job, chosen, jobs
 from iclbench.report.style import vega_lite

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.formats import text
+from iclbench.core.formats import text
 from iclbench.report.style import Look
 
 # How the page calls backbones that read their context in order, and those that take it as a set.

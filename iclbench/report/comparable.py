@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from iclbench.formats import plural, shared_words
+from iclbench.core.formats import plural, shared_words
 from iclbench.report.evaluators import INSIDE, PROBES, is_test
 
 # `points-N`, or another shift evaluated up to N examples.

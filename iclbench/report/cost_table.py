@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import count, flops, integer, nbytes, seconds
+from iclbench.core.formats import count, flops, integer, nbytes, seconds
 from iclbench.report.blocks import Column
 
 MACHINE = ["device", "threads"]

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.errors import UnknownNameError, UsageError
-from iclbench.formats import slug
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import slug
 from iclbench.report.averages import average
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
 from iclbench.report.episode_scores import EpisodeScores

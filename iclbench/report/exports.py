@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from iclbench.drawing import Drawer
-from iclbench.files import atomic
+from iclbench.core.files import atomic
 from iclbench.report.blocks import Block, Figure, Gallery, Table
+from iclbench.report.drawing import Drawer
 from iclbench.report.style import FONT
 
 FORMATS = ("png", "svg")

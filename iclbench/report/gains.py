@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import signed
+from iclbench.core.formats import signed
 from iclbench.report.pairs import Difference, mean_of, score_gaps
 
 # One episode decides when it holds such a part of the sum over all.

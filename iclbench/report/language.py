@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from iclbench import tables
-from iclbench.formats import plural
+from iclbench.core.formats import plural
 from iclbench.report.style import DASHES, MUTED, STRONG, ZERO, Look
 
 PRESET = "language"

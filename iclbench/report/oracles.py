@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import fixed
+from iclbench.core.formats import fixed
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.pairs import curve_gaps, mean_of, score_gaps
 

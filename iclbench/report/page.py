@@ -15,7 +15,7 @@ import pandas as pd
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from iclbench.formats import Number
+from iclbench.core.formats import Number
 from iclbench.report.blocks import Figure, Gallery, Glance, Section, Table
 from iclbench.report.exports import TABLE_FORMATS
 from iclbench.report.style import Look

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from iclbench.prefixes import prefix_grid
+from iclbench.core.prefixes import prefix_grid
 
 # Columns of curves of which only mean heights are known: over all context sizes, and over those few that costly
 # baselines are asked at. In tables of errors the metric of the latter ends in this word.

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
-from iclbench.predictions import Categorical, Gaussian, Mixture, Prediction
+from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
 
 
 def answer_columns(prediction: Prediction) -> dict[str, Float[Tensor, "B Q columns"]]:

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from iclbench.errors import DataError
-from iclbench.numerals import meant_as_number, number
+from iclbench.core.errors import DataError
+from iclbench.families.tabular.numerals import meant_as_number, number
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import TaskShape

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torch.nn.utils.rnn import pad_sequence
 
-from iclbench import limits
 from iclbench.backbones.base import Backbone
-from iclbench.episodes import Points
-from iclbench.errors import DataError, UsageError
+from iclbench.core import limits
+from iclbench.core.episodes import Points
+from iclbench.core.errors import DataError, UsageError
 from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.stream import as_points
 

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.episodes import Points
-from iclbench.errors import DataError, IclbenchError
-from iclbench.predictor import State
-from iclbench.records import TensorRecord
+from iclbench.core.episodes import Points
+from iclbench.core.errors import DataError, IclbenchError
+from iclbench.core.predictor import State
+from iclbench.core.records import TensorRecord
 from iclbench.streaming.answers import answer_columns
 from iclbench.streaming.lines import Line
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from iclbench import versions
-from iclbench.cards import content_hash, hashed_settings, load_baseline
-from iclbench.config import RunConfig, TaskConfig, trained_part
-from iclbench.grids import GridRun, grid_runs
-from iclbench.registry import ESTIMATORS
+from iclbench.config import versions
+from iclbench.config.cards import content_hash, hashed_settings, load_baseline
+from iclbench.config.registry import ESTIMATORS
+from iclbench.config.resolution import RunConfig, TaskConfig, trained_part
+from iclbench.sweep.grids import GridRun, grid_runs
 
 Kind = Literal["train", "evaluate", "probe", "cost"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate", "probe", "cost")

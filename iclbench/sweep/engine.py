@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Protocol, runtime_checkable
 
-from iclbench.errors import one_line
+from iclbench.core.errors import one_line
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import Executor, WorkerStartError
 from iclbench.sweep.order import Order

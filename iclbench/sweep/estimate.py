@@ -19,9 +19,9 @@ from statistics import mean
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config import RunConfig
-from iclbench.errors import IclbenchError
-from iclbench.runs import Run
+from iclbench.config.resolution import RunConfig
+from iclbench.config.runs import Run
+from iclbench.core.errors import IclbenchError
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store, is_whole
@@ -235,7 +235,7 @@ def count_parameters(config: RunConfig, data_dir: Path | None = None) -> int:
 def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = "cpu", steps: int = 2) -> float:
     """Seconds of a training step of the trained size, its episodes included: the mean of a few steps, after one to warm
     up."""
-    from iclbench.seeds import generator
+    from iclbench.core.seeds import generator
     from iclbench.training.loop import autocast, descend, make_optimiser, training_batch
 
     family = config.task.build(data_dir)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from iclbench.errors import IclbenchError
+from iclbench.core.errors import IclbenchError
 
 T = TypeVar("T")
 

@@ -21,11 +21,11 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
-from iclbench.errors import UsageError
+from iclbench.config.runs import writing
+from iclbench.core.errors import UsageError
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.evaluators import HEADLINE, INSIDE
 from iclbench.report.pairs import AT_COARSE, heights
-from iclbench.runs import writing
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.store import Store, row

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from iclbench.config import TaskConfig
-from iclbench.runs import Run
+from iclbench.config.resolution import TaskConfig
+from iclbench.config.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Status
 from iclbench.sweep.store import Store

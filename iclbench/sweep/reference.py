@@ -17,8 +17,8 @@ from typing import TypeAlias
 import pandas as pd
 
 from iclbench import tables
-from iclbench.cards import cards_folder, names
-from iclbench.errors import UsageError
+from iclbench.config.cards import cards_folder, names
+from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.contestants import Contestant

@@ -21,8 +21,8 @@ from typing import Any
 import pandas as pd
 
 from iclbench import __version__, tables
-from iclbench.files import holds_tensors
-from iclbench.runs import writing
+from iclbench.config.runs import writing
+from iclbench.core.files import holds_tensors
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Place, Status
@@ -165,7 +165,7 @@ def device_name(device: str) -> str:
     """`cpu`, or the accelerator's own name."""
     if device == "cpu":
         return device
-    from iclbench.devices import label
+    from iclbench.core.devices import label
 
     return label(device)
 

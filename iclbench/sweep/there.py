@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from iclbench.errors import DataError, IclbenchError
-from iclbench.runs import Run, TrainedOtherwiseError, refuse_other
+from iclbench.config.runs import Run, TrainedOtherwiseError, refuse_other
+from iclbench.core.errors import DataError, IclbenchError
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import is_whole

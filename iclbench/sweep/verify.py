@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
-from iclbench.errors import DataError, IclbenchError
+from iclbench.core.errors import DataError, IclbenchError
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError

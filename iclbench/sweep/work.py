@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iclbench import tables
-from iclbench.errors import IclbenchError, Interrupted, one_line
-from iclbench.runs import DivergedError, Run, TrainedOtherwiseError, create
+from iclbench.config.runs import DivergedError, Run, TrainedOtherwiseError, create
+from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
@@ -197,7 +197,7 @@ def _probe(cell: GridCell, place: Place) -> list[Path]:
 
 def _cost(cell: GridCell, place: Place) -> list[Path]:
     from iclbench.evaluation.contestants import untrained
-    from iclbench.evaluation.costs import Sizes, measure_costs
+    from iclbench.evaluation.costs.costs import Sizes, measure_costs
 
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, place.device, place.data_dir)

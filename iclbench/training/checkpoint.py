@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file with everything a run needs to continue exactly, written atomically.
 
 Weights, optimiser state, the loss log, and what evaluations have found. Random streams are counters of the step
-(`iclbench.seeds`) and the schedule and curriculum are functions of it, so the step is all that remains to be kept.
+(`iclbench.core.seeds`) and the schedule and curriculum are functions of it, so the step is all that remains to be kept.
 Loading never executes code.
 """
 
@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from iclbench.files import save_tensors
-from iclbench.memory import IN_TRAINING, advised
-from iclbench.runs import Run
+from iclbench.config.runs import Run
+from iclbench.core.files import save_tensors
+from iclbench.core.memory import IN_TRAINING, advised
 
 log = logging.getLogger("iclbench")
 

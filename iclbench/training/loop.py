@@ -19,15 +19,15 @@ from types import FrameType
 import torch
 
 from iclbench.backbones.base import Backbone
-from iclbench.cards import TrainSettings
-from iclbench.config import TaskConfig
-from iclbench.episodes import Episodes
-from iclbench.errors import Interrupted, NonFiniteError
-from iclbench.evaluation.measure import Measure
+from iclbench.config.cards import TrainSettings
+from iclbench.config.resolution import TaskConfig
+from iclbench.config.runs import DivergedError, Hold, Run, writing
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import Interrupted, NonFiniteError
+from iclbench.core.memory import IN_TRAINING, advised
+from iclbench.core.seeds import generator
+from iclbench.evaluation.costs.measure import Measure
 from iclbench.families.base import Family
-from iclbench.memory import IN_TRAINING, advised
-from iclbench.runs import DivergedError, Hold, Run, writing
-from iclbench.seeds import generator
 from iclbench.training import checkpoint, record
 from iclbench.training.monitor import Monitor, accuracies
 from iclbench.training.schedule import learning_rate

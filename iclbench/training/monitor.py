@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.backbones.base import Backbone
-from iclbench.errors import NonFiniteError
+from iclbench.config.runs import Run
+from iclbench.core.errors import NonFiniteError
+from iclbench.core.seeds import global_stream
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores
 from iclbench.families.base import Family
-from iclbench.runs import Run
-from iclbench.seeds import global_stream
 
 # As many as tell 0.7 from 0.5 with ease: the standard error of an accuracy is 0.03 at most.
 EPISODES = 256

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from iclbench import __version__, devices, tables
+from iclbench import __version__, tables
 from iclbench.backbones.base import Backbone
+from iclbench.config.runs import DivergedError, Run
+from iclbench.core import devices
+from iclbench.core.files import atomic, save_tensors
 from iclbench.families.base import Family
-from iclbench.files import atomic, save_tensors
-from iclbench.runs import DivergedError, Run
 from iclbench.training.checkpoint import Progress
 
 Rows = list[dict[str, object]]

@@ -2,7 +2,7 @@
 
 import math
 
-from iclbench.cards import TrainSettings
+from iclbench.config.cards import TrainSettings
 
 
 def learning_rate(settings: TrainSettings, step: int) -> float:

@@ -11,12 +11,12 @@ from torch import Tensor
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.cmanp import CMANP
 from iclbench.backbones.latent_backbone import LatentBackbone
-from iclbench.backbones.latent_layers import CrossLayer, LatentSettings
 from iclbench.backbones.lbanp import LBANP
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
-from iclbench.evaluation.live_bytes import LiveBytes
-from iclbench.predictions import Prediction
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Prediction
+from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.layers.latent_layers import CrossLayer, LatentSettings
 
 SHAPE = TaskShape(x_dim=2, points=64, y_dim=3, head="gaussian", question="targets")
 SMALL = {"layers": 3, "width": 16, "heads": 2, "hidden": 12, "latents": 5}

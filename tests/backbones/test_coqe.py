@@ -6,9 +6,9 @@ from torch import Tensor
 
 from iclbench.backbones import coqe
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.causal_transformer import transformers_gpt2
 from iclbench.backbones.coqe import CoQE, CoQESettings
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
+from iclbench.layers.causal_transformer import transformers_gpt2
 
 SETTINGS = [{}, {"sample_dim": 5}, {"readout": "mlp"}, {"sample_dim": 3, "readout": "mlp", "positions": "sinusoidal"}]
 N = 9

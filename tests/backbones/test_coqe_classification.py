@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.causal_transformer import transformers_gpt2
 from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.backbones.image_backbone import for_task
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.layers.causal_transformer import transformers_gpt2
 
 CLASSES, FEATURES, WIDTH, N = 7, 12, 16, 5
 BOTH = pytest.mark.parametrize("variant", ["released", "paper"])

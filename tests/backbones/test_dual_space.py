@@ -10,7 +10,7 @@ import torch
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
 
 # Singular values below this fraction of the largest are rounding, in float64.
 TOLERANCE = 1e-9

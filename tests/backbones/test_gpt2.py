@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.causal_transformer import transformers_gpt2
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
-from iclbench.backbones.positions import RotaryPositions, SinusoidalPositions, turned
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.layers.causal_transformer import transformers_gpt2
+from iclbench.layers.positions import RotaryPositions, SinusoidalPositions, turned
 
 
 def model(positions: str = "none", **shape: object) -> GPT2:

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings, EncoderName, TaskShape
 from iclbench.backbones.image_backbone import ImageBackbone, for_task
-from iclbench.backbones.image_encoder import ImageEncoder
-from iclbench.cards import Strict
-from iclbench.config import BackboneConfig
+from iclbench.config.cards import Strict
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import BackboneConfig
 from iclbench.contracts import example_episodes
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
-from iclbench.predictions import Categorical, Prediction
-from iclbench.registry import BACKBONES
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical, Prediction
+from iclbench.layers.vision.image_encoder import ImageEncoder
 
 SIDE = 12
 SHAPE = TaskShape(x_dim=SIDE * SIDE, points=6, classes=5, head="categorical", question="targets", x_shape=(SIDE, SIDE))

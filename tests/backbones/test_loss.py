@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from iclbench.backbones.base import mean_by_episode
-from iclbench.families.image_completion import ImageCompletion, ImageParameters
+from iclbench.families.images.image_completion import ImageCompletion, ImageParameters
 
 
 def plain(each: Tensor, scored: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.depthwise import causal_convolution
 from iclbench.backbones.mamba import Mamba, MambaSettings
-from iclbench.config import resolve_run
-from iclbench.episodes import Points
-from iclbench.errors import UsageError
-from iclbench.files import digest_path, save_tensors
-from iclbench.runs import Run, create
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.files import digest_path, save_tensors
+from iclbench.layers.depthwise import causal_convolution
 from iclbench.training.loop import train
 
 

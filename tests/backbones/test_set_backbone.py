@@ -8,10 +8,10 @@ import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
-from iclbench.predictions import Point
-from iclbench.registry import BACKBONES
+from iclbench.config.registry import BACKBONES
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Point
 from tests.backbones.naive_np import arrays, perceptron
 
 

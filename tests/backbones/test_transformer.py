@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from iclbench.backbones.base import EncoderName, TaskShape
-from iclbench.backbones.feature_read_in import FeatureReadIn
 from iclbench.backbones.image_backbone import ImageBackbone, for_task
 from iclbench.backbones.transformer import Transformer, TransformerSettings
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
+from iclbench.layers.feature_read_in import FeatureReadIn
 
 CLASSES, WIDTH = 1_623, 64
 BLOCK = 12 * WIDTH**2 + 13 * WIDTH

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from iclbench.backbones.attention import AttentionLayer
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
-from iclbench.registry import BACKBONES
+from iclbench.config.registry import BACKBONES
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.layers.attention import AttentionLayer
 from tests.backbones.naive_np import answer
 
 SMALL = {"layers": 3, "width": 16, "heads": 4}

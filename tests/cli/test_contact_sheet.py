@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iclbench import png
 from iclbench.cli.contact_sheet import CLASSES, DRAWINGS, SIZE, arranged
 from iclbench.cli.main import main
-from iclbench.families.glyphs import glyphs
+from iclbench.families.images import png
+from iclbench.families.images.glyphs import glyphs
 
 
 def test_the_sheet_shows_classes_in_rows_and_drawings_in_columns(

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.cli import lm_demo
-from iclbench.cli.lm_eval import and_others, remarks
-from iclbench.cli.lm_overview import models_of, overview_board
-from iclbench.cli.lm_tables import orders_board, passes_board, print_summaries, task_board
+from iclbench.cli.lm import demo as lm_demo
+from iclbench.cli.lm.eval import and_others, remarks
+from iclbench.cli.lm.overview import models_of, overview_board
+from iclbench.cli.lm.tables import orders_board, passes_board, print_summaries, task_board
 from iclbench.cli.main import main
-from iclbench.language.loading import quiet
+from iclbench.language.models.loading import quiet
 from tests.cli.test_main import heavy_imports
 from tests.conftest import heed_ctrl_c
 from tests.language.tiny_models import tiny

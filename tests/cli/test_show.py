@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.cards import load_task, names
 from iclbench.cli.main import main
 from iclbench.cli.show_backbone import find
-from iclbench.registry import BACKBONES
+from iclbench.config.cards import load_task, names
+from iclbench.config.registry import BACKBONES
 
 
 def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:

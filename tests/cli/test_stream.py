@@ -12,9 +12,9 @@ import tomli_w
 import torch
 
 from iclbench.cli.main import main
-from iclbench.episodes import Points
-from iclbench.predictor import State
-from iclbench.runs import find
+from iclbench.config.runs import find
+from iclbench.core.episodes import Points
+from iclbench.core.predictor import State
 from tests.conftest import heed_ctrl_c, small_card
 
 RUN = "tiny-linear-cmanp-smoke-s0"

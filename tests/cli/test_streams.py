@@ -12,7 +12,7 @@ from iclbench.cli import list as listing
 from iclbench.cli import terminal
 from iclbench.cli.main import main
 from iclbench.cli.stream import _opened
-from iclbench.errors import UsageError
+from iclbench.core.errors import UsageError
 
 
 def printed(encoding: str, errors: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, bytes]:

@@ -14,20 +14,12 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from iclbench import tables
-from iclbench.cli import (
-    accuracy_table,
-    cost,
-    doctor,
-    lm_demo,
-    lm_tables,
-    probe_tables,
-    summary,
-    sweep_results,
-    terminal,
-)
+from iclbench.cli import accuracy_table, cost, doctor, probe_tables, summary, sweep_results, terminal
 from iclbench.cli.layout import Column, blocks
+from iclbench.cli.lm import demo as lm_demo
+from iclbench.cli.lm import tables as lm_tables
 from iclbench.cli.main import main
-from iclbench.config import resolve_task
+from iclbench.config.resolution import resolve_task
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.store import Store
@@ -185,7 +177,7 @@ def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def show_demo_model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     made = SimpleNamespace(path=folder, parameters=1, steps=1)
-    monkeypatch.setattr("iclbench.language.demo_model.train", lambda *_: made)
+    monkeypatch.setattr("iclbench.language.models.demo_model.train", lambda *_: made)
     monkeypatch.setattr(lm_demo, "_accuracies", lambda *_: [[LONG, "0.12", "1.00"]])
     lm_demo.demo_model(folder, steps=1)
 

@@ -5,9 +5,9 @@ import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.image_backbone import for_task
+from iclbench.config.registry import BACKBONES
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
-from iclbench.errors import UsageError
-from iclbench.registry import BACKBONES
+from iclbench.core.errors import UsageError
 
 # Small settings that still have every part; a backbone that is not listed is built with its defaults.
 SMALL: dict[str, list[dict[str, object]]] = {

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from iclbench.contracts import CONTRACTS, example_episodes, failures
-from iclbench.episodes import Episodes, Points
-from iclbench.predictions import Point
-from iclbench.predictor import Predictor, State, StoredPoints
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.predictions import Point
+from iclbench.core.predictor import Predictor, State, StoredPoints
 
 
 class Sound(Predictor):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from iclbench.cards import load_baseline, names, validate
+from iclbench.config.cards import load_baseline, names, validate
+from iclbench.config.registry import ESTIMATORS
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
-from iclbench.episodes import Episodes
+from iclbench.core.episodes import Episodes
 from iclbench.estimators.base import FittedPredictor, TaskFacts
-from iclbench.registry import ESTIMATORS
 
 # What belongs to one family is tested with it.
 BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith("gp-")]

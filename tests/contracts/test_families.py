@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.family_contracts import FAMILY_CONTRACTS, POINTS, shifts_of
-from iclbench.registry import FAMILIES
+from iclbench.config.registry import FAMILIES
+from iclbench.contracts.families import FAMILY_CONTRACTS, POINTS, shifts_of
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from iclbench.cards import load_task, names
 from iclbench.cli import check
-from iclbench.config import family_class
+from iclbench.config.cards import load_task, names
+from iclbench.config.resolution import family_class
+from iclbench.contracts.families import the_oracles_it_vouches_for_are_beaten_by_none
 from iclbench.families.linear import Linear
-from iclbench.family_contracts import the_oracles_it_vouches_for_are_beaten_by_none
 from tests.conftest import small_card
 
 
@@ -42,7 +42,7 @@ def test_a_family_that_vouches_for_a_baseline_that_is_beaten_breaks_its_contract
 
 
 def test_check_says_which_oracles_are_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iclbench.family_contracts.FAMILY_CONTRACTS", [])  # what they say is not asked here
+    monkeypatch.setattr("iclbench.contracts.families.FAMILY_CONTRACTS", [])  # what they say is not asked here
     monkeypatch.chdir(tmp_path)
     sine = f"{__name__}:Sine"
     Path("sine.toml").write_text(tomli_w.dumps(small_card(family=sine)))

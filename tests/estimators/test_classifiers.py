@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
-from iclbench.episodes import Points
-from iclbench.errors import UsageError
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.classifiers import Majority, NearestClassMean, PixelNearestNeighbour
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
 from iclbench.estimators import lasso
 from iclbench.estimators.lasso import ALPHAS, Lasso, LassoSettings, lasso_path
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
 from iclbench.estimators.averaging import Averaging
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.least_squares import RCOND, LeastSquares

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from iclbench.episodes import Points
+from iclbench.core.episodes import Points
 from iclbench.estimators import mlp, workers
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.constant import Mean, Zero

@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.config import resolve_run
-from iclbench.errors import UsageError
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
+from iclbench.core.errors import UsageError
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.evaluation.evaluate import evaluate, shifts_of
-from iclbench.runs import Run, create
 from iclbench.training.loop import train
 
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from iclbench import versions
-from iclbench.config import TaskConfig, resolve_task
-from iclbench.episodes import Episodes, Points
+from iclbench.config import versions
+from iclbench.config.registry import ESTIMATORS
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.predictions import Categorical, Gaussian
+from iclbench.core.predictor import Oracle, Predictor
+from iclbench.core.prefixes import prefix_grid
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.predictions import Categorical, Gaussian
-from iclbench.predictor import Oracle, Predictor
-from iclbench.prefixes import prefix_grid
-from iclbench.registry import ESTIMATORS
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import pytest
 import tomli_w
 
 from iclbench import tables
-from iclbench.cards import load_task, names
-from iclbench.config import family_class, resolve_run, resolve_task
-from iclbench.errors import UnknownNameError
+from iclbench.config.cards import load_task, names
+from iclbench.config.resolution import family_class, resolve_run, resolve_task
+from iclbench.config.runs import create
+from iclbench.core.errors import UnknownNameError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.evaluate import write_published
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import write_chance
-from iclbench.runs import create
 from iclbench.training import record
 
 

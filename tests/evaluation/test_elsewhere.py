@@ -7,11 +7,12 @@ import pytest
 import tomli_w
 import torch
 
-from iclbench import inventory, tables
+from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.config import resolve_run, resolve_task
+from iclbench.config import inventory
+from iclbench.config.resolution import resolve_run, resolve_task
+from iclbench.config.runs import Run, create
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.runs import Run, create
 from iclbench.training.loop import train
 from tests.conftest import small_card
 

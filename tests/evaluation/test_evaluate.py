@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from iclbench import digests, tables, versions
-from iclbench.config import RunConfig, TaskConfig, resolve_run, resolve_task, trained_part
-from iclbench.errors import UsageError
+from iclbench import tables
+from iclbench.config import versions
+from iclbench.config.resolution import RunConfig, TaskConfig, resolve_run, resolve_task, trained_part
+from iclbench.config.runs import Run, create
+from iclbench.core import digests
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Point
+from iclbench.core.predictor import Predictor
+from iclbench.core.prefixes import prefix_grid
+from iclbench.deep_thinking.backbones import ThinkingBackbone
+from iclbench.deep_thinking.settings import DeepThinking
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants, targets
 from iclbench.evaluation import evaluate as evaluation
@@ -24,13 +32,7 @@ from iclbench.evaluation.evaluate import (
     shifts_of,
 )
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.language.methods import Method, PlainICL
-from iclbench.language.thinking_backbones import ThinkingBackbone
-from iclbench.language.thinking_settings import DeepThinking
-from iclbench.predictions import Point
-from iclbench.predictor import Predictor
-from iclbench.prefixes import prefix_grid
-from iclbench.runs import Run, create
+from iclbench.language.answering.methods import Method, PlainICL
 
 
 class Half(Predictor):

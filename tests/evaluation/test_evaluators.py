@@ -8,15 +8,15 @@ import tomli_w
 import torch
 
 from iclbench import tables
-from iclbench.config import resolve_run, resolve_task
-from iclbench.errors import UnknownNameError, UsageError
+from iclbench.config.resolution import resolve_run, resolve_task
+from iclbench.config.runs import Run, create
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.predictions import Categorical
+from iclbench.core.predictor import Predictor
 from iclbench.evaluation import contestants
 from iclbench.evaluation.evaluate import evaluate, evaluators_of
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores, together
-from iclbench.predictions import Categorical
-from iclbench.predictor import Predictor
-from iclbench.runs import Run, create
 from iclbench.training.loop import train
 from tests.conftest import small_card
 from tests.prototypes import CLASSES, prototype_card

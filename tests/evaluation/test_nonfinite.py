@@ -12,15 +12,15 @@ from iclbench import tables
 from iclbench.backbones.base import Backbone
 from iclbench.cli.main import app
 from iclbench.cli.summary import leaderboard
-from iclbench.config import resolve_run, resolve_task
+from iclbench.config.resolution import resolve_run, resolve_task
+from iclbench.config.runs import create
+from iclbench.core.predictions import Categorical, Gaussian, Point
+from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
-from iclbench.predictions import Categorical, Gaussian, Point
-from iclbench.predictor import Predictor
-from iclbench.runs import create
 from iclbench.training.loop import train
 
 BAD = (2, 5, 6)  # context sizes at which the broken predictor has no number, in the last 42 of 48 episodes

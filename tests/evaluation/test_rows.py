@@ -11,17 +11,18 @@ import pytest
 import torch
 
 from iclbench import __version__, tables
-from iclbench.cards import content_hash
-from iclbench.config import TaskConfig, resolve_task
-from iclbench.episodes import Episodes
-from iclbench.errors import UsageError
-from iclbench.evaluation import cells, costs, evaluate, examples, gaps, scores, scoring, targets
+from iclbench.config.cards import content_hash
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import UsageError
+from iclbench.core.memory import IN_EVALUATION
+from iclbench.core.predictions import Gaussian
+from iclbench.core.predictor import Predictor
+from iclbench.evaluation import cells, evaluate, examples, gaps, scores, scoring, targets
 from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.costs import costs
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Evaluator
-from iclbench.memory import IN_EVALUATION
-from iclbench.predictions import Gaussian
-from iclbench.predictor import Predictor
 from tests.prototypes import Prototypes
 
 RELATED = {"episodes": 12, "points": 6, "targets": 4, "max_related": 2, "related_points": [4, 5]}

@@ -12,19 +12,19 @@ from iclbench import tables
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.icicl_tnp import ICICLTNP
 from iclbench.cli.summary import targets_board
-from iclbench.config import resolve_task
-from iclbench.episodes import first_related
-from iclbench.errors import UsageError
+from iclbench.config.registry import ESTIMATORS
+from iclbench.config.resolution import resolve_task
+from iclbench.core.episodes import first_related
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
+from iclbench.core.predictor import Oracle, Predictor
 from iclbench.evaluation import cells, examples, gaps, scoring, targets
 from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.evaluate import summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
-from iclbench.families.gp_mixture import GPMixture, GPParameters
-from iclbench.predictions import Categorical, Gaussian, Mixture, Point
-from iclbench.predictor import Oracle, Predictor
-from iclbench.registry import ESTIMATORS
+from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 
 SMALL = {"episodes": 20, "points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from xgboost import XGBRegressor
 
-from iclbench.config import TaskConfig, resolve_task
+from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.whole_table import all_rows_but_the_targets, out_of_fold, remarks
-from iclbench.families.table_file import Table
-from iclbench.families.tabular import Tabular
+from iclbench.families.tabular.table_file import Table
+from iclbench.families.tabular.tabular import Tabular
 
 
 def made(rows: int = 60, features: int = 3, noise: bool = False) -> Table:

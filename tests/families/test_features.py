@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.config import resolve_task
+from iclbench.config.resolution import resolve_task
 from iclbench.families.base import Family
 
 NAMED = ["linear", "sparse-linear", "quadratic", "relu-network-shared", "combination"]

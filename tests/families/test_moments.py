@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from iclbench.config import resolve_task
+from iclbench.config.resolution import resolve_task
 from iclbench.families.combination import Combination, features
 from iclbench.families.decision_tree import DecisionTree
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from iclbench.config import resolve_task
-from iclbench.errors import UsageError
+from iclbench.config.resolution import resolve_task
+from iclbench.core.errors import UsageError
 from iclbench.evaluation import contestants
 from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.prompts import PromptSet
@@ -238,7 +238,7 @@ def test_what_is_not_a_shift_is_one_clear_line(name, message):
 
 
 def test_a_shift_that_a_family_does_not_know_lists_its_own():
-    from iclbench.families.tabular import Tabular
+    from iclbench.families.tabular.tabular import Tabular
 
     family = Tabular(Tabular.Parameters())
     assert family.parse_shift("points-20").examples == 20

@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iclbench import limits
-from iclbench.cards import TaskCard, load_task
-from iclbench.config import RunConfig, resolve_run
-from iclbench.errors import IclbenchError, Interrupted, UsageError
-from iclbench.grids import GridCard, load_grid
-from iclbench.language.cards import language_tasks as known_tasks
-from iclbench.language.cards import shipped_tasks
+from iclbench.config.cards import TaskCard, load_task
+from iclbench.config.resolution import RunConfig, resolve_run
+from iclbench.core import limits
+from iclbench.core.errors import IclbenchError, Interrupted, UsageError
+from iclbench.language.tasks.cards import language_tasks as known_tasks
+from iclbench.language.tasks.cards import shipped_tasks
 from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
 from iclbench.report.pairs import Difference, score_difference
 from iclbench.report.sections.ranking import ranking
+from iclbench.sweep.grids import GridCard, load_grid
 
 ROOT = Path(__file__).parents[2]
 _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")

@@ -1,4 +1,4 @@
-"""The fixed questions: small, seeded, and asked of everything that has a number in `iclbench.versions`."""
+"""The fixed questions: small, seeded, and asked of everything that has a number in `iclbench.config.versions`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iclbench import versions
 from iclbench.backbones.base import TaskShape
-from iclbench.cards import load_baseline, load_task, names
-from iclbench.config import resolve_run, resolve_task
+from iclbench.config import versions
+from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.registry import BACKBONES, canonical
+from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.contracts import example_episodes
-from iclbench.episodes import Episodes
+from iclbench.core.episodes import Episodes
+from iclbench.core.predictions import Prediction
+from iclbench.core.seeds import generator, global_stream
 from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.predictions import Prediction
-from iclbench.registry import BACKBONES, canonical
-from iclbench.seeds import generator, global_stream
 from iclbench.training.loop import descend, training_batch
 
 Answers = dict[str, list[float]]

@@ -17,7 +17,10 @@ KEPT = {kind: json.loads((Path(__file__).parent / f"{kind}.json").read_text()) f
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, numbers in KINDS.items() for name in numbers])
 def test_answers_are_those_of_the_number_that_stands_in_hashes(kind: str, name: str) -> None:
     kept, number = KEPT[kind][name], KINDS[kind][name]
-    advice = f"if this is meant, raise its number in iclbench/versions.py and run: python -m tests.golden {kind} {name}"
+    advice = (
+        "if this is meant, raise its number in iclbench/config/versions.py and run: "
+        f"python -m tests.golden {kind} {name}"
+    )
     assert kept["number"] == number, f"{name} has number {number}, its kept answers {kept['number']}: {advice}"
     found = answers(kind, name)
     assert found.keys() == kept["answers"].keys(), advice

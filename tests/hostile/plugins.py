@@ -16,7 +16,7 @@ import os, sys, time, warnings
 import torch
 from torch import nn
 from iclbench.backbones.base import Backbone
-from iclbench.cards import Strict
+from iclbench.config.cards import Strict
 {module}
 
 class Settings(Strict):

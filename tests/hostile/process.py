@@ -24,7 +24,8 @@ SECONDS = 120.0  # a command that takes longer hangs
 # Imported once, before any fork. Not `cli.terminal`: it looks at its own stdout when it is imported.
 MODULES = (
     "torch", "pandas", "pyarrow.parquet", "safetensors.torch", "altair", "rich.progress", "rich.table", "rich.markup",
-    "iclbench.cli.main", "iclbench.config", "iclbench.registry", "iclbench.runs", "iclbench.training.loop",
+    "iclbench.cli.main", "iclbench.config.resolution", "iclbench.config.registry", "iclbench.config.runs",
+    "iclbench.training.loop",
     "iclbench.evaluation.evaluate", "iclbench.probing.probe", "iclbench.probing.rank", "iclbench.report",
     "iclbench.families.linear", "iclbench.backbones.gpt2", "iclbench.backbones.cnp", "iclbench.estimators.knn",
     "iclbench.estimators.least_squares", "iclbench.streaming.stream", "iclbench.streaming.answers", "torch._dynamo",

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from iclbench.language.memory import Memory
-from iclbench.language.models import LanguageModel
-from iclbench.language.prompts import LanguagePrompts
-from iclbench.language.text import prompt
-from iclbench.language.tokenizing import Tokens
+from iclbench.deep_thinking.memory import Memory
+from iclbench.language.models.models import LanguageModel
+from iclbench.language.models.tokenizing import Tokens
+from iclbench.language.prompting.prompts import LanguagePrompts
+from iclbench.language.prompting.text import prompt
 
 BOS = 1
 

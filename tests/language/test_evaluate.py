@@ -14,14 +14,14 @@ import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from iclbench import tables
-from iclbench.errors import DataError, UsageError
-from iclbench.evaluation.measure import Measure
-from iclbench.language.cards import LanguageTask, language_tasks
+from iclbench.core.errors import DataError, UsageError
+from iclbench.evaluation.costs.measure import Measure
+from iclbench.language.answering.methods import method
 from iclbench.language.evaluate import Cell, evaluate
-from iclbench.language.fitting import Sheets
-from iclbench.language.methods import method
-from iclbench.language.models import LanguageModel, load
-from iclbench.language.prompts import LanguagePrompts
+from iclbench.language.models.models import LanguageModel, load
+from iclbench.language.prompting.fitting import Sheets
+from iclbench.language.prompting.prompts import LanguagePrompts
+from iclbench.language.tasks.cards import LanguageTask, language_tasks
 from tests.language.scripted import Scripted, _readings, right
 from tests.language.tiny_models import tiny
 

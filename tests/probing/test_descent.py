@@ -7,7 +7,7 @@ searched.
 import numpy as np
 import pytest
 
-from iclbench.config import resolve_task
+from iclbench.config.resolution import resolve_task
 from iclbench.probing import descent
 from iclbench.probing.descent import STEPS, step_errors, tune_gamma
 from iclbench.probing.probe_set import ProbeSet

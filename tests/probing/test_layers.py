@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.cards import Strict
-from iclbench.config import TaskConfig, resolve_task
-from iclbench.episodes import Points
+from iclbench.config.cards import Strict
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import HEADS, Point
 from iclbench.estimators.least_squares import LeastSquares
-from iclbench.predictions import HEADS, Point
 from iclbench.probing.layers import decode_layers, fit_scale_and_shift, probe_layers
 from iclbench.probing.probe_set import ProbeSet
-from iclbench.registry import BACKBONES
 from tests.contracts.test_backbones import SMALL
 
 NUMERIC = [head for head in HEADS if head != "categorical"]

@@ -8,16 +8,16 @@ import torch
 
 from iclbench import tables
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.cards import Strict
 from iclbench.cli.probe_tables import depth_table
-from iclbench.config import resolve_run
-from iclbench.episodes import Points
-from iclbench.errors import UsageError
+from iclbench.config.cards import Strict
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Point
 from iclbench.evaluation.evaluate import evaluate
-from iclbench.predictions import Point
 from iclbench.probing import probe as module
 from iclbench.probing.probe import NotProbedError, probe
-from iclbench.runs import Run, create
 from iclbench.training.loop import train
 
 SIZES = {"tasks": 20, "fit": 4, "test": 6}

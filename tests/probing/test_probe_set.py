@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from iclbench.config import resolve_task
-from iclbench.errors import UsageError
+from iclbench.config.resolution import resolve_task
+from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.probe_set import ProbeSet
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from iclbench import tables
-from iclbench.config import resolve_run, resolve_task
-from iclbench.episodes import Episodes, Points
-from iclbench.errors import UsageError
+from iclbench.config.resolution import resolve_run, resolve_task
+from iclbench.config.runs import Run, create
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical, Point
+from iclbench.core.predictor import Predictor
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.evaluation import cells, contestants
-from iclbench.predictions import Categorical, Point
-from iclbench.predictor import Predictor
 from iclbench.probing import rank as module
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.rank import (
@@ -27,7 +28,6 @@ from iclbench.probing.rank import (
     prediction_matrix,
     probe_rank,
 )
-from iclbench.runs import Run, create
 from iclbench.training.loop import train
 
 

@@ -10,8 +10,9 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
 from iclbench import tables
-from iclbench.config import resolve_run
-from iclbench.errors import UsageError
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
+from iclbench.core.errors import UsageError
 from iclbench.families.combination import features
 from iclbench.probing.probe import NotProbedError
 from iclbench.probing.representation import (
@@ -21,7 +22,6 @@ from iclbench.probing.representation import (
     probe_representation,
     r_squared,
 )
-from iclbench.runs import Run, create
 from iclbench.training.loop import train
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from iclbench import drawing, tables
+from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.drawing import Drawer
-from iclbench.report import build, subtitle, workers
+from iclbench.report import build, drawing, subtitle, workers
 from iclbench.report.data import load
+from iclbench.report.drawing import Drawer
 from iclbench.report.style import vega_lite
 from tests.report.test_page import _rows, _write
 from tests.sweep.test_kill import alive

@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from iclbench.drawing import Drawer
-from iclbench.formats import fixed, number, seconds, slug
+from iclbench.core.formats import fixed, number, seconds, slug
 from iclbench.report import exports
 from iclbench.report.blocks import Column, Figure, Table
 from iclbench.report.data import load
+from iclbench.report.drawing import Drawer
 from iclbench.report.sections import extrapolation, report
 from iclbench.report.style import vega_lite
 

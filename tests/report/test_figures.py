@@ -214,7 +214,7 @@ def test_shipped_backbones_differ_without_any_colour() -> None:
 
 
 def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
-    from iclbench.registry import BACKBONES
+    from iclbench.config.registry import BACKBONES
 
     assert set(OWN) == set(BACKBONES.architectures()) and set(SHIPPED) == set(BACKBONES.names())
     for name, look in SHIPPED.items():

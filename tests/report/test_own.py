@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import Contestant
-from iclbench.predictor import Predictor
 from iclbench.report import build, normalised
 from iclbench.report.data import Results, load
 from iclbench.report.sections.ranking import among, ranking

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.errors import IclbenchError, UsageError
+from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.report import build
 from iclbench.report.comparable import name_variants
 from iclbench.report.page import background, columns, embedded

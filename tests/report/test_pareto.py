@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from iclbench.cards import load_task
+from iclbench.config.cards import load_task
 from iclbench.report import normalised
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from iclbench.formats import fixed
+from iclbench.core.formats import fixed
 from iclbench.report import awaiting
 from iclbench.report.blocks import Figure, Glance, Table
 from iclbench.report.data import Results

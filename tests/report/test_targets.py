@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
-from iclbench.formats import fixed
+from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import load
 from iclbench.report.episode_scores import EpisodeScores

@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from iclbench.backbones.base import TaskShape
-from iclbench.predictions import Categorical, Gaussian, Mixture, Point
+from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.streaming.answers import answer_columns, heading, quantile
 
 

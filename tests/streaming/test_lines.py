@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from iclbench.backbones.base import TaskShape
-from iclbench.errors import DataError
+from iclbench.core.errors import DataError
 from iclbench.streaming.lines import Line, LineFormat
 
 TWO_ONE = LineFormat.of(TaskShape(x_dim=2, points=9), torch.finfo(torch.float32).max)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from iclbench.config import TaskConfig, resolve_task
-from iclbench.errors import IclbenchError
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.errors import IclbenchError
 from iclbench.sweep import engine
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.errors import IclbenchError
+from iclbench.core.errors import IclbenchError
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.local import LocalPool
 from tests.sweep import calls

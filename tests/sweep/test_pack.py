@@ -14,10 +14,11 @@ import pytest
 import tomli_w
 import torch
 
-from iclbench import tables, versions
+from iclbench import tables
 from iclbench.backbones.base import Backbone
-from iclbench.errors import UsageError
-from iclbench.predictor import Predictor
+from iclbench.config import versions
+from iclbench.core.errors import UsageError
+from iclbench.core.predictor import Predictor
 from iclbench.report import data, normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard

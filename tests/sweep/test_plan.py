@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from iclbench import tables
-from iclbench.config import resolve_run
+from iclbench.config.resolution import resolve_run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.plan import Plan, plan, weights

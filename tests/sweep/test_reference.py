@@ -10,7 +10,7 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.cli.summary import print_summary
-from iclbench.config import TaskConfig, resolve_task
+from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.estimators.trees import GreedyTree
 from iclbench.evaluation import cells, contestants

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from iclbench import tables
-from iclbench.config import resolve_run
-from iclbench.errors import UsageError
+from iclbench.config.resolution import resolve_run
+from iclbench.core.errors import UsageError
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome, Place
 from iclbench.sweep.plan import plan

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.cards import names
 from iclbench.cli import sweep_summary
 from iclbench.cli.main import main
-from iclbench.errors import IclbenchError
-from iclbench.grids import grid_runs
-from iclbench.language.grids import is_language_grid
+from iclbench.config.cards import names
+from iclbench.core.errors import IclbenchError
 from iclbench.sweep.cells import grid_cells
+from iclbench.sweep.grids import grid_runs
+from iclbench.sweep.language_grids import is_language_grid
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.there import Found, look

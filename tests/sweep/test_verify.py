@@ -11,8 +11,8 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.config import resolve_run
-from iclbench.errors import IclbenchError
+from iclbench.config.resolution import resolve_run
+from iclbench.core.errors import IclbenchError
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.outcome import Outcome, Place

@@ -10,9 +10,9 @@ import pytest
 import tomli_w
 
 from iclbench import tables
+from iclbench.config.runs import create, find
 from iclbench.evaluation.contestants import backbone
-from iclbench.evaluation.costs import Sizes, measure_costs
-from iclbench.runs import create, find
+from iclbench.evaluation.costs.costs import Sizes, measure_costs
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.order import Order
 from iclbench.sweep.outcome import Place

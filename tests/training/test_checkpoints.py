@@ -12,9 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from iclbench.errors import Interrupted
-from iclbench.memory import OutOfMemoryError
-from iclbench.runs import Run
+from iclbench.config.runs import Run
+from iclbench.core.errors import Interrupted
+from iclbench.core.memory import OutOfMemoryError
 from iclbench.training import checkpoint, loop
 from tests.conftest import small_card
 from tests.training.test_loop import new_run, stop_at

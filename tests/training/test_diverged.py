@@ -9,7 +9,7 @@ import torch
 from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
 from iclbench.cli.main import main
-from iclbench.runs import DivergedError, Run
+from iclbench.config.runs import DivergedError, Run
 from iclbench.training import loop
 from tests.training.test_loop import new_run
 

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from iclbench import tables
-from iclbench.config import resolve_run
-from iclbench.errors import IclbenchError, UsageError
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
+from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.runs import Run, create
 from iclbench.training import loop
 from iclbench.training.schedule import learning_rate
 
@@ -312,7 +312,7 @@ def test_learning_rates() -> None:
 
 
 def resolve_settings(**values: object):
-    from iclbench.cards import TrainSettings
+    from iclbench.config.cards import TrainSettings
 
     return TrainSettings(lr=1.0, **values)
 

@@ -7,10 +7,10 @@ import pytest
 import tomli_w
 
 from iclbench import tables
-from iclbench.config import resolve_run
-from iclbench.errors import UnknownNameError, UsageError
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
+from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.evaluation.evaluate import evaluate, evaluators_of
-from iclbench.runs import Run, create
 from iclbench.training import loop
 from tests.prototypes import prototype_card
 from tests.training.test_loop import same, stop_at, weights

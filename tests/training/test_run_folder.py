@@ -15,11 +15,11 @@ import tomli_w
 from safetensors.torch import load_file
 
 from iclbench.cli.main import main
-from iclbench.config import resolve_run
-from iclbench.errors import IclbenchError, Interrupted, UsageError
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create, writing
+from iclbench.core.errors import IclbenchError, Interrupted, UsageError
+from iclbench.core.files import digest_path, save_tensors
 from iclbench.evaluation.contestants import backbone
-from iclbench.files import digest_path, save_tensors
-from iclbench.runs import Run, create, writing
 from iclbench.training import loop
 from tests.conftest import small_card
 from tests.training.test_loop import new_run, same

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.cards import PositiveFloat, Strict
+from iclbench.config.cards import PositiveFloat, Strict
 from iclbench.estimators.base import Estimator
 
 

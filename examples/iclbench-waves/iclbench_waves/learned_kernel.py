@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.backbones.perceptron import perceptron
-from iclbench.cards import PositiveInt, Strict
-from iclbench.episodes import Points
-from iclbench.predictions import Prediction
+from iclbench.config.cards import PositiveInt, Strict
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.layers.perceptron import perceptron
 
 
 class LearnedKernelSettings(Strict):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import plural, slug
+from iclbench.core.formats import plural, slug
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.cost_table import BATCH, measured
 from iclbench.report.data import Results

@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from iclbench.formats import Number
+from iclbench.core.formats import Number
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
 from iclbench.report.figures.marks import HIGHLIGHT

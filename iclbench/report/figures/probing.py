@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import slug
+from iclbench.core.formats import slug
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves

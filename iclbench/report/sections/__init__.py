@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from iclbench.errors import UnknownNameError
+from iclbench.core.errors import UnknownNameError
 from iclbench.report.blocks import Section
 from iclbench.report.data import Results, Slice
 from iclbench.report.sections import (

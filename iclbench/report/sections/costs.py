@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import Number, count, flops, integer, nbytes, seconds, slug
+from iclbench.core.formats import Number, count, flops, integer, nbytes, seconds, slug
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.cost_table import AT_ONCE, BATCH, COLUMNS, at_once_table, cost_table, measured
 from iclbench.report.data import Results

@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from iclbench.formats import integer, plural, seconds
+from iclbench.core.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from iclbench.formats import slug
+from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice

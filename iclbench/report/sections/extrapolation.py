@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import slug
+from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.cards import load_task
-from iclbench.errors import UsageError
-from iclbench.formats import count, integer, nbytes, number, seconds, slug
+from iclbench.config.cards import load_task
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import count, integer, nbytes, number, seconds, slug
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine

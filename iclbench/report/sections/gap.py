@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import fixed
+from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.figures import targets

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from iclbench.formats import fixed, integer, slug
+from iclbench.core.formats import fixed, integer, slug
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results

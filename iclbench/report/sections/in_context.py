@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import fixed, integer
+from iclbench.core.formats import fixed, integer
 from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import KINDS, Slice, data_note

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import fixed, integer, signed
+from iclbench.core.formats import fixed, integer, signed
 from iclbench.report.blocks import Column, Table
 from iclbench.report.language import HEADLINE, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.language_tables import ALL

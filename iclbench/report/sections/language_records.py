@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import integer, nbytes, seconds
+from iclbench.core.formats import integer, nbytes, seconds
 from iclbench.report.blocks import Column, Table
 from iclbench.report.language import HEADLINE, Language
 

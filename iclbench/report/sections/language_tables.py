@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from iclbench.formats import fixed, integer, slug
+from iclbench.core.formats import fixed, integer, slug
 from iclbench.report.blocks import Column, Table, Text
 from iclbench.report.language import HEADLINE, MAJORITY, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.overview import shade

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
+from iclbench.core.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Slice
 from iclbench.report.metrics import metric

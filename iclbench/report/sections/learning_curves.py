@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import number, slug
+from iclbench.core.formats import number, slug
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning

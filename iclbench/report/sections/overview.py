@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from iclbench.formats import Number, fixed
+from iclbench.core.formats import Number, fixed
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results

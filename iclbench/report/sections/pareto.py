@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import Number, count, fixed, flops, nbytes, seconds, slug
+from iclbench.core.formats import Number, count, fixed, flops, nbytes, seconds, slug
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine

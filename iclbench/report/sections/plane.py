@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from iclbench.formats import fixed, integer, shared_words, slug
+from iclbench.core.formats import fixed, integer, shared_words, slug
 from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Results, Slice

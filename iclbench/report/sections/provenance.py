@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iclbench.formats import integer, plural
+from iclbench.core.formats import integer, plural
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
 

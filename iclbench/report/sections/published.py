@@ -7,7 +7,7 @@ from itertools import cycle
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import integer, number, signed, slug
+from iclbench.core.formats import integer, number, signed, slug
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Figure, Section, Table
 from iclbench.report.data import Results, Slice

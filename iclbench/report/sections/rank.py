@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import slug
+from iclbench.core.formats import slug
 from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from iclbench.formats import fixed, integer, number, plural, signed, slug
+from iclbench.core.formats import fixed, integer, number, plural, signed, slug
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results

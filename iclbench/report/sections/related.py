@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.formats import fixed, signed
+from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import targets

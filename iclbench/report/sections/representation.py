@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from iclbench.formats import fixed, integer, slug
+from iclbench.core.formats import fixed, integer, slug
 from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Column, Figure, Section, Table
 from iclbench.report.data import Slice

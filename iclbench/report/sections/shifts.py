@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iclbench.formats import slug
+from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice

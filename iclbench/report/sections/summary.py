@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.formats import fixed, plural
+from iclbench.core.formats import fixed, plural
 from iclbench.report import normalised
 from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results

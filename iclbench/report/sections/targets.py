@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.formats import count, fixed, integer, number, seconds, signed
+from iclbench.core.formats import count, fixed, integer, number, seconds, signed
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iclbench.formats import plural, slug
+from iclbench.core.formats import plural, slug
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves

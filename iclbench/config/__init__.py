@@ -1,0 +1,1 @@
+"""Configuration: cards, their resolution into frozen configurations, the registry, plug-ins, run folders."""

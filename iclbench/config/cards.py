@@ -1,0 +1,440 @@
+"""Task, baseline and grid cards: what is measured, as short TOML files without code.
+
+A card holds plain values: no templates, no inheritance, no expressions. It is found by name (`linear`, in the shipped
+folders) or by path (`./mine.toml`). The hash of what it has trained and evaluated stands in every result row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import reprlib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
+
+from iclbench.config.registry import BACKBONES, FAMILIES, canonical
+from iclbench.core import limits
+from iclbench.core.errors import UnknownNameError, UsageError, brief, shortened
+from iclbench.core.formats import plural
+
+PresetName = Literal["smoke", "grid", "small", "paper"]
+PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
+
+Head = Literal["point", "gaussian", "mixture", "categorical"]
+CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Added:
+    """Marks a key that version 0.1.0 did not have: `width: Annotated[int, Added("0.2.0")] = 64`.
+
+    While it has its default it stands in no dumped configuration, and so in no hash: what was computed before the key
+    came stays what it was. Its default can never change.
+    """
+
+    version: str
+
+
+class Strict(BaseModel):
+    """Base of everything a user can write: unknown keys, wrong types, NaN and infinities are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    @cache
+    def added(cls) -> dict[str, Any]:
+        """The keys that version 0.1.0 did not have, with their defaults."""
+        marked = {
+            key: field for key, field in cls.model_fields.items() if any(isinstance(m, Added) for m in field.metadata)
+        }
+        return {key: field.get_default(call_default_factory=True) for key, field in marked.items()}
+
+    @model_serializer(mode="wrap")
+    def _without_added_defaults(self, serialise: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        plain = serialise(self)
+        for key, default in self.added().items():
+            if getattr(self, key) == default:
+                plain.pop(key, None)
+        return plain
+
+
+# Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
+PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
+SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _plain(value: Any, key: str = "", depth: int = 0) -> Any:
+    """The value, unless there is something in it that a card may not hold: infinities, NaN, dates, deep nesting."""
+    inner: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = ((key, item) for item in value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number for {key!r}, got {value}")
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"expected a number, a string or a boolean for {key!r}, got {reprlib.repr(value)}")
+    if depth > 8:
+        raise ValueError("expected tables and lists at most eight deep")
+    for name, item in inner:
+        _plain(item, str(name), depth + 1)
+    return value
+
+
+def _plain_values(table: dict[str, Any]) -> Any:
+    return _plain(table)
+
+
+# Settings that some family, backbone or estimator will check against its own model.
+Values = Annotated[dict[str, Any], AfterValidator(_plain_values)]
+
+
+class Ramp(Strict):
+    """One quantity of a curriculum: from `start`, by `by` every `every` steps, up to the task's own value."""
+
+    start: PositiveInt
+    by: PositiveInt = 1
+    every: PositiveInt
+
+    def at(self, step: int, end: int) -> int:
+        """The value during `step` (counted from 0), never beyond `end`."""
+        return min(end, self.start + self.by * (step // self.every))
+
+
+class Curriculum(Strict):
+    """Which part of the task is trained on while training goes on; None: all of it from the start.
+
+    `points` counts context examples plus the query, as Garg et al. do (11 -> 41 trains 10 -> 40 examples).
+    """
+
+    dims: Ramp | None = None
+    points: Ramp | None = None
+
+
+class TrainSettings(Strict):
+    """Everything the training loop needs to know besides the task and the backbone.
+
+    Every `evaluate_every` steps, and after the last, the model is put to `evaluators` (0: never); none named: to all
+    those of the card.
+    """
+
+    steps: PositiveInt
+    batch: PositiveInt = 64
+    optimiser: Literal["adam", "adamw"] = "adam"
+    lr: PositiveFloat = 1e-4
+    betas: tuple[Decay, Decay] = Field(default=(0.9, 0.999), strict=False)
+    weight_decay: NonNegativeFloat = 0.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+    schedule: Literal["constant", "cosine", "inverse-sqrt"] = "cosine"
+    clip: NonNegativeFloat = 0.0
+    curriculum: Curriculum = Curriculum()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    evaluate_every: Annotated[int, Field(ge=0)] = 0
+    evaluators: list[str] = []
+    checkpoint_every: PositiveInt = 1000
+    log_every: PositiveInt = 100
+
+    def at_full_size(self) -> TrainSettings:
+        """The same without a curriculum: steps of the size that training ends with."""
+        return self.model_copy(update={"curriculum": Curriculum()})
+
+
+class Preset(Strict):
+    """How big: the size of the task, of the backbones and of the training."""
+
+    points: PositiveInt
+    episodes: PositiveInt
+    parameters: Values = {}
+    train: TrainSettings
+    train_for: dict[str, Values] = {}
+    backbones: dict[str, Values] = {}
+
+    def learning_rate(self, contestant: str) -> float | None:
+        """The rate that a backbone or a variant is trained with; None: it is not one that the card has a size for."""
+        names = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
+        if not any(name in self.backbones for name in names):
+            return None
+        own = [self.train_for[name]["lr"] for name in names if "lr" in self.train_for.get(name, {})]
+        return float([self.train.lr, *own][-1])
+
+
+class Published(Strict):
+    """A number from a paper, how it was read, and for which data it is: those parameters of the task that name them."""
+
+    contestant: str
+    preset: PresetName = "paper"
+    shift: str = "none"
+    evaluator: str | None = None
+    metric: str = "squared_error"
+    n_context: Annotated[int, Field(ge=0)] | None = None
+    n_related: Annotated[int, Field(ge=0)] | None = None
+    value: float
+    low: float | None = None
+    high: float | None = None
+    source: str
+    read: str
+    data: Annotated[Values, Added("0.2.0")] = {}
+
+
+# What of a task's card says what the numbers mean or what to put beside them; no number depends on it.
+_BESIDE_THE_PROTOCOL = {
+    "summary", "source", "notes", "baselines", "oracles", "shifts", "evaluators", "published",
+}  # fmt: skip
+
+
+class TaskCard(Strict):
+    """A task: a family with its parameters fixed and its protocol written down.
+
+    With `context_targets`, training asks and scores the context points as further targets; evaluation does not. It
+    wants a `floor`: without one a model learns to repeat the outputs that it was shown, ever surer of them, at the cost
+    of all others (`benchmarks/periodic.md`).
+    """
+
+    family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
+    summary: str
+    source: str = ""
+    notes: str = ""
+    question: Literal["next", "targets"] = "next"
+    head: Head = "point"
+    floor: NonNegativeFloat = 0.0
+    components: PositiveInt = 8
+    context_targets: Annotated[bool, Added("0.2.0")] = False
+    parameters: Values = {}
+    baselines: list[str] = []
+    oracles: list[str] = []
+    shifts: list[str] = []
+    evaluators: list[str] = []
+    presets: dict[PresetName, Preset]
+    published: list[Published] = []
+
+    @field_validator("family")
+    @classmethod
+    def _known_family(cls, value: str) -> str:
+        if ":" not in value:
+            try:
+                FAMILIES.entry(value)
+            except UnknownNameError as error:
+                raise ValueError(str(error)) from None
+        elif not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
+            raise ValueError(f"expected a family's name or package.module:Class, got {value!r}")
+        return value
+
+    @field_validator("presets")
+    @classmethod
+    def _at_least_one(cls, value: dict[PresetName, Preset]) -> dict[PresetName, Preset]:
+        if not value:
+            raise ValueError("expected at least one of smoke, grid, small, paper")
+        return value
+
+    @property
+    def hash(self) -> str:
+        """Content hash of what is trained and evaluated, as the card gives it: words may
+        be mended without a trace."""
+        return content_hash(self.model_dump(mode="json", exclude=_BESIDE_THE_PROTOCOL, exclude_unset=True))
+
+    def preset(self, name: str, task: str) -> Preset:
+        found = self.presets.get(name)  # type: ignore[call-overload]
+        if found is None:
+            raise UnknownNameError("preset", name, self.presets, hint=f"(presets of task '{task}')")
+        return found
+
+
+class BaselineCard(Strict):
+    """A baseline: an estimator with its settings."""
+
+    estimator: str
+    summary: str
+    source: str = ""
+    settings: Values = {}
+
+
+def cards_folder(kind: CardKind) -> Path:
+    """The checkout's folder when there is one, else the copy inside the installed package."""
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parent / kind
+    if checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return checkout
+    return package / "_cards" / kind
+
+
+@cache
+def names(kind: CardKind) -> tuple[str, ...]:
+    """The names of all shipped cards."""
+    return tuple(sorted(p.stem for p in cards_folder(kind).glob("*.toml")))
+
+
+def load_task(name: str) -> tuple[str, TaskCard]:
+    """The task's canonical name and its card, from a name or a path to a `.toml` file."""
+    if canonical(name) in names("tasks/language"):
+        raise UsageError(f"'{name}' is a task for language models: iclbench lm eval --model DIR_OR_ID --tasks {name}")
+    return load_card("tasks", name, TaskCard)
+
+
+def load_baseline(name: str) -> tuple[str, BaselineCard]:
+    """The baseline's canonical name and its card, from a name or a path to a `.toml` file."""
+    return load_card("baselines", name, BaselineCard)
+
+
+def hashed_settings(model: type[Strict], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a card gives them, but for keys that version 0.1.0 did not have and that are left at their
+    defaults."""
+    added = model.added()
+    return {key: value for key, value in given.items() if key not in added or value != added[key]}
+
+
+def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
+    """The first hexadecimal digits of SHA-256 over the canonical JSON of a card or a configuration."""
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file; raises `UsageError` with file, line and what is wrong."""
+    try:
+        return tomllib.loads(limits.read_bytes(path, limits.max_line()).decode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: it is not UTF-8 text") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is not valid TOML: nested too deeply") from error
+    except ValueError as error:
+        # TOMLDecodeError, but also numbers with thousands of digits and paths with a null byte.
+        raise UsageError(f"{path} is not valid TOML: {_line(str(error))}") from error
+
+
+def validate(model: type[_Model], data: Any, where: str) -> _Model:
+    """Build `model` from `data`; the first problem becomes one line: where, key, expected and got."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        # A mistyped key is both unknown and missing; the first says what to do.
+        first = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
+    place = tuple(part for part in first["loc"] if part != "[key]")
+    key = shortened(_line(".".join(str(part) for part in place)))
+    if first["type"] == "extra_forbidden":
+        raise UsageError(f"{where}: {_unknown_key(model, place)}")
+    if first["type"] == "missing":
+        raise UsageError(f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing")
+    prefix = f"{where}: {key}: " if key else f"{where}: "
+    if first["type"] == "value_error":
+        raise UsageError(prefix + _line(first["msg"].removeprefix("Value error, ")))
+    if first["type"] in ("model_type", "dict_type"):
+        expected = "expected a table of keys"
+    elif first["type"] == "too_short":
+        expected = f"expected at least {plural(first['ctx']['min_length'], 'item')}"
+    else:
+        expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", first["msg"])
+    raise UsageError(f"{prefix}{_line(expected)}, got {reprlib.repr(first['input'])}")
+
+
+def _line(text: str) -> str:
+    """Short, and without line breaks and other control characters, which a quoted key of a TOML file may hold."""
+    return "".join(c if c.isprintable() else " " for c in brief(text))
+
+
+def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model that describes the table at `location`."""
+    for part in location:
+        field = model.model_fields.get(str(part))
+        inner = _models_in(field.annotation) if field else []
+        # A step without a field is an index or a preset's name: still within the model that the step before led to.
+        model = inner[0] if inner else model
+    return model
+
+
+def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """The unknown key with its near matches in the table where it stood."""
+    prefix = _line("".join(f"{part}." for part in location[:-1]))
+    known = [prefix + key for key in _nested(model, location[:-1]).model_fields]
+    return str(UnknownNameError("key", prefix + _line(str(location[-1])), known))
+
+
+def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """What a missing key should hold: its description, or the kind of value."""
+    field = _nested(model, location[:-1]).model_fields.get(str(location[-1]))
+    if field is None:
+        return "a value"
+    if field.description:
+        return field.description
+    kinds = {int: "a whole number", float: "a number", str: "a string", list: "a list"}
+    annotation = getattr(field.annotation, "__origin__", field.annotation)
+    return kinds.get(annotation, "a table of keys")  # type: ignore[arg-type]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
+
+
+def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:
+    """The card's canonical name and the card, from a name or a path to a `.toml` file."""
+    path = _path(kind, name)
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return card_name(path), validate(model, read_toml(path), str(path))  # which says what is wrong
+    card = _read_card(str(path), str(Path.cwd()), model, state.st_mtime_ns, state.st_size)
+    assert isinstance(card, model)
+    return card_name(path), card
+
+
+@lru_cache(maxsize=1024)
+def _read_card(path: str, folder: str, model: type[BaseModel], *state: int) -> BaseModel:
+    """One version of a card's file, read once per process: a grid asks for the same few cards thousands of times."""
+    return validate(model, read_toml(Path(path)), path)
+
+
+def _path(kind: CardKind, name: str) -> Path:
+    if name.endswith(".toml"):
+        return Path(name)
+    if canonical(name) not in names(kind):
+        raise UnknownNameError(_called(kind), name, names(kind), hint="(or a path to a .toml card)")
+    return cards_folder(kind) / f"{canonical(name)}.toml"
+
+
+def _called(kind: CardKind) -> str:
+    """A kind in the singular."""
+    return {"tasks/language": "language task", "tasks/language/suites": "suite"}.get(kind, kind.removesuffix("s"))
+
+
+def card_file(name: str) -> Path:
+    """The file of a task, baseline or grid card, by name or path."""
+    kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
+    for kind in kinds:
+        if name.endswith(".toml") or canonical(name) in names(kind):
+            return _path(kind, name)
+    raise UnknownNameError("card", name, [known for kind in kinds for known in names(kind)])
+
+
+def card_name(path: Path) -> str:
+    """The name a card's file gives it: lower-case letters, digits and hyphens, so that it can be part of a file
+    name."""
+    name = canonical(path.stem)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
+        raise UsageError(f"{path}: a card's file name must be letters, digits and hyphens, like my-task.toml")
+    return name

@@ -1,0 +1,81 @@
+"""What `iclbench list runs` says of a run besides its configuration: size, date, last loss, score.
+
+Read off files, without torch and pandas: the loss off the training curve or, before it is written, the newest
+checkpoint; the score off the tables of scores that evaluations leave.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from iclbench.config.runs import Run
+from iclbench.core import digests
+
+# Which score of a run stands for it: that of what was trained, before those of the family's own tests.
+_EVALUATORS = ("next", "targets", "icl")
+
+
+def size(run: Run) -> int:
+    """Bytes of all files of the run's folder."""
+    return sum(path.lstat().st_size for path in run.path.rglob("*") if not path.is_dir())
+
+
+def date(run: Run) -> str | None:
+    """The day on which the weights, or the newest checkpoint, were written."""
+    path = run.weights if run.finished else next(iter(run.checkpoints[-1:]), None)
+    return None if path is None else time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
+
+
+def loss(run: Run) -> float | None:
+    """The training loss of the last logged steps; None: it is not known, or was no number."""
+    found: Any = None
+    if run.finished:
+        told = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value"))
+        curve = [row for row in told if row["metric"] == "loss" and row["axis"] == "train_step"]
+        found = max(curve, key=lambda row: row["axis_value"] or 0.0)["value"] if curve else None
+    elif run.checkpoints:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(run.checkpoints[-1], framework="numpy") as file:
+                losses = file.get_tensor("log.losses")
+            found = float(losses[-1]) if len(losses) else None
+        except (SafetensorError, OSError, ValueError):
+            pass
+    return found if found is not None and math.isfinite(found) else None
+
+
+def scores(results: Path) -> dict[str, float]:
+    """The score of every run that was evaluated on its own distribution."""
+    columns = ("run", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
+    found: dict[str, tuple[tuple[int, str, int], float]] = {}
+    for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
+        for row in rows(path, columns):
+            whole = row["shift"] == "none" and row["axis"] is None and row["n_context"] is None
+            whole &= row.get("trained_on") is None  # a column that older tables do not have
+            if not whole or row["metric"] != "score" or row["value"] is None:
+                continue
+            name = row["evaluator"]
+            rank = _EVALUATORS.index(name) if name in _EVALUATORS else len(_EVALUATORS)
+            order = (rank, path.parts[-3], row["n_related"] or 0)
+            if row["run"] not in found or order < found[row["run"]][0]:
+                found[row["run"]] = (order, row["value"])
+    return {run: value for run, (_, value) in found.items()}
+
+
+def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """These columns of a table, row by row; none of one that cannot be read or is not as it was written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        data = path.read_bytes()
+        digests.check(data)
+        with pq.ParquetFile(pa.BufferReader(data)) as file:  # read_table would import pandas
+            yield from file.read(columns=list(columns)).to_pylist()
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return

@@ -1,0 +1,346 @@
+"""Names to lazily imported classes. Built-in names stand here; third parties add theirs through entry points.
+
+A plug-in declares, in its own `pyproject.toml`:
+
+    [project.entry-points."iclbench.backbones"]
+    my-net = "my_package.net:MyNet"
+
+    [project.entry-points."iclbench.variants"]
+    my-net-wide = "my_package.net:WIDE"
+
+where `WIDE = Variant("my-net", {"width": 512}, "what it is in a line")`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from iclbench.config import plugins, trust
+from iclbench.core.errors import UnknownNameError, UsageError, said, shortened
+from iclbench.core.signals import heed_ctrl_c
+
+log = logging.getLogger("iclbench")
+
+
+def canonical(name: str) -> str:
+    """The spelling used on the command line: lower case with hyphens."""
+    return name.strip().lower().replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered class: where it is, what it is in one line, which package brought it, and in which group of entry
+    points."""
+
+    target: str
+    summary: str = ""
+    package: str = "iclbench"
+    group: str = ""
+
+    def load(self) -> Any:
+        """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
+        module, _, attribute = self.target.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != trust.package_of(self.target):
+                raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
+            where = f"neither installed nor in the current folder {Path.cwd()}"
+            raise UsageError(f"cannot load '{self.target}': module '{error.name}' is {where}") from error
+        except SystemExit as error:
+            raise UsageError(
+                f"cannot load '{self.target}': importing it calls sys.exit({shortened(repr(error.code))})"
+            ) from error
+        except Exception as error:  # whatever a third party's module does when it is imported
+            heed_ctrl_c(error)
+            raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
+        return plugins.watched(found, self.target)
+
+    def availability(self) -> str:
+        """
+        "yes", or why the class cannot be had here; looks for the module without importing it."""
+        module = self.target.partition(":")[0]
+        try:
+            found = find_spec(module) is not None
+        except (ImportError, ValueError):
+            found = False
+        return "yes" if found else f"no module '{module}'"
+
+
+class Registry:
+    """The classes of one kind (family, backbone, estimator) by name.
+
+    Names may be written with hyphens or underscores, or be a target `package.module:Class` that needs no registration.
+    """
+
+    def __init__(self, kind: str, builtin: dict[str, Entry]) -> None:
+        self.kind = kind
+        self.group = f"iclbench.{'families' if kind == 'family' else kind + 's'}"
+        self._builtin = builtin
+        self._groups = [self.group]
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """All entries, built-in and third-party; two packages claiming one name is an error that shows both."""
+        found = dict(self._builtin)
+        for group in self._groups:
+            for point in entry_points(group=group):
+                self._add(found, canonical(point.name), Entry(point.value, package=_package(point), group=group))
+        return found
+
+    def _add(self, found: dict[str, Entry], name: str, entry: Entry) -> None:
+        if name in found and found[name].target != entry.target:
+            other = found[name]
+            raise UsageError(
+                f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
+                f"{entry.target} ({entry.package}); uninstall one of them"
+            )
+        found[name] = entry
+
+    def names(self) -> list[str]:
+        return sorted(self.entries)
+
+    def entry(self, name: str) -> Entry:
+        if ":" in name:
+            return Entry(name, package=trust.package_of(name))
+        found = self.entries.get(canonical(name))
+        if found is None:
+            raise UnknownNameError(self.kind, name, self.entries)
+        return found
+
+    def get(self, name: str) -> Any:
+        """The class behind `name`.
+
+        Raises:
+            UntrustedError: a target outside the registry whose module nobody has trusted (`iclbench.config.trust`).
+        """
+        if ":" in name:
+            trust.require(name)
+        return self.entry(name).load()
+
+    def available(self) -> dict[str, Any]:
+        """All classes that load here; a broken plug-in warns and never takes the tool down."""
+        classes = {}
+        for name in self.entries:
+            try:
+                classes[name] = self.get(name)
+            except Exception as error:
+                log.warning("%s '%s' is not available: %s", self.kind, name, said(error))
+        return classes
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a contestant's name stands for: a backbone and the settings that are frozen under this name.
+
+    Attributes:
+        backbone: its registered name, or `package.module:Class`.
+        frozen: settings that are the same wherever this name stands; None: left at their default.
+        summary: one line.
+    """
+
+    backbone: str
+    frozen: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+
+
+class Backbones(Registry):
+    """Backbones by name, and their variants, which are contestants like any other.
+
+    The entry of a built-in variant is that of its backbone with another summary, that of a third party's says where its
+    `Variant` is.
+    """
+
+    _VARIANTS = "iclbench.variants"
+
+    def __init__(self, builtin: dict[str, Entry], variants: dict[str, Variant]) -> None:
+        made = {n: replace(builtin[v.backbone], summary=v.summary) for n, v in variants.items() if v.backbone != n}
+        super().__init__("backbone", builtin | made)
+        self._variants = variants
+        self._groups.append(self._VARIANTS)
+
+    def architectures(self) -> list[str]:
+        """The names that are no variant of another."""
+        return [
+            name
+            for name, entry in sorted(self.entries.items())
+            if entry.group != self._VARIANTS and self._variants.get(name, Variant(name)).backbone == name
+        ]
+
+    def variant(self, name: str) -> Variant:
+        """What a name or target stands for; one that is no variant stands for itself, with nothing frozen.
+
+        Raises:
+            UnknownNameError: there is none of this name.
+            UsageError: a third party's variant cannot be loaded, or is made of no backbone.
+        """
+        if ":" in name:
+            return Variant(name)
+        entry, name = self.entry(name), canonical(name)
+        if entry.group != self._VARIANTS:
+            return self._variants.get(name, Variant(name))
+        found = entry.load()
+        if not isinstance(found, Variant):
+            written = f"{Variant.__module__}.{Variant.__name__}"
+            raise UsageError(f"'{entry.target}' (from {entry.package}) is no variant: it must be a {written}")
+        if ":" in found.backbone:
+            return found
+        if canonical(found.backbone) not in self.architectures():
+            known = ", ".join(self.architectures())
+            raise UsageError(f"variant '{name}' (from {entry.package}) is of '{found.backbone}'; give one of {known}")
+        own = self.variant(found.backbone)
+        return replace(found, backbone=own.backbone, frozen={**own.frozen, **found.frozen})
+
+    def names_in_cards(self, name: str) -> list[str]:
+        """The names under which a card speaks of a contestant: that of its backbone, and its own, which comes last."""
+        return list(dict.fromkeys([self.variant(name).backbone, name]))
+
+    def contradiction(self, name: str, given: Mapping[str, Any]) -> str | None:
+        """Why such settings cannot be given under this name, and the name to give instead; None: they can."""
+        own = self.variant(name)
+        for key, frozen in own.frozen.items():
+            if key not in given or given[key] == frozen:
+                continue
+            wanted = Variant(own.backbone, {**own.frozen, key: given[key]})
+            others = [
+                n for n, v in self._variants.items() if (v.backbone, v.frozen) == (wanted.backbone, wanted.frozen)
+            ]
+            stands = "leaves it at its default" if frozen is None else f"stands for {key}={frozen}"
+            advice = f"write {others[0]}" if others else f"leave {key} out"
+            return f"{key}={given[key]} contradicts the name '{name}', which {stands}; {advice}"
+        return None
+
+    def get(self, name: str) -> Any:
+        return super().get(self.variant(name).backbone)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown"
+
+
+FAMILIES = Registry(
+    "family",
+    {
+        "linear": Entry("iclbench.families.linear:Linear", "w·x with w ~ N(0, I)"),
+        "sparse-linear": Entry("iclbench.families.linear:SparseLinear", "w·x with s random non-zero weights"),
+        "skewed-linear": Entry("iclbench.families.linear:SkewedLinear", "w·x, inputs with eigenvalues 1/i²"),
+        "noisy-linear": Entry("iclbench.families.linear:NoisyLinear", "w·x + N(0, sigma²)"),
+        "relu-network": Entry("iclbench.families.relu_network:ReluNetwork", "two-layer ReLU networks"),
+        "decision-tree": Entry("iclbench.families.decision_tree:DecisionTree", "axis-aligned trees of depth 4"),
+        "combination": Entry("iclbench.families.combination:Combination", "CoQE's five fixed features"),
+        "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
+        "tabular": Entry("iclbench.families.tabular.tabular:Tabular", "episodes from real regression tables"),
+        "gp-mixture": Entry(
+            "iclbench.families.gaussian_processes.gp_mixture:GPMixture", "Gaussian processes with related datasets"
+        ),
+        "image-completion": Entry(
+            "iclbench.families.images.image_completion:ImageCompletion", "images from some of their pixels"
+        ),
+        "bursty": Entry(
+            "iclbench.families.images.bursty:Bursty", "labels from the context against labels from the weights"
+        ),
+    },
+)
+
+# A backbone without an entry here has one name and nothing frozen. Positions decide rankings, so that they are part of
+# the name. `gpt2` is the Mamba paper's (A.1.1: no positions), `coqe` has none for numbers and sinusoidal ones for class
+# labels; Garg et al. and the released code of CoQE learn them.
+VARIANTS = {
+    "gpt2": Variant("gpt2", {"positions": "none"}),
+    "gpt2-learned": Variant("gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)"),
+    "gpt2-sinusoidal": Variant(
+        "gpt2", {"positions": "sinusoidal"}, "gpt2 with sinusoidal positions (waves of Chan et al. 2022)"
+    ),
+    "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)"),
+    "coqe": Variant("coqe", {"positions": None}),
+    "coqe-learned": Variant("coqe", {"positions": "learned"}, "coqe with learned positions, as its released code"),
+    "coqe-sinusoidal": Variant(
+        "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)"
+    ),
+    "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)"),
+}
+
+BACKBONES = Backbones(
+    {
+        "gpt2": Entry(
+            "iclbench.backbones.gpt2:GPT2",
+            "causal Transformer without positions (Radford et al. 2019; Grazzi et al. 2024)",
+        ),
+        "transformer": Entry(
+            "iclbench.backbones.transformer:Transformer", "causal, sinusoidal positions (Chan et al. 2022)"
+        ),
+        "coqe": Entry(
+            "iclbench.backbones.coqe:CoQE", "context and query encoded apart (CoQE); on numbers without positions"
+        ),
+        "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
+        "s4": Entry("iclbench.backbones.s4:S4", "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)"),
+        "s4d": Entry("iclbench.backbones.s4:S4D", "diagonal state spaces (Gu et al. 2022)"),
+        "lbanp": Entry("iclbench.backbones.lbanp:LBANP", "latent bottlenecked attentive NP (Feng et al. 2022)"),
+        "cmanp": Entry("iclbench.backbones.cmanp:CMANP", "constant-memory attentive NP (Feng et al. 2023)"),
+        "cnp": Entry("iclbench.backbones.cnp:CNP", "conditional neural process (Garnelo et al. 2018)"),
+        "icicl-cnp": Entry("iclbench.backbones.cnp:ICICLCNP", "CNP that also reads related datasets"),
+        "tnp": Entry("iclbench.backbones.tnp:TNP", "transformer neural process (Nguyen and Grover 2022)"),
+        "pt-tnp": Entry("iclbench.backbones.pt_tnp:PTTNP", "TNP through pseudo-tokens (Feng et al. 2023)"),
+        "icicl-tnp": Entry(
+            "iclbench.backbones.icicl_tnp:ICICLTNP", "pseudo-token TNP that also reads related datasets"
+        ),
+    },
+    VARIANTS,
+)
+
+ESTIMATORS = Registry(
+    "estimator",
+    {
+        "zero": Entry("iclbench.estimators.constant:Zero", "always 0"),
+        "mean": Entry("iclbench.estimators.constant:Mean", "mean of the outputs so far"),
+        "least-squares": Entry("iclbench.estimators.least_squares:LeastSquares", "minimum-norm least squares"),
+        "ridge": Entry("iclbench.estimators.ridge:Ridge", "ridge regression"),
+        "kernel-ridge": Entry(
+            "iclbench.estimators.ridge:KernelRidge", "kernel ridge, i.e. Gaussian process regression"
+        ),
+        "lasso": Entry("iclbench.estimators.lasso:Lasso", "exact Lasso by homotopy"),
+        "knn": Entry("iclbench.estimators.knn:NearestNeighbours", "mean of the k nearest"),
+        "pixel-1nn": Entry("iclbench.estimators.classifiers:PixelNearestNeighbour", "label of the nearest image"),
+        "nearest-class-mean": Entry("iclbench.estimators.classifiers:NearestClassMean", "label of the nearest mean"),
+        "majority": Entry("iclbench.estimators.classifiers:Majority", "most frequent label"),
+        "averaging": Entry("iclbench.estimators.averaging:Averaging", "w = mean of x·y"),
+        "mlp": Entry("iclbench.estimators.mlp:TwoLayerNetwork", "two-layer network trained by Adam"),
+        "decision-tree": Entry("iclbench.estimators.trees:GreedyTree", "greedy regression tree"),
+        "xgboost": Entry("iclbench.estimators.trees:XGBoost", "gradient-boosted trees"),
+        "gradient-descent": Entry(
+            "iclbench.estimators.gradient_descent:GradientDescent", "gradient descent on w, GD++"
+        ),
+        "gp-kernel-oracle": Entry(
+            "iclbench.families.gaussian_processes.oracles:OracleKernel", "posterior under the true kernel"
+        ),
+        "gp-periodic-mean": Entry(
+            "iclbench.families.gaussian_processes.oracles:PeriodicMean",
+            "posterior of RBF functions, the mean of periodic ones",
+        ),
+        "gp-bayes-oracle": Entry(
+            "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
+        ),
+    },
+)
+
+READERS = Registry(
+    "reader",
+    {
+        "generated": Entry("iclbench.language.tasks.readers.generated:Generated", "letters and lists of letters"),
+        "mapping": Entry("iclbench.language.tasks.readers.mapping:Mapping", "pairs of words from a JSON file"),
+        "classification": Entry(
+            "iclbench.language.tasks.readers.classification:Classification",
+            "labelled texts: SST, MR, TREC, AG News, JSONL",
+        ),
+        "mmlu": Entry("iclbench.language.tasks.readers.mmlu:MMLU", "MMLU's CSV files (Hendrycks et al. 2021)"),
+        "bbh": Entry("iclbench.language.tasks.readers.bbh:BBH", "BIG-Bench Hard's JSON files (Suzgun et al. 2022)"),
+    },
+)

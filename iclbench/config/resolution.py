@@ -1,0 +1,448 @@
+"""From what a user types to a frozen configuration: card, preset, `--config` file and `-o key=value`, in this order.
+
+A run's configuration is complete: it names every number that the run depends on, is written beside the weights as
+`config.toml`, and its hash tells whether two runs are the same.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from iclbench.config import plugins, versions
+from iclbench.config.cards import (
+    Added,
+    Head,
+    NonNegativeFloat,
+    PositiveInt,
+    Preset,
+    PresetName,
+    Published,
+    SeedInt,
+    Strict,
+    TaskCard,
+    TrainSettings,
+    content_hash,
+    load_baseline,
+    load_task,
+    read_toml,
+    validate,
+)
+from iclbench.config.registry import BACKBONES, FAMILIES, Registry, canonical
+from iclbench.core.errors import UnknownNameError, UsageError, shortened
+from iclbench.core.formats import assignments
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone, TaskShape
+    from iclbench.families.base import Family
+
+# What `-o` can reach: the three tables of a `--config` file.
+ROOTS = ("task", "backbone", "train")
+# Keys of `-o task.` that belong to the preset and to the card; all others are parameters of the family.
+_PRESET_KEYS = ("points", "episodes")
+_CARD_KEYS = ("head", "floor", "components", "context_targets")
+# What of a task matters for training; the rest says how it is evaluated.
+_TRAINED_TASK_KEYS = ("name", "family", "code", "parameters", "question", "points", *_CARD_KEYS)
+# What of training only says how often it is looked at.
+_OBSERVING_TRAIN_KEYS = ("evaluate_every", "evaluators", "checkpoint_every", "log_every")
+
+
+def family_class(name: str) -> type[Family]:
+    """The family behind a name or target; raises `UsageError` when it is something else."""
+    from iclbench.families.base import Family
+
+    return _class(FAMILIES, name, Family)
+
+
+def backbone_class(name: str) -> type[Backbone]:
+    """The backbone behind a name or target; raises `UsageError` when it is something else."""
+    from iclbench.backbones.base import Backbone
+
+    return _class(BACKBONES, name, Backbone)
+
+
+def _class(registry: Registry, name: str, base: type) -> Any:
+    cls = registry.get(name)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise UsageError(f"'{name}' is no {registry.kind}: it must be a subclass of {base.__module__}.{base.__name__}")
+    return cls
+
+
+# Which code answers (`iclbench.config.versions`); None: that of version 0.1.0, or, in a run made by it, an unknown
+# plug-in's.
+OwnCode = Annotated[int | str | None, Added("0.2.0")]
+
+
+class TaskConfig(Strict):
+    """A task card at one preset."""
+
+    name: str
+    card: str
+    family: str
+    code: OwnCode = None
+    parameters: dict[str, Any] = {}
+    question: str = "next"
+    head: Head = "point"
+    floor: NonNegativeFloat | None = None
+    components: PositiveInt | None = None
+    context_targets: Annotated[bool, Added("0.2.0")] = False
+    points: PositiveInt
+    episodes: PositiveInt
+    baselines: list[str] = []
+    oracles: list[str] = []
+    shifts: list[str] = []
+    evaluators: list[str] = []
+    published: list[Published] = []
+
+    @property
+    def data(self) -> str | None:
+        """The images that episodes are made of, as result tables name them; None: no data set."""
+        named = family_class(self.family).data_parameters
+        return assignments({key: self.parameters[key] for key in named}) or None
+
+    def drawn(self, examples: int) -> int:
+        """Points that a family is asked for, so that there are so many examples: with the question `next` the last one
+        is only ever asked."""
+        return examples + (self.question == "next")
+
+    def counts_vary(self) -> bool:
+        """Whether training episodes differ in how many of their points are scored."""
+        cls, parameters = self._family()
+        return self.context_targets or cls.counts_vary(parameters, self.drawn(self.points))
+
+    def _family(self) -> tuple[type[Family], Any]:
+        """The class, and the parameters checked and complete."""
+        cls = family_class(self.family)
+        return cls, validate(cls.Parameters, self.parameters, f"task '{self.name}': parameters")
+
+    def shift_name(self, shift: str) -> str:
+        """How tables and hashes call a shift, in whatever order and spelling it was written.
+
+        Raises:
+            UsageError: the family has none of this name, or its parts do not combine.
+        """
+        from iclbench.families.shifts import Shift
+
+        return Shift.parse(shift, family_class(self.family).shift_kinds).name
+
+    def build(self, data_dir: Path | None = None) -> Family:
+        """The family with these parameters."""
+        cls, parameters = self._family()
+        family = cls(parameters, data_dir)
+        if (family.classes is None) == (self.head == "categorical"):
+            kind = "regression" if family.classes is None else "classification"
+            raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
+        self.tests(family, self.evaluators)
+        if not plugins.is_ours(cls):
+            _ = family.normaliser  # looked at by its watch: errors divided by 0 would be found after training only
+        return family
+
+    def tests(self, family: Family, asked: Sequence[str]) -> list[str]:
+        """The evaluators of these names, in either spelling, as the family spells them.
+
+        Raises:
+            UnknownNameError: the family has none of this name.
+            UsageError: they ask for targets, and this task does not; or the task's parameters do not allow one.
+        """
+        known = {canonical(name): name for name in family.evaluators()}
+        for name in asked:
+            if canonical(name) not in known:
+                raise UnknownNameError("evaluator", name, known.values(), hint=f"(of task '{self.name}')")
+        if asked and self.question != "targets":
+            raise UsageError(f"task '{self.name}': evaluators ask for targets; write question = \"targets\"")
+        found = list(dict.fromkeys(known[canonical(name)] for name in asked))
+        for name in found:
+            family.check_test(name)
+        return found
+
+
+class BackboneConfig(Strict):
+    """A backbone with all its settings."""
+
+    name: str
+    code: OwnCode = None
+    settings: dict[str, Any] = {}
+
+    def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
+        """The backbone, its weights drawn from torch's global generator; with `anywhere`, the settings that only say
+        how to compute have their defaults."""
+        from iclbench.backbones.bounds import bounded
+        from iclbench.backbones.image_backbone import for_task
+
+        cls = backbone_class(self.name)
+        settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
+        checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
+        return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", plugins.is_ours(cls))
+
+
+class RunConfig(Strict):
+    """One backbone trained on one task with one preset and one seed.
+
+    `loss` is `versions.LOSS` where episodes differ in how many of their points are scored; None: they do not, or the
+    run was made by version 0.1.0, whose loss was another there.
+    """
+
+    preset: PresetName
+    seed: SeedInt
+    loss: Annotated[int | None, Added("0.2.0")] = None
+    task: TaskConfig
+    backbone: BackboneConfig
+    train: TrainSettings
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """What the weights depend on."""
+        return trained_part(self.dump())
+
+    @property
+    def variant(self) -> str:
+        """Hash of what was trained but for the seed: the same for runs that differ in nothing else."""
+        part = {key: value for key, value in self.trained.items() if key != "seed"}
+        part["train"] = {key: value for key, value in part["train"].items() if key not in _OBSERVING_TRAIN_KEYS}
+        return content_hash(part, 8)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain values for TOML, which has no null."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def shape(self, family: Family) -> TaskShape:
+        """What the backbone is told about the task."""
+        from iclbench.backbones.base import TaskShape
+
+        return TaskShape(
+            x_dim=family.x_dim,
+            points=self.task.drawn(self.task.points),
+            y_dim=family.y_dim,
+            classes=family.classes,
+            x_shape=family.x_shape,
+            head=self.task.head,
+            question=self.task.question,
+            related=family.related_sets,
+            related_points=family.related_points,
+            floor=self.task.floor or 0.0,
+            components=self.task.components or 8,
+        )
+
+    def build(self, family: Family, anywhere: bool = False) -> Backbone:
+        """The untrained backbone for the task's family, its weights drawn from the run's own stream; `anywhere` as in
+        `BackboneConfig.build`."""
+        from iclbench.core.seeds import global_stream
+
+        with global_stream(self.seed, "weights"):
+            return self.backbone.build(self.shape(family), anywhere)
+
+
+def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run's configuration in plain values, what the weights depend on: not how the run is evaluated afterwards."""
+    task = {key: value for key, value in plain["task"].items() if key in _TRAINED_TASK_KEYS}
+    return {**plain, "task": task}
+
+
+def without_codes(trained: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without saying which code the family's and the backbone's names stood for."""
+    parts = {key: {k: v for k, v in trained[key].items() if k != "code"} for key in ("task", "backbone")}
+    return {**trained, **parts}
+
+
+def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's configuration in plain values, evaluated as `new` says.
+
+    What weights depend on stays as it was written: weights carry its hash, and a setting that iclbench did not have
+    then must not come in.
+    """
+    evaluated = {key: value for key, value in new["task"].items() if key not in _TRAINED_TASK_KEYS}
+    return {**old, "task": {**trained_part(old)["task"], **evaluated}}
+
+
+def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[str, Any]:
+    """Nested tables from `key=value` pairs; values are TOML, and plain words need no quotes.
+
+    >>> parse_overrides(["backbone.layers=6", "task.glyphs=omniglot"])
+    {'backbone': {'layers': 6}, 'task': {'glyphs': 'omniglot'}}
+    """
+    tables: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        path = [part.strip().replace("-", "_") for part in key.split(".")]
+        if not equals or len(path) < 2 or not all(path):
+            raise UsageError(f"-o {shortened(pair)}: write -o root.key=value with root one of {', '.join(roots)}")
+        _check_root(path[0], roots)
+        table = tables
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"-o {shortened(pair)}: '{part}' already has a value")
+        table[path[-1]] = _toml_value(text)
+    return tables
+
+
+def typed_tables(overrides: Sequence[str] = (), config_file: Path | None = None) -> dict[str, Any]:
+    """What `--config` and `-o` say, the latter over the former."""
+    return _merge(_read_config(config_file) if config_file else {}, parse_overrides(overrides))
+
+
+def resolve_task(
+    name: str, preset: str, overrides: Mapping[str, Any] | None = None, where: str = "-o task"
+) -> tuple[TaskConfig, TaskCard]:
+    """The task at a preset, with `overrides` (the `task` table) applied and the family's parameters checked and
+    complete."""
+    from iclbench.families.shifts import Shift
+
+    task, card = load_task(name)
+    chosen = card.preset(canonical(preset), task)
+    family = family_class(card.family)
+    parameters = family.Parameters
+    values = {**card.parameters, **chosen.parameters}
+    validate(parameters, values, f"task '{task}': parameters")
+    if card.question not in family.questions:
+        known = " or ".join(f'question = "{name}"' for name in sorted(family.questions))
+        raise UsageError(f"task '{task}': family '{card.family}' does not ask '{card.question}'; write {known}")
+    for baseline in [*card.baselines, *card.oracles]:
+        load_baseline(baseline)
+    for shift in card.shifts:
+        Shift.parse(shift, family.shift_kinds)
+    for key in {key: None for number in card.published for key in number.data}:
+        if key not in family.data_parameters:
+            where = f"(in published.data of task '{task}')"
+            raise UnknownNameError("parameter that names data", key, family.data_parameters, hint=where)
+    changed = dict(overrides or {})
+    sizes = {key: changed.pop(key, getattr(chosen, key)) for key in _PRESET_KEYS}
+    head = {key: changed.pop(key, getattr(card, key)) for key in _CARD_KEYS}
+    # What the head has no use for is no part of the configuration.
+    for key, heads in {"floor": ("gaussian", "mixture"), "components": ("mixture",)}.items():
+        if head["head"] not in heads:
+            del head[key]
+    if head["context_targets"] is True and card.question != "targets":
+        raise UsageError(f"task '{task}': context_targets is for question = \"targets\": where the next point is asked "
+                         "after every number of points, all of them are scored; leave it out")  # fmt: skip
+    complete = validate(parameters, {**values, **changed}, where).model_dump(mode="json", exclude_none=True)
+    config = {
+        "name": task,
+        "card": card.hash,
+        "family": canonical(card.family) if ":" not in card.family else card.family,
+        "code": versions.since_first(versions.of_family(card.family, complete)),
+        "parameters": complete,
+        "question": card.question,
+        "baselines": card.baselines,
+        "oracles": card.oracles,
+        "shifts": card.shifts,
+        "evaluators": card.evaluators,
+        "published": card.published,
+        **sizes,
+        **head,
+    }
+    return validate(TaskConfig, config, where), card
+
+
+def resolve_run(
+    task: str,
+    backbone: str,
+    preset: str = "small",
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    config_file: Path | None = None,
+) -> RunConfig:
+    """The frozen configuration of a run; raises `UsageError` naming the first thing that does not fit."""
+    tables = typed_tables(overrides, config_file)
+    frozen, card = resolve_task(task, preset, tables.get("task"))
+    chosen = card.preset(canonical(preset), frozen.name)
+    name = backbone if ":" in backbone else canonical(backbone)
+    for mentioned in [*chosen.backbones, *chosen.train_for]:
+        BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
+    settings = _settings(name, frozen.name, chosen, tables.get("backbone", {}))
+    train = chosen.train.model_dump(mode="json", exclude_none=True)
+    for each in BACKBONES.names_in_cards(name):
+        train = _merge(train, chosen.train_for.get(each, {}))
+        validate(TrainSettings, train, f"task '{frozen.name}': train_for.{each}")
+    training = validate(TrainSettings, _merge(train, tables.get("train", {})), "-o train")
+    _check_monitored(frozen, training)
+    return validate(
+        RunConfig,
+        {
+            "preset": canonical(preset),
+            "seed": seed,
+            "loss": versions.LOSS if frozen.counts_vary() else None,
+            "task": frozen,
+            "backbone": {
+                "name": name,
+                "code": versions.since_first(versions.of_backbone(name)),
+                "settings": settings.model_dump(mode="json", exclude_none=True),
+            },
+            "train": training,
+        },
+        "run",
+    )
+
+
+def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any]) -> Strict:
+    """The backbone's settings: those of the card, over them the user's, and what the name stands for.
+
+    Raises:
+        UsageError: a setting is unknown, or contradicts the name.
+    """
+    model = backbone_class(name).Settings
+    given: dict[str, Any] = {}
+    for each in BACKBONES.names_in_cards(name):
+        where = f"task '{task}': backbones.{each}"
+        of_card = validate(model, preset.backbones.get(each, {}), where).model_dump(exclude_unset=True)
+        if named := of_card.keys() & BACKBONES.variant(each).frozen.keys():
+            raise UsageError(f"{where}: {min(named)} is part of a contestant's name, like {each}; leave it out")
+        given = _merge(given, of_card)
+    asked = validate(model, _merge(given, typed), "-o backbone").model_dump(exclude_unset=True)
+    if contradiction := BACKBONES.contradiction(name, asked):
+        raise UsageError(f"-o backbone.{contradiction}")
+    return validate(model, _merge(asked, BACKBONES.variant(name).frozen), f"backbone '{name}'")
+
+
+def _check_monitored(task: TaskConfig, train: TrainSettings) -> None:
+    """Raise `UsageError` unless what training is to be evaluated on is on the card."""
+    known = {canonical(name) for name in task.evaluators}
+    for name in train.evaluators:
+        if canonical(name) not in known:
+            where = f"(in train.evaluators; those of the card of task '{task.name}')"
+            raise UnknownNameError("evaluator", name, task.evaluators, hint=where)
+    if train.evaluate_every and not task.evaluators:
+        raise UsageError(f"train.evaluate_every: the card of task '{task.name}' names no evaluators; leave it at 0")
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The keys in which two configurations differ, as `key: old -> new`."""
+    lines = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            lines += difference(a, b, f"{prefix}{key}.")
+        elif a != b:
+            lines.append(f"{prefix}{key}: {a} -> {b}")
+    return lines
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    tables = read_toml(path)
+    for root in tables:
+        _check_root(root)
+        if not isinstance(tables[root], dict):
+            raise UsageError(f"{path}: '{root}' must be a table, like [{root}]")
+    return tables
+
+
+def _check_root(root: str, roots: Sequence[str] = ROOTS) -> None:
+    if root not in roots:
+        raise UnknownNameError("key", root, roots)
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # also numbers with thousands of digits, lists in lists in ...
+        return text

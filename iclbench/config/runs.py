@@ -1,0 +1,517 @@
+"""Run folders: where a trained model lives, `RESULTS/runs/NAME`.
+
+config.toml                  everything the run depends on
+checkpoints/step-N.safetensors   the last two, while training goes on
+model.safetensors            the finished weights, beside them their digest (.sha256)
+values.parquet, costs.parquet    training curve and cost of training
+diverged.json                why training came to no end under this configuration
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar
+
+from iclbench.config import versions
+from iclbench.config.cards import content_hash, names, read_toml, validate
+from iclbench.config.resolution import RunConfig, difference, evaluated_as, trained_part, without_codes
+from iclbench.core import digests
+from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError
+from iclbench.core.files import DIGEST, atomic, digest_path, remove_leftovers
+from iclbench.core.memory import IN_EVALUATION, advised
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone
+
+
+log = logging.getLogger("iclbench")
+
+
+def run_name(config: RunConfig) -> str:
+    """The default name: task, backbone, preset and seed. Nothing is ever parsed back from it."""
+    backbone = re.sub(r"[^a-z0-9]+", "-", config.backbone.name.lower()).strip("-")
+    return f"{config.task.name}-{backbone}-{config.preset}-s{config.seed}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    path: Path
+
+    DIVERGED: ClassVar = "diverged.json"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """What was or will be trained; raises `UsageError` when the file does not say."""
+        path = self.path / "config.toml"
+        with self._mended():
+            return validate(RunConfig, read_toml(path), str(path))
+
+    @contextmanager
+    def _mended(self) -> Iterator[None]:
+        """Say what to do about a configuration that cannot be read."""
+        try:
+            yield
+        except UsageError as error:
+            raise UsageError(
+                f"{error}; put the file back, or move {self.path} away or delete it and train the run again"
+            ) from error
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def finished(self) -> bool:
+        return self.weights.is_file()
+
+    @property
+    def diverged(self) -> DivergedError | None:
+        """How training under this configuration diverged; None: it did not, or was not tried."""
+        try:
+            found = json.loads((self.path / self.DIVERGED).read_bytes())
+            if found["config"] == self.configured:
+                return DivergedError(self, int(found["step"]), str(found["what"]), remembered=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # what cannot be read is found out again
+        return None
+
+    def forget_divergence(self) -> None:
+        """Remove what a training under another configuration left behind where it diverged."""
+        if (self.path / self.DIVERGED).is_file():
+            for name in ("values.parquet", self.DIVERGED):
+                (self.path / name).unlink(missing_ok=True)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something was trained that another configuration would disown."""
+        return self.finished or self.reached > 0
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 that the weights were written with; None: it is missing, or they are of version 0.1.0, which wrote
+        none."""
+        path = digest_path(self.weights)
+        return path.read_text(errors="replace").partition(" ")[0] if path.is_file() else None
+
+    @property
+    def written(self) -> list[Path]:
+        """The files of a finished run."""
+        return [self.path / name for name in ("config.toml", self.weights.name, "values.parquet", "costs.parquet")]
+
+    @cached_property
+    def hash(self) -> str:
+        """What weights and checkpoints carry to show that they are this run's.
+
+        Taken over the file as it was written, so that a setting added to iclbench later does not disown old runs; and
+        not over which code the names stood for, so that a run may be adopted.
+        """
+        with self._mended():
+            plain = read_toml(self.path / "config.toml")
+            if not isinstance(plain.get("task"), dict):
+                raise UsageError(f"{self.path / 'config.toml'} is not the configuration of a run")
+        return content_hash(without_codes(trained_part(plain)))
+
+    @property
+    def codes(self) -> dict[str, Any]:
+        """Which code made the weights, as an entry of identities: none where it is that of version 0.1.0."""
+        named = {"family": self.config.task.code, "backbone": self.config.backbone.code}
+        found = {kind: code for kind, code in named.items() if code is not None}
+        return {"codes": found} if found else {}
+
+    @property
+    def configured(self) -> str:
+        """Hash of all that training depends on, which code the names stand for included."""
+        return content_hash({"config": self.hash, **self.codes})
+
+    @property
+    def signature(self) -> dict[str, str]:
+        """What weights and checkpoints say of themselves to show that they are this run's."""
+        return {"config": self.hash, **({"configured": self.configured} if self.codes else {})}
+
+    def check_signature(self, metadata: Mapping[str, str] | None) -> None:
+        """Raise `ValueError` for weights or a checkpoint of another configuration, or made by other code; version 0.1.0
+        did not write by which."""
+        found = metadata or {}
+        if found.get("config") != self.hash:
+            raise ValueError("another configuration")
+        if found.get("configured", self.configured) != self.configured:
+            raise ValueError("other sources of a plug-in")
+
+    def _code_then_and_now(self) -> Iterator[tuple[str, str, versions.Code | None, versions.Code]]:
+        """Of the tables `task` and `backbone` of the configuration the name of a class, the code that it stood for, and
+        the code that it stands for."""
+        task, backbone = self.config.task, self.config.backbone
+        yield "task", task.family, task.code, versions.of_family(task.family, task.parameters)
+        yield "backbone", backbone.name, backbone.code, versions.of_backbone(backbone.name)
+
+    def check_codes(self) -> None:
+        """Raise `CodeChangedError` where the names of this run's family or backbone no longer stand for the code that
+        it was trained with."""
+        for _, name, then, now in self._code_then_and_now():
+            if then != versions.since_first(now):
+                raise CodeChangedError(self.name, name, then, now)
+
+    def adopt(self) -> list[str]:
+        """Take it that a run made by version 0.1.0, which did not keep what plug-ins' sources were, was trained with
+        those of today; returns the names of the plug-ins.
+
+        Raises:
+            CodeChangedError: it is known to have been trained with others.
+            IclbenchError: another process trains the run.
+        """
+        with self.lock():
+            plain = read_toml(self.path / "config.toml")
+            adopted = []
+            for part, name, then, now in self._code_then_and_now():
+                if then is None and isinstance(now, str):
+                    plain[part]["code"] = now
+                    adopted.append(name)
+            if adopted:
+                _write(self, _text(plain))
+        Run(self.path).check_codes()
+        return adopted
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Oldest first; files of any other name are none of ours."""
+        found = (self.path / "checkpoints").glob("step-*.safetensors")
+        return sorted(p for p in found if re.fullmatch(r"step-\d{9}", p.stem))
+
+    @property
+    def reached(self) -> int:
+        """The step of the newest checkpoint, 0 without one."""
+        return int(self.checkpoints[-1].stem.removeprefix("step-")) if self.checkpoints else 0
+
+    @contextmanager
+    def lock(self, wait: bool = False) -> Iterator[Hold]:
+        """Hold the run for this process; the system frees it on any death. When another one has it, wait for it or
+        raise `IclbenchError`. What killed processes left half-written is removed."""
+        hold = Hold(self)
+        with hold.take(wait):
+            for folder in (self.path, self.path / "checkpoints"):
+                remove_leftovers(folder)
+            yield hold
+
+    def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
+        """The trained backbone; raises `UsageError` when training has not finished or the weights do not fit or are not
+        as they were written."""
+        from safetensors import SafetensorError, safe_open
+
+        if not self.finished:
+            if self.diverged:
+                raise self.diverged
+            raise UsageError(f"run '{self.name}' has not finished training; continue it with iclbench train")
+        self.check_codes()
+        backbone = self.config.build(self.config.task.build(data_dir), anywhere=True)
+        try:
+            with advised(IN_EVALUATION), safe_open(self.weights, framework="pt") as file:
+                try:
+                    self.check_signature(file.metadata())
+                except ValueError as error:
+                    raise ValueError(f"they belong to {error}") from None
+                self._check_digest(file.metadata() or {})
+                backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+        except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+            first = str(error).splitlines()[0]
+            raise UsageError(
+                f"{self.weights} does not hold the weights of run '{self.name}' ({first}); delete it, and the same "
+                "iclbench train makes it again from the last checkpoint"
+            ) from error
+        self.tell(backbone, device)
+        return backbone.to(device).eval()
+
+    def _check_digest(self, metadata: Mapping[str, str]) -> None:
+        """Raise `ValueError` for weights that are not as they were written, or that have lost the file which says so;
+        those of version 0.1.0 have none."""
+        name = digest_path(self.weights).name
+        if self.digest is None and DIGEST in metadata:
+            raise ValueError(f"{name} is missing, without which nobody knows whether they are whole; put it back")
+        if self.digest not in (None, digests.of_file(self.weights)):
+            raise ValueError(f"their digest is not that in {name}")
+
+    def tell(self, backbone: Backbone, device: str) -> None:
+        """Say what computes, where the backbone has a choice: no fast path is left in silence."""
+        for line in backbone.notes(device):
+            _tell_once(f"run '{self.name}': {line}")
+
+
+class DivergedError(IclbenchError):
+    """Training came to no end: the loss or a weight is not finite.
+
+    Args:
+        run: what was trained.
+        step: steps that were done.
+        what: what is not finite.
+        remembered: it was found earlier; the same configuration is not tried again.
+    """
+
+    ADVICE: ClassVar = "another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
+
+    def __init__(self, run: Run, step: int, what: str, remembered: bool = False) -> None:
+        self.run, self.step, self.what, self._remembered = run, step, what, remembered
+        self.reason = f"diverged at step {step}: {what}"
+        record = run.path / run.DIVERGED
+        super().__init__(
+            f"run '{run.name}' has {self.reason}; it is not tried again. Train {self.ADVICE}, or delete {record} to "
+            "try this one once more"
+            if remembered
+            else f"run '{run.name}' {self.reason}; the last good checkpoint is kept. Try {self.ADVICE}"
+        )
+
+    @property
+    def left(self) -> list[Path]:
+        """What the training left behind: its curve as far as it goes, and why it ended."""
+        return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it crosses to other processes
+        return DivergedError, (self.run, self.step, self.what, self._remembered)
+
+
+class Hold:
+    """A run folder that belongs to this process, which writes there what it trains, wherever the folder has gone.
+
+    Args:
+        run: the run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._lock = run, run.path / ".lock"
+        self._file: IO[str] | None = None
+        self._config: str | None = None
+        self._anew = False
+
+    @contextmanager
+    def take(self, wait: bool) -> Iterator[None]:
+        """Hold the folder while the block runs; when another process does, wait for it or raise `IclbenchError`."""
+        self._acquire(wait)
+        try:
+            yield
+        finally:
+            if self._file is not None:
+                self._file.close()
+            if self._anew:
+                log.warning(
+                    "%s was deleted or moved while run '%s' trained: it was made anew, with its configuration",
+                    self._run.path, self._run.name,
+                )  # fmt: skip
+
+    def remember(self) -> None:
+        """Keep the configuration, with which `renew` makes the folder anew."""
+        self._config = (self._run.path / "config.toml").read_text(encoding="utf-8")
+        _ = self._run.hash  # of this text, whatever becomes of it
+
+    def renew(self) -> None:
+        """Make the folder anew, with its configuration, if it was deleted or moved away.
+
+        Raises:
+            IclbenchError: in its place there is a run of this name that another process trains, or another run.
+        """
+        if not self._holds():
+            self._run.path.mkdir(parents=True, exist_ok=True)
+            self._acquire(wait=False)
+        config = self._run.path / "config.toml"
+        if not config.is_file() and self._config is not None:
+            with atomic(config) as temporary:
+                temporary.write_text(self._config, encoding="utf-8")
+            self._anew = True
+        elif Run(self._run.path).hash != self._run.hash:
+            raise IclbenchError(
+                f"{self._run.path} was replaced while run '{self._run.name}' trained, by one under other settings: "
+                "nothing more is written there; train under another --name"
+            )
+
+    def _acquire(self, wait: bool) -> None:
+        while not self._holds():
+            if self._file is not None:
+                self._file.close()
+            with writing(self._run.path):
+                self._file = self._lock.open("w")
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError as error:
+                raise IclbenchError(
+                    f"run '{self._run.name}' is being trained by another process; wait for it or stop it"
+                ) from error
+
+    def _holds(self) -> bool:
+        """Whether the lock that was taken is the one that lies in the folder now."""
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), self._lock.stat())
+        except FileNotFoundError:
+            return False
+
+
+class TrainedOtherwiseError(UsageError):
+    """The folder of a run holds one that was trained under other settings: `run`, and the `difference` in a line."""
+
+    def __init__(self, run: Run, lines: Sequence[str]) -> None:
+        self.run = run
+        self.difference = f"it differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
+        super().__init__(
+            f"run '{run.name}' was trained under other settings; choose another --name or delete {run.path}. "
+            f"I{self.difference[1:]}"
+        )
+
+
+class CodeChangedError(UsageError):
+    """A name in a run's configuration stands for other code than the weights were made with."""
+
+    def __init__(self, run: str, name: str, then: versions.Code | None, now: versions.Code) -> None:
+        otherwise = f"train anew under another --name, or delete the run with iclbench rm {run}"
+        if isinstance(now, int):
+            what = f"run '{run}' was trained with version {then or 1} of '{name}', this iclbench has version {now}"
+        elif then is None:
+            what = f"run '{run}' does not say which sources of '{name}' it was trained with"
+            otherwise = f"if they are today's, write iclbench adopt {run}; if not, {otherwise}"
+        else:
+            what = f"the sources of '{name}' are not those that run '{run}' was trained with ({then}, now {now})"
+        super().__init__(f"{what}: {otherwise}")
+
+
+@cache
+def _tell_once(line: str) -> None:
+    log.info(line)
+
+
+def create(
+    results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None, wait: bool = False
+) -> Run:
+    """The run folder for this configuration, made or found again; `wait` for a process that trains it under another.
+
+    Raises:
+        UsageError: it holds another run, or no backbone can be built by the configuration, which then leaves no folder
+            behind.
+        IclbenchError: another process trains it under another configuration, and nobody is to wait.
+    """
+    name = check_name(name) if name else run_name(config)
+    if name in names("baselines") or name.startswith("published-"):
+        raise UsageError(f"'{name}' is the name of a baseline or published row in the tables; choose another --name")
+    run = Run(results / "runs" / name)
+    if _to_be_written(run, config) is None:
+        return run
+    if not run.begun:
+        _check_sizes(config, data_dir)
+    with writing(results):
+        run.path.mkdir(parents=True, exist_ok=True)
+    with run.lock(wait):
+        run = Run(run.path)  # it may have been trained meanwhile
+        text = _to_be_written(run, config)
+        if text is not None:
+            unknown = run.finished and not (run.path / "config.toml").is_file()
+            with writing(results):
+                _write(run, text)
+            if unknown:
+                _refuse_foreign(Run(run.path))
+    return Run(run.path)
+
+
+def _refuse_foreign(run: Run) -> None:
+    """Take the configuration away again and raise `UsageError` where it was written beside weights of another."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(run.weights, framework="numpy") as file:
+            run.check_signature(file.metadata())
+    except (SafetensorError, OSError):
+        return  # damaged: whoever loads them says so
+    except ValueError as error:
+        (run.path / "config.toml").unlink()
+        raise UsageError(f"the weights in {run.path}, which has no config.toml, belong to {error}; choose another "
+                         "--name or delete that folder") from error  # fmt: skip
+
+
+def refuse_other(run: Run, config: RunConfig) -> None:
+    """Raise `UsageError` where the folder holds a run that was trained otherwise; nothing is written."""
+    _to_be_written(run, config)
+
+
+def _to_be_written(run: Run, config: RunConfig) -> str | None:
+    """The text of the run's configuration, None where it is there; raises `UsageError` when something else was trained.
+
+    A run that has begun follows the card in what only concerns evaluation.
+    """
+    path, plain = run.path / "config.toml", config.dump()
+    if path.is_file() and run.begun:
+        then, now = run.config.trained, config.trained
+        if without_codes(then) != without_codes(now):
+            raise TrainedOtherwiseError(run, difference(then, now))
+        run.check_codes()
+        if run.config == config:
+            return None
+        plain = evaluated_as(read_toml(path), plain)
+    text = _text(plain)
+    return None if path.is_file() and path.read_bytes() == text.encode() else text
+
+
+def _check_sizes(config: RunConfig, data_dir: Path | None) -> None:
+    """Raise `UsageError` where no backbone can be built by a configuration, or no episodes held."""
+    from iclbench.backbones.bounds import check_task
+
+    shape = config.shape(config.task.build(data_dir))
+    check_task(shape, config.train.batch, config.task.episodes, f"task '{config.task.name}'")
+    config.backbone.build(shape)
+
+
+def _text(plain: Mapping[str, Any]) -> str:
+    import tomli_w
+
+    return tomli_w.dumps(plain)
+
+
+def _write(run: Run, text: str) -> None:
+    with atomic(run.path / "config.toml") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def find(results: Path, name: str) -> Run:
+    """The run with this name."""
+    run = Run(results / "runs" / check_name(name))
+    if not (run.path / "config.toml").is_file():
+        raise UnknownNameError("run", name, [r.name for r in all_runs(results)], hint=f"(in {results})")
+    return run
+
+
+def all_runs(results: Path) -> list[Run]:
+    """All runs below a results folder, by name."""
+    return [Run(p.parent) for p in sorted(results.glob("runs/*/config.toml"))]
+
+
+def check_name(name: str) -> str:
+    """A run name that cannot leave the results folder; raises `UsageError` otherwise."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+        raise UsageError(f"'{name}' cannot be a run name; use letters, digits, '.', '_' and '-'")
+    return name
+
+
+# What a user mends by making room, after which the same command goes on.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def writing(results: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one line that names the results folder: `UsageError` where another one is
+    to be chosen, `IclbenchError` where there is no room left in it."""
+    try:
+        yield
+    except OSError as error:
+        why = "there is a file where a folder has to be" if isinstance(error, FileExistsError) else error.strerror
+        said = f"cannot write to the results folder {results}: {why or error}"
+        if error.errno in _FULL:
+            raise IclbenchError(f"{said}; make room, and the same command goes on") from error
+        raise UsageError(f"{said}; choose another with --results") from error

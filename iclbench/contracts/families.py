@@ -1,0 +1,262 @@
+"""What every family promises, as checks that anyone can run on their own; the counterpart of `iclbench.contracts`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.config.cards import load_baseline, validate
+from iclbench.config.registry import ESTIMATORS
+from iclbench.core.episodes import Episodes
+from iclbench.estimators.base import TaskFacts
+from iclbench.families.base import Family, FunctionFamily
+from iclbench.families.shifts import Kind
+
+EPISODES, POINTS = 16, 8
+
+
+def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: int = 0, **options: object) -> Episodes:
+    """Episodes from a generator of their own."""
+    return family.sample(episodes, points, torch.Generator().manual_seed(seed), **options)  # type: ignore[arg-type]
+
+
+def shifts_of(family: Family) -> list[str]:
+    """Every shift the family lists, with a number where it takes one."""
+    return ["none", "points-12", *(_named(name, kind) for name, kind in sorted(family.shift_kinds.items()))]
+
+
+def combined_shifts_of(family: Family) -> list[str]:
+    """Every pair of kinds that combine."""
+    kinds = family.shift_kinds.items()
+    pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].sets) & set(pair[1][1].sets)]
+    return ["+".join(_named(name, kind) for name, kind in pair) for pair in pairs]
+
+
+def _named(name: str, kind: Kind) -> str:
+    return f"{name}-2" if kind.number else name
+
+
+def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
+    """`(batch, points, dim)`, float32 inputs, boolean masks, labels within the classes."""
+    episodes = draw(family)
+    context = episodes.context
+    assert context.x.shape == (EPISODES, POINTS, family.x_dim), f"x has shape {tuple(context.x.shape)}"
+    assert context.x.dtype == torch.float32, f"x is {context.x.dtype}"
+    assert context.mask.dtype == torch.bool, f"the mask is {context.mask.dtype}"
+    if family.classes is None:
+        assert context.y.shape == (EPISODES, POINTS, family.y_dim), f"y has shape {tuple(context.y.shape)}"
+    else:
+        assert context.y.shape == (EPISODES, POINTS), f"labels have shape {tuple(context.y.shape)}"
+        assert ((context.y >= 0) & (context.y < family.classes)).all(), "a label lies outside the classes"
+    assert episodes.scored.shape == episodes.asked.mask.shape, "`scored` does not fit the asked points"
+    assert not (episodes.scored & ~episodes.asked.mask).any(), "only points that are there are scored"
+    assert episodes.scored.any(1).all(), "an episode has nothing to score"
+    assert family.x_shape is None or math.prod(family.x_shape) == family.x_dim, "x_shape does not unfold x"
+    assert bool(family.questions) and family.questions <= {"next", "targets"}, f"unknown questions {family.questions}"
+    assert "next" in family.questions or episodes.targets is not None, "asked for targets, and there are none"
+
+
+def every_listed_shift_can_be_sampled(family: Family) -> None:
+    """Alone and with every other that it combines with: finite, batch-first, where the question is `next` with one
+    query per prefix."""
+    for shift in [*shifts_of(family), *combined_shifts_of(family)]:
+        episodes = draw(family, shift=shift)
+        for name, tensor in episodes.tensors().items():
+            assert len(tensor) == EPISODES, f"{shift}: {name} is not batch-first"
+            assert not tensor.is_floating_point() or tensor.isfinite().all(), f"{shift}: {name} is not finite"
+        assert episodes.scored.any(), f"{shift}: nothing is scored"
+        assert family.noise_to_signal(shift) >= 0, f"{shift}: noise_to_signal is negative"
+        if "next" in family.questions:
+            assert episodes.asked.x.shape == episodes.context.x.shape, f"{shift}: not one query per prefix"
+
+
+def the_generator_decides_everything(family: Family) -> None:
+    """The same generator gives the same episodes, another seed others; the global random state stays as it was."""
+    before = torch.get_rng_state()
+    for shift in shifts_of(family):
+        once, again, other = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
+        assert once.keys() == again.keys(), f"{shift}: other tensors the second time"
+        assert all(torch.equal(once[k], again[k]) for k in once), f"{shift}: one seed gives two sets of episodes"
+        assert not torch.equal(once["context.x"], other["context.x"]), f"{shift}: two seeds give the same inputs"
+        assert not torch.equal(once["context.y"], other["context.y"]), f"{shift}: two seeds give the same outputs"
+    assert torch.equal(torch.get_rng_state(), before), "sampling draws from torch's global generator"
+
+
+def episodes_differ_from_each_other(family: Family) -> None:
+    """No two episodes of a batch are the same."""
+    episodes = draw(family)
+    labels = torch.cat([episodes.context.y.flatten(1), episodes.asked.y.flatten(1)], 1)
+    assert len(torch.unique(labels, dim=0)) == EPISODES, "two episodes have the same outputs"
+
+
+def every_number_of_points_can_be_sampled(family: Family) -> None:
+    """From a single point on."""
+    for points in (1, 2, 3, 30):
+        episodes = draw(family, episodes=2, points=points)
+        assert episodes.context.count == points, f"asked for {points} points, got {episodes.context.count}"
+        assert episodes.context.y.isfinite().all(), f"{points} points: an output is not finite"
+
+
+def the_truth_is_there_for_oracles(family: Family) -> None:
+    """What generated the episodes, batch-first."""
+    truth = draw(family).truth
+    assert truth, "the truth is empty"
+    assert all(len(tensor) == EPISODES for tensor in truth.values()), "the truth is not batch-first"
+
+
+def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
+    """Dimensions beyond `active_dims` are 0; all dimensions active is no curriculum; question `next` only."""
+    if "next" not in family.questions:
+        return
+    for active in (1, 2, family.x_dim):
+        x = draw(family, active_dims=active).context.x
+        assert not x[..., active:].any(), f"active_dims={active}: a later dimension is not 0"
+        assert x[..., :active].any(), f"active_dims={active}: everything is 0"
+    whole = draw(family, active_dims=family.x_dim).context.x
+    assert torch.equal(whole, draw(family).context.x), "all dimensions active is not the same as no curriculum"
+
+
+def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
+    """Over independent episodes, to four standard errors; families of functions only."""
+    if not isinstance(family, FunctionFamily):
+        return
+    episodes = draw(family, episodes=6000, points=3)
+    each = family.apply(episodes.truth, episodes.context.x).double().square().mean(1)
+    off, error = float(each.mean() - family.normaliser), float(each.std()) / math.sqrt(len(each))
+    assert abs(off) < 4 * error, f"E y² is {each.mean():.4g} ± {error:.2g}, the normaliser {family.normaliser:.4g}"
+
+
+def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
+    """A part of the episodes and points has the outputs it has within the whole; families of functions only."""
+    if not isinstance(family, FunctionFamily):
+        return
+    episodes = draw(family)
+    whole = family.apply(episodes.truth, episodes.context.x)
+    part = episodes[2:4]
+    alone = family.apply(part.truth, part.context.x[:, 1:3])
+    assert torch.allclose(alone, whole[2:4, 1:3], atol=1e-5, rtol=1e-5), "an output depends on other points or episodes"
+
+
+def the_family_says_whether_counts_vary(family: Family) -> None:
+    """Episodes of one batch differ in how many positions are scored only where `counts_vary` says so."""
+    counts = draw(family, episodes=32).scored.sum(1)
+    alike = bool((counts == counts[0]).all())
+    assert alike or family.counts_vary(family.parameters, POINTS), (
+        f"episodes of {int(counts.min())} to {int(counts.max())} scored positions, and counts_vary says they are alike"
+    )
+
+
+def contexts_have_the_sizes_asked_for(family: Family) -> None:
+    """At most so many points, sizes differing between episodes, and exactly N under `points-N`; question `targets`
+    only, since under `next` every prefix is asked."""
+    if "targets" not in family.questions:
+        return
+    sizes = draw(family, points=30).context.counts
+    assert ((sizes >= 1) & (sizes <= 30)).all(), f"contexts of {sizes.tolist()} points, asked for at most 30"
+    for exactly in (3, 20):
+        sizes = draw(family, points=exactly, shift=f"points-{exactly}").context.counts
+        assert (sizes == exactly).all(), f"points-{exactly}: contexts of {sizes.tolist()} points"
+
+
+def related_datasets_change_nothing_else(family: Family) -> None:
+    """The same generator gives the same context and targets and the same first related datasets, however many of them
+    are asked for; no family has more than `related_sets`."""
+    most = family.related_sets
+    whole = draw(family, related=most)
+    if not most:
+        assert whole.related is None, "there are related datasets, but `related_sets` is 0"
+        return
+    assert whole.related is not None, "no related datasets, but `related_sets` says so"
+    for asked in (None, *range(most)):
+        fewer = draw(family, related=asked)
+        for name, tensor in fewer.tensors().items():
+            same = name.startswith("related.") or torch.equal(tensor, whole.tensors()[name])
+            assert same, f"related={asked}: {name} is not what it is with related={most}"
+        assert fewer.related is not None and fewer.related.mask.shape == whole.related.mask.shape, "not padded alike"
+        there = fewer.related.mask
+        for name in ("x", "y", "mask"):
+            kept, all_of_it = (getattr(related, name)[there] for related in (fewer.related, whole.related))
+            assert torch.equal(kept, all_of_it), f"related={asked}: other datasets than with related={most}"
+
+
+def as_many_related_datasets_as_asked(family: Family) -> None:
+    """Exactly n in every episode for `related=n`, those that are there first, none larger than `related_points` where
+    the family says so; else a number drawn per episode."""
+    most = family.related_sets
+    if not most:
+        return
+    for asked in (None, *range(most + 1)):
+        related = draw(family, related=asked).related
+        assert related is not None and related.mask.shape[:2] == (EPISODES, most), "not padded to `related_sets`"
+        assert related.x.shape[-1] == family.x_dim, f"related inputs have {related.x.shape[-1]} dimensions"
+        largest = int(related.mask.sum(-1).max())
+        assert largest <= (family.related_points or largest), f"{largest} points are more than `related_points`"
+        there = related.mask.any(-1)
+        assert not (there[:, 1:] & ~there[:, :-1]).any(), "an absent dataset stands before one that is there"
+        numbers = there.sum(1)
+        assert asked is None or (numbers == asked).all(), f"related={asked} gives {numbers.tolist()}"
+
+
+def strata_are_parts_of_the_episodes(family: Family) -> None:
+    """One boolean per episode and name."""
+    episodes = draw(family)
+    for name, inside in family.strata(episodes).items():
+        assert inside.shape == (EPISODES,) and inside.dtype == torch.bool, f"stratum {name} is no mask over episodes"
+
+
+def the_oracles_it_vouches_for_are_beaten_by_none(family: Family) -> None:
+    """No simple baseline has a smaller squared error, paired by episode and beyond four standard errors."""
+    vouched = sorted(name for name in family.oracles if family.vouches_for(name))
+    if not vouched:
+        return
+    # Of the context alone: related datasets would cost most of the time.
+    number = 4 * EPISODES if "next" in family.questions else EPISODES
+    episodes = replace(draw(family, number, max(POINTS, min(2 * family.x_dim, 48))), related=None)
+    errors = {name: _squared_errors(family, name, episodes) for name in (*vouched, *_SIMPLE)}
+    for oracle in vouched:
+        for name in _SIMPLE:
+            gaps = errors[oracle] - errors[name]
+            # Cut from above, which lowers the mean: a few episodes in which an oracle fails wildly do not hide it.
+            gaps = gaps.clamp(max=gaps.quantile(0.75))
+            ahead, error = float(gaps.mean()), float(gaps.std()) / math.sqrt(len(gaps))
+            assert ahead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {ahead:.3g} ± {error:.2g}"
+
+
+# What an oracle is put to the test against: cheap, and each right for some kind of functions.
+_SIMPLE = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
+
+
+def _squared_errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
+    """The mean squared error of a baseline in every episode, over the normaliser."""
+    _, card = load_baseline(baseline)
+    estimator = ESTIMATORS.get(card.estimator)
+    facts = TaskFacts(family.noise_to_signal(), family.hidden_width, family, "none", family.classes)
+    predictor = estimator(validate(estimator.Settings, card.settings, f"baseline '{baseline}'"), facts)
+    question = "next" if "next" in family.questions else "targets"
+    answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
+    each = (answer.mean - episodes.asked.y).double().square().sum(-1) / family.normaliser
+    return each.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
+
+
+FAMILY_CONTRACTS = [
+    episodes_have_the_declared_shapes_and_types,
+    every_listed_shift_can_be_sampled,
+    the_generator_decides_everything,
+    episodes_differ_from_each_other,
+    every_number_of_points_can_be_sampled,
+    the_truth_is_there_for_oracles,
+    a_curriculum_zeroes_the_inputs_it_has_not_reached,
+    the_variance_of_noiseless_labels_is_the_normaliser,
+    functions_see_neither_other_points_nor_neighbours,
+    the_family_says_whether_counts_vary,
+    contexts_have_the_sizes_asked_for,
+    related_datasets_change_nothing_else,
+    as_many_related_datasets_as_asked,
+    strata_are_parts_of_the_episodes,
+    the_oracles_it_vouches_for_are_beaten_by_none,
+]

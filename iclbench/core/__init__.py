@@ -1,0 +1,1 @@
+"""Core: episodes, predictions, the predictor contract, records, seeds, files, errors: what everything stands on."""

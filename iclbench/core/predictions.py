@@ -1,0 +1,252 @@
+"""Predictions are distributions: how each is read off a network, its training loss and its scores live with it.
+
+`loss(y)` and every entry of `scores(y)` have one value per asked position, `(batch, positions)`, summed over output
+dimensions. Whatever the future brings (event times and marks, say) is one more class here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.core.records import TensorRecord
+
+_P = TypeVar("_P", bound="Prediction")
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """How a kind of prediction is read off a network; recorded with every run.
+
+    Attributes:
+        floor: least standard deviation of a Gaussian. It caps the attainable log-likelihood (0.1: at most 1.384 nats
+            per output), so that numbers under different floors do not compare.
+        components: Gaussians of a mixture.
+    """
+
+    floor: float = 0.0
+    components: int = 8
+
+
+@dataclass(frozen=True)
+class Prediction(TensorRecord):
+    """A distribution for every asked position.
+
+    Subclasses say how many raw network outputs they need and build themselves from them.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    @abstractmethod
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
+        """Width of the raw network output for `outputs` output dimensions (or classes)."""
+
+    @classmethod
+    @abstractmethod
+    def from_raw(
+        cls: type[_P], raw: Float[Tensor, "*shape raw"], outputs: int, settings: HeadSettings = HeadSettings()
+    ) -> _P:
+        """Read the distribution off raw network outputs."""
+
+    @abstractmethod
+    def loss(self, y: Tensor) -> Float[Tensor, "*shape"]:
+        """What training minimises, per position."""
+
+    @abstractmethod
+    def scores(self, y: Tensor) -> dict[str, Float[Tensor, "*shape"]]:
+        """Every metric of `metrics`, per position."""
+
+    def at(self: _P, index: slice | Tensor) -> _P:
+        """The predictions at some positions (second axis)."""
+        return self.map(lambda t: t[:, index])
+
+
+@dataclass(frozen=True)
+class Point(Prediction):
+    """A single value; scored by squared error."""
+
+    mean: Float[Tensor, "*shape dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = ("squared_error",)
+
+    @classmethod
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
+        return outputs
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Point:
+        return cls(raw)
+
+    def loss(self, y: Tensor) -> Tensor:
+        return (self.mean - y).square().sum(-1)
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        return {"squared_error": self.loss(y)}
+
+
+@dataclass(frozen=True)
+class Gaussian(Prediction):
+    """Independent Gaussians per output; variance = softplus(raw) + floor², floor a recorded hyper-parameter."""
+
+    mean: Float[Tensor, "*shape dy"]
+    std: Float[Tensor, "*shape dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = ("log_likelihood", "squared_error", "covered_50", "covered_90")
+
+    @classmethod
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
+        return 2 * outputs
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Gaussian:
+        mean, pre = raw.split(outputs, -1)
+        return cls(mean, _std(pre, settings))
+
+    def log_likelihood(self, y: Tensor) -> Tensor:
+        z = (y - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - 0.5 * _LOG_2PI).sum(-1)
+
+    def interval_90(self) -> tuple[Tensor, Tensor]:
+        """Ends of the central 90 % interval, per output."""
+        half = _INTERVALS["covered_90"] * self.std
+        return self.mean - half, self.mean + half
+
+    def loss(self, y: Tensor) -> Tensor:
+        return -self.log_likelihood(y)
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        z = ((y - self.mean) / self.std).abs()
+        inside = {name: (z <= width).to(z.dtype).mean(-1) for name, width in _INTERVALS.items()}
+        return {
+            "log_likelihood": self.log_likelihood(y),
+            "squared_error": (self.mean - y).square().sum(-1),
+            **inside,
+        }
+
+
+# Half-widths of the central 50 % and 90 % intervals of a standard normal.
+_INTERVALS = {"covered_50": 0.6744897501960817, "covered_90": 1.6448536269514722}
+
+
+@dataclass(frozen=True)
+class Mixture(Prediction):
+    """K Gaussians with diagonal covariance per position; a component may have the logit -inf.
+
+    Scored by its own density and by that of the one Gaussian with its mean and variance, which is what a Gaussian head
+    could attain.
+    """
+
+    logits: Float[Tensor, "*shape k"]
+    means: Float[Tensor, "*shape k dy"]
+    stds: Float[Tensor, "*shape k dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = (
+        "log_likelihood",
+        "log_likelihood_gaussian",
+        "squared_error",
+        "covered_50",
+        "covered_90",
+    )
+
+    @classmethod
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
+        return settings.components * (1 + 2 * outputs)
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Mixture:
+        k = settings.components
+        logits, means, pre = raw.split([k, k * outputs, k * outputs], -1)
+        shape = (*raw.shape[:-1], k, outputs)
+        return cls(logits, means.reshape(shape), _std(pre.reshape(shape), settings))
+
+    @property
+    def mean(self) -> Tensor:
+        return self._average(self.means)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the whole mixture, per output."""
+        about_mean = (self.means - self.mean.unsqueeze(-2)).square()
+        return self._average(self.stds.square() + about_mean).sqrt()
+
+    @property
+    def moments(self) -> Gaussian:
+        """The Gaussian with the same mean and standard deviation."""
+        return Gaussian(self.mean, self.std)
+
+    def _average(self, values: Tensor) -> Tensor:
+        """Mean over components, `(*shape, k, dy)` to `(*shape, dy)`."""
+        return (self.logits.softmax(-1).unsqueeze(-1) * values).sum(-2)
+
+    def cumulative(self, y: Tensor) -> Tensor:
+        """Probability of an output below `y`, per output."""
+        z = (y.unsqueeze(-2) - self.means) / self.stds
+        return self._average(torch.special.ndtr(z))
+
+    def log_likelihood(self, y: Tensor) -> Tensor:
+        z = (y.unsqueeze(-2) - self.means) / self.stds
+        each = (-0.5 * z.square() - self.stds.log() - 0.5 * _LOG_2PI).sum(-1)
+        return torch.logsumexp(self.logits.log_softmax(-1) + each, -1)
+
+    def loss(self, y: Tensor) -> Tensor:
+        return -self.log_likelihood(y)
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        tail = (self.cumulative(y) - 0.5).abs()
+        return {
+            "log_likelihood": self.log_likelihood(y),
+            "log_likelihood_gaussian": self.moments.log_likelihood(y),
+            "squared_error": (self.mean - y).square().sum(-1),
+            "covered_50": (tail <= 0.25).to(y.dtype).mean(-1),
+            "covered_90": (tail <= 0.45).to(y.dtype).mean(-1),
+        }
+
+
+@dataclass(frozen=True)
+class Categorical(Prediction):
+    """A distribution over classes; `choices` restricts the admitted labels per episode when accuracy is counted."""
+
+    logits: Float[Tensor, "*shape classes"]
+
+    metrics: ClassVar[tuple[str, ...]] = ("cross_entropy", "accuracy")
+
+    @classmethod
+    def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
+        return outputs
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Categorical:
+        return cls(raw)
+
+    def loss(self, y: Int[Tensor, "*shape"]) -> Tensor:
+        return -self.logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def within(self, choices: Bool[Tensor, "batch classes"]) -> Categorical:
+        """The same distribution with every label outside `choices` excluded."""
+        return Categorical(self.logits.masked_fill(~choices.unsqueeze(1), -torch.inf))
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        return {"cross_entropy": self.loss(y), "accuracy": (self.logits.argmax(-1) == y).to(self.logits.dtype)}
+
+
+def _std(pre: Tensor, settings: HeadSettings) -> Tensor:
+    """Standard deviation of variance softplus(pre) + floor²."""
+    return (F.softplus(pre) + settings.floor**2 + 1e-12).sqrt()
+
+
+HEADS: dict[str, type[Prediction]] = {
+    "point": Point,
+    "gaussian": Gaussian,
+    "mixture": Mixture,
+    "categorical": Categorical,
+}

@@ -1,0 +1,173 @@
+"""The one contract that every contestant fulfils: backbones, estimators and oracles alike.
+
+Two questions, three phases. A subclass writes one of `predict_next` and `predict_targets` (or the phases) and gets the
+rest. Every answer is a `Prediction`; everything is batched over episodes and no episode may influence another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.core.episodes import Episodes, Points, first_related, take
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Prediction
+from iclbench.core.records import TensorRecord, cat
+
+_Prediction = TypeVar("_Prediction", bound=Prediction)
+
+# Whoever writes one of these gets the others from the base class.
+_ONE_OF = ("predict_next", "predict_targets", "query")
+
+
+@dataclass(frozen=True)
+class State(TensorRecord):
+    """What a predictor keeps of the points it was conditioned on. Batch-first tensors; can be indexed, saved,
+    measured."""
+
+
+@dataclass(frozen=True)
+class StoredPoints(State):
+    """The state of a predictor that keeps nothing but the points themselves."""
+
+    context: Points
+    related: Points | None = None
+
+
+class Predictor:
+    """Something that is conditioned on points and answers queries.
+
+    Attributes:
+        order: "causal" when the answer may depend on the order of the points, "set" when it may not.
+        heads: the kinds of prediction it can give.
+        uses_related: whether related datasets change its answers; of a backbone's class, whether they do on tasks that
+            have them.
+        removes_points: whether `remove` is written: states can forget points again.
+        longest: points of the longest sequence it can take in, the query included; None where there is no limit.
+    """
+
+    order: ClassVar[Literal["causal", "set"]] = "set"
+    heads: ClassVar[tuple[str, ...]] = ("point",)
+    uses_related: bool = False
+    removes_points: ClassVar[bool] = False
+    longest: int | None = None
+
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        written = [getattr(cls, name) is not getattr(Predictor, name) for name in _ONE_OF]
+        if not (abstract or any(written)):
+            raise TypeError(f"{cls.__name__} must write one of {', '.join(_ONE_OF)}")
+
+    def too_long(self, examples: int) -> str | None:
+        """Why nothing can be asked after so many examples, as the row says that is skipped; None: it can."""
+        if self.longest is None or examples < self.longest:
+            return None
+        return f"it takes in at most {self.longest - 1} examples and a query"
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "batch points dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        """For every prefix length n, predict the output at `x_query[:, n]` from the first n points.
+
+        Args:
+            points: `(batch, points, dim)`.
+            related: further datasets, `(batch, sets, points, dim)`.
+            x_query: one query per prefix; None asks for the next point itself, `points.x`.
+            prefixes: the prefix lengths to answer, ascending; None: 0 to points - 1.
+
+        Returns:
+            Predictions of shape `(batch, len(prefixes))`. At a position whose point is masked the answer means nothing.
+        """
+        x_query = points.x if x_query is None else x_query
+        asked = range(points.count) if prefixes is None else prefixes
+        answers = [self.predict_targets(points.span(0, n), x_query[:, n : n + 1], related) for n in asked]
+        return join_positions(answers)
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "batch targets dx"], related: Points | None = None
+    ) -> Prediction:
+        """Predict the outputs at all `x_target` from one context; no target sees another.
+
+        Returns:
+            Predictions of shape `(batch, targets)`.
+        """
+        if type(self).query is not Predictor.query:
+            return self.query(self.condition(context, related), x_target)
+        return self._targets_by_next(context, x_target, related)
+
+    def predict_by_related(
+        self,
+        context: Points,
+        x_target: Float[Tensor, "batch targets dx"],
+        related: Points | None,
+        counts: Sequence[int],
+    ) -> Iterator[Prediction]:
+        """`predict_targets` with only the first n related datasets, for each n of `counts`, ascending."""
+        for count in counts:
+            yield self.predict_targets(context, x_target, first_related(related, count))
+
+    def informed(self, truth: dict[str, Tensor]) -> Predictor:
+        """The predictor for exactly the episodes whose latent truth this is: itself, but for an oracle."""
+        return self
+
+    def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
+        """Put `question` ("next" or "targets") about these episodes; nothing but the points is shown."""
+        if question == "next":
+            x_query = None if episodes.targets is None else episodes.targets.x
+            return self.predict_next(episodes.context, episodes.related, x_query=x_query, prefixes=prefixes)
+        return self.predict_targets(episodes.context, episodes.asked.x, episodes.related)
+
+    def condition(self, context: Points, related: Points | None = None) -> State:
+        """Take in the context (possibly empty) and keep what later queries need."""
+        return StoredPoints(context, related)
+
+    def query(self, state: Any, x: Float[Tensor, "batch targets dx"]) -> Prediction:
+        """Answer every query from the state, each on its own; the state does not change."""
+        return self.predict_targets(state.context, x, state.related)
+
+    def update(self, state: Any, points: Points) -> State:
+        """The state after further points; equals conditioning on all of them at once."""
+        return StoredPoints(state.context.append(points), state.related)
+
+    def remove(self, state: Any, points: Points) -> State:
+        """The state without points that were learned before, for a predictor that `removes_points`.
+
+        Raises:
+            UsageError: this one cannot.
+        """
+        raise UsageError(f"{type(self).__name__} cannot forget points; condition on the points that should stay")
+
+    def _targets_by_next(self, context: Points, x_target: Tensor, related: Points | None) -> Prediction:
+        """Each target becomes the last point of its own copy of the context."""
+        batch, targets = x_target.shape[:2]
+        copies = context.repeat_interleave(targets)
+        x = x_target.reshape(batch * targets, 1, -1)
+        blank = Points.full(x, copies.y.new_zeros(batch * targets, 1, *copies.y.shape[2:]))
+        sequence, _ = copies.append(blank).compact()
+        answer = self.predict_next(sequence, None if related is None else related.repeat_interleave(targets))
+        last = copies.counts.unsqueeze(1)
+        return answer.map(lambda t: take(t, last).reshape(batch, targets, *t.shape[2:]))
+
+
+class Oracle(Predictor, abstract=True):
+    """A predictor that may read how the episodes were made."""
+
+    def informed(self, truth: dict[str, Tensor]) -> Predictor:
+        raise NotImplementedError
+
+
+def join_positions(answers: list[_Prediction]) -> _Prediction:
+    """Predictions for consecutive positions as one prediction, joined along axis 1."""
+    if len(answers) == 1:
+        return answers[0]
+    flipped = [a.map(lambda t: t.transpose(0, 1)) for a in answers]
+    return cat(flipped).map(lambda t: t.transpose(0, 1))

@@ -1,0 +1,142 @@
+"""Records of batch-first tensors: indexed along the batch, moved between devices, measured in bytes, saved and loaded.
+
+Episodes, predictions and the states of predictors are all frozen dataclasses of tensors (or of further records, tuples
+and dicts of them). What they share lives here, once. Files are safetensors with a JSON skeleton in the metadata:
+loading one never executes code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from iclbench.core.errors import DataError
+from iclbench.core.files import save_tensors
+
+_Record = TypeVar("_Record", bound="TensorRecord")
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRecord:
+    """Base of all frozen dataclasses of batch-first tensors."""
+
+    _classes: ClassVar[dict[str, type[TensorRecord]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        TensorRecord._classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
+
+    def map(self: _Record, fn: Callable[[Tensor], Tensor]) -> _Record:
+        """The same record with `fn` applied to every tensor in it."""
+        changes = {f.name: _map(getattr(self, f.name), fn) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **changes)
+
+    def __getitem__(self: _Record, index: Any) -> _Record:
+        """The episodes that `index` (a slice, a boolean or an integer tensor) picks along the batch axis."""
+        return self.map(lambda t: t[index])
+
+    def to(self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> _Record:
+        """Moved to `device`; floating-point tensors cast to `dtype`."""
+        return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor under its dotted path."""
+        flat: dict[str, Tensor] = {}
+        _skeleton(self, "", flat)
+        return flat
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self.tensors().values())
+
+    def save(self, path: Path | str, about: Mapping[str, str] | None = None) -> None:
+        """Write to one safetensors file; `about` is what `read_about` will tell of it."""
+        flat: dict[str, Tensor] = {}
+        skeleton = _skeleton(self, "", flat)
+        save_tensors(Path(path), flat, {"record": json.dumps(skeleton), "about": json.dumps(dict(about or {}))})
+
+    @classmethod
+    def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:
+        """Read a file written by `save`; raises `DataError` when it holds something else."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="pt", device=str(device)) as file:
+                record = _rebuild(json.loads((file.metadata() or {})["record"]), file.get_tensor)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise DataError(f"{path} does not hold a saved {cls.__name__} ({error})") from error
+        if not isinstance(record, cls):
+            raise DataError(f"{path} holds a {type(record).__name__}, not a {cls.__name__}")
+        return record
+
+
+def read_about(path: Path | str) -> dict[str, str]:
+    """What was said about a record when it was saved; raises `DataError` when the file is no record."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+            return {str(key): str(value) for key, value in about.items()}
+    except (SafetensorError, OSError, ValueError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path} does not hold a saved record ({error})") from error
+
+
+def cat(records: list[_Record]) -> _Record:
+    """Concatenate records of one structure along the batch axis."""
+    if len(records) == 1:
+        return records[0]
+    parts = [list(r.tensors().values()) for r in records]
+    joined = iter([torch.cat(group) for group in zip(*parts, strict=True)])
+    return records[0].map(lambda _: next(joined))
+
+
+def _map(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return fn(value)
+    if isinstance(value, TensorRecord):
+        return value.map(fn)
+    if isinstance(value, tuple):
+        return tuple(_map(v, fn) for v in value)
+    if isinstance(value, dict):
+        return {k: _map(v, fn) for k, v in value.items()}
+    return value
+
+
+def _skeleton(value: Any, path: str, flat: dict[str, Tensor]) -> Any:
+    """A JSON description of `value` in which every tensor is replaced by its path in `flat`."""
+    if isinstance(value, Tensor):
+        flat[path] = value
+        return {"tensor": path}
+    join = f"{path}." if path else ""
+    if isinstance(value, TensorRecord):
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        fields = {f.name: _skeleton(getattr(value, f.name), join + f.name, flat) for f in dataclasses.fields(value)}
+        return {"record": name, "fields": fields}
+    if isinstance(value, tuple):
+        return {"tuple": [_skeleton(v, f"{join}{i}", flat) for i, v in enumerate(value)]}
+    if isinstance(value, dict):
+        return {"dict": {k: _skeleton(v, join + k, flat) for k, v in value.items()}}
+    return {"value": value}
+
+
+def _rebuild(spec: Any, tensor: Callable[[str], Tensor]) -> Any:
+    match spec:
+        case {"tensor": path}:
+            return tensor(path)
+        case {"record": name, "fields": fields}:
+            cls = TensorRecord._classes[name]
+            return cls(**{k: _rebuild(v, tensor) for k, v in fields.items()})
+        case {"tuple": items}:
+            return tuple(_rebuild(v, tensor) for v in items)
+        case {"dict": items}:
+            return {k: _rebuild(v, tensor) for k, v in items.items()}
+        case {"value": value}:
+            return value
+    raise ValueError(f"unreadable record description {spec!r}")

@@ -1,0 +1,68 @@
+"""The memory of a Transformer: the keys and values that its layers keep of tokens they have read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.records import TensorRecord
+
+
+@dataclass(frozen=True)
+class Memory(TensorRecord):
+    """Keys and values, a tensor `(B, H, L, C)` per layer, without gaps: every one of the L slots holds a token."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def batch(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
+    def length(self) -> int:
+        """Tokens that are kept, L."""
+        return self.keys[0].shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.keys[0].dtype
+
+    def rows(self, index: slice | Sequence[int] | Int[Tensor, " n"]) -> Memory:
+        """The memories of these sequences."""
+        return self[index]
+
+    def expand(self, batch: int) -> Memory:
+        """One memory for so many sequences, without a copy of it; one that has as many already stays as it is."""
+        return self.map(lambda t: t.expand(batch, -1, -1, -1))
+
+    def last(self, length: int) -> Memory:
+        """The last so many tokens."""
+        return self.map(lambda t: t[:, :, t.shape[2] - length :])
+
+    def then(self, later: Memory) -> Memory:
+        """This and what was read after it, one behind the other."""
+        pairs = zip([*self.keys, *self.values], [*later.keys, *later.values], strict=True)
+        joined = tuple(torch.cat([a.to(b), b], dim=2) for a, b in pairs)
+        return Memory(joined[: len(self.keys)], joined[len(self.keys) :])
+
+    def plus(self, other: Memory, weight: float) -> Memory:
+        """This and `weight` times the other, slot by slot, in this one's precision."""
+        return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))
+
+    def relative_to(self, other: Memory) -> Float[Tensor, " B"]:
+        """How large this is, relative to the other: norms of keys and of values, layer by layer; their mean."""
+        pairs = zip([*self.keys, *self.values], [*other.keys, *other.values], strict=True)
+        return torch.stack([_norm(a) / _norm(b) for a, b in pairs]).mean(0)
+
+
+def _plus(own: tuple[Tensor, ...], others: tuple[Tensor, ...], weight: float) -> tuple[Tensor, ...]:
+    return tuple(a + weight * b.to(a) for a, b in zip(own, others, strict=True))
+
+
+def _norm(t: Tensor) -> Float[Tensor, " B"]:
+    return t.float().flatten(1).norm(dim=1)

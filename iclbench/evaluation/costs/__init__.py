@@ -1,0 +1,1 @@
+"""Costs: parameters, state, time, memory and floating-point operations (FLOPs)."""

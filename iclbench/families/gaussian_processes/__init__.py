@@ -1,0 +1,1 @@
+"""Mixtures of Gaussian processes, with exact posteriors, evidence and oracles."""

@@ -1,0 +1,209 @@
+"""Log evidence of data under thousands of kernels at once, without a covariance matrix.
+
+The prior over kernels (`KernelPrior`) becomes a finite set of nodes with prior weights: RBF lengthscales uniform in
+log l; periodic ones uniform in the frequency 2 pi / l, where the prior density is proportional to l. The frequency
+needs a fine grid: 128 points on [-4, 4] determine it to about 0.006.
+
+At every node the kernel is a cosine series (`gp_kernels`), W W' with 2K + 1 columns, so that with s² for the noise
+
+    log N(y; 0, W W' + s² I) = -1/2 [ y'y/s² - |L⁻¹ W'y|²/s⁴ + 2 log det L + N log(2 pi s²) ],   L L' = I + W'W/s²
+
+(Woodbury). Products of cosines and sines are sums of them, so W'W needs only sum_n exp(i m w x_n) for m = 0, ..., 2K.
+The periodic nodes are multiples of one frequency, and so are all m w: with t = a A + b, exp(i t x) = exp(i a A x)
+exp(i b x), these sums are one product of two small matrices. RBF nodes, far fewer, take a running product over m.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from jaxtyping import Complex, Float, Int
+from torch import Tensor
+
+from iclbench.core.errors import UsageError
+from iclbench.families.gaussian_processes.gp_mixture import KernelPrior
+from iclbench.families.gaussian_processes.kernels import (
+    HARMONICS,
+    PERIODIC,
+    RBF,
+    CosineSeries,
+    cosine_series,
+    series_terms,
+)
+
+# Entries of W'W that are held at once.
+_ENTRIES = 400_000
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Kernels and their prior weights; RBF first, each kind by its lengthscale.
+
+    Attributes:
+        kernel: their indices in `KERNELS`.
+        lengthscale: in float64.
+        log_prior: log of the weights, which sum to 1.
+        step: what the frequencies of all periodic ones are multiples of.
+    """
+
+    kernel: Int[Tensor, " S"]
+    lengthscale: Float[Tensor, " S"]
+    log_prior: Float[Tensor, " S"]
+    step: float
+
+    @classmethod
+    def of(cls, prior: KernelPrior, rbf: int, step: float) -> Nodes:
+        """About `rbf` nodes in log l, and periodic ones `step` apart in 2 pi / l."""
+        if not prior.log_range:
+            step = 2 * math.pi / prior.shortest
+        kernels, lengthscales, weights = [], [], []
+        for kernel in sorted(prior.kernels):
+            parts = [_rbf(low, high, rbf, prior) if kernel == RBF else _periodic(low, high, step)
+                     for low, high in prior.intervals]  # fmt: skip
+            scale, weight = (torch.cat(both) for both in zip(*parts, strict=True))
+            lengthscales.append(scale)
+            weights.append((weight / weight.sum() / len(prior.kernels)).log())
+            kernels.append(torch.full((len(scale),), kernel))
+        return cls(torch.cat(kernels), torch.cat(lengthscales), torch.cat(weights), step)
+
+    @property
+    def multiple(self) -> Int[Tensor, " P"]:
+        """The frequencies of the periodic nodes in units of `step`."""
+        return (2 * math.pi / self.step / self.lengthscale[self.kernel == PERIODIC]).round().long()
+
+
+_Cells = tuple[Float[Tensor, " S"], Float[Tensor, " S"]]
+
+
+def _rbf(low: float, high: float, rbf: int, prior: KernelPrior) -> _Cells:
+    """Lengthscales in the middle of cells of equal prior mass, and that mass."""
+    share = math.log(high / low) / prior.log_range if prior.log_range else 1.0
+    count = math.ceil(rbf * share) if high > low else 1
+    middles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    return low * (high / low) ** middles, torch.full((count,), share / count, dtype=torch.float64)
+
+
+def _periodic(low: float, high: float, step: float) -> _Cells:
+    """Lengthscales whose frequencies are multiples of the step, and the prior mass of their cells up to a factor."""
+    first, last = 2 * math.pi / high / step, 2 * math.pi / low / step
+    multiple = torch.arange(round(last), round(first) - 1, -1, dtype=torch.float64).clamp_min(1)
+    if len(multiple) == 1:
+        return 2 * math.pi / step / multiple, torch.ones(1, dtype=torch.float64)
+    width = (multiple + 0.5).clamp_max(last) - (multiple - 0.5).clamp_min(first)
+    return 2 * math.pi / step / multiple, width / multiple
+
+
+class Evidence:
+    """The log evidence of one dataset at every node.
+
+    Args:
+        nodes: S kernels.
+        noise: standard deviation of the noise.
+        span: the largest distance between two inputs.
+    """
+
+    def __init__(self, nodes: Nodes, noise: float, span: float) -> None:
+        self.noise = noise
+        self.span = span
+        self._nodes = nodes
+        self._rbf = list(_blocks(RBF, nodes, span))
+        self._periodic = list(_blocks(PERIODIC, nodes, span))
+        self._multiples = nodes.multiple.split(len(self._periodic[0].power)) if self._periodic else ()
+
+    def __call__(self, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Float[Tensor, " S"]:
+        """Raises `UsageError` for inputs further apart than the span."""
+        if not len(x):
+            return torch.zeros_like(self._nodes.log_prior)
+        if (width := float(x.max() - x.min())) > self.span:
+            raise UsageError(f"two inputs are {width:g} apart; the task's ranges allow at most {self.span:g}")
+        x, y = x.double(), y.double()
+        found = [self._of_block(series, *_running_sums(series, x, y), y) for series in self._rbf]
+        if self._periodic:
+            table = _table(self._nodes.step, 2 * HARMONICS * int(self._nodes.multiple.max()), x, y)
+            order = torch.arange(2 * HARMONICS + 1)
+            for series, multiple in zip(self._periodic, self._multiples, strict=True):
+                plain, weighted = table[:, multiple[:, None] * order]
+                found.append(self._of_block(series, plain, weighted, y))
+        return torch.cat(found)
+
+    def _of_block(
+        self, series: CosineSeries, plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"], y: Tensor
+    ) -> Float[Tensor, " S"]:
+        variance = self.noise**2
+        gram, projected = _gram(series.power, plain, weighted)
+        gram.div_(variance).diagonal(dim1=1, dim2=2).add_(1)
+        factor = torch.linalg.cholesky(gram)
+        solved = torch.linalg.solve_triangular(factor, projected.unsqueeze(-1), upper=False).squeeze(-1)
+        quadratic = y.square().sum() / variance - solved.square().sum(1) / variance**2
+        logdet = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1) + len(y) * math.log(2 * math.pi * variance)
+        return -0.5 * (quadratic + logdet)
+
+
+def _blocks(kernel: int, nodes: Nodes, span: float) -> Iterator[CosineSeries]:
+    """The nodes of one kind in their order, in pieces with one number of terms."""
+    left = nodes.lengthscale[nodes.kernel == kernel]
+    while len(left):
+        terms = series_terms(kernel, float(left[0]), span)
+        size = math.ceil(_ENTRIES / (2 * terms + 1) ** 2)
+        yield cosine_series(kernel, left[:size], span, terms)
+        left = left[size:]
+
+
+def _running_sums(
+    series: CosineSeries, x: Float[Tensor, " N"], y: Float[Tensor, " N"]
+) -> tuple[Complex[Tensor, "S M"], Complex[Tensor, "S M"]]:
+    """sum_n exp(i m w x_n), and the same weighted by y_n, for m = 0, ..., 2K and every frequency w of a series."""
+    turn = torch.polar(torch.ones((), dtype=torch.float64), series.frequency[:, None] * x)
+    columns = torch.stack([torch.ones_like(y), y], 1).to(turn.dtype)
+    power = torch.ones_like(turn)
+    sums = []
+    for _ in range(2 * series.power.shape[1] - 1):
+        sums.append(power @ columns)
+        power.mul_(turn)
+    plain, weighted = torch.stack(sums, 1).unbind(-1)
+    return plain, weighted
+
+
+def _table(step: float, most: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Complex[Tensor, "2 M"]:
+    """sum_n exp(i t step x_n), and the same weighted by y_n, for t = 0, ..., `most` (and some beyond)."""
+    fine = math.isqrt(most) + 1
+    one = torch.ones((), dtype=torch.float64)
+    coarse_turns = torch.polar(one, torch.arange(fine)[:, None] * (fine * step * x))
+    fine_turns = torch.polar(one, torch.arange(fine)[:, None] * (step * x))
+    return (torch.cat([coarse_turns, coarse_turns * y]) @ fine_turns.T).view(2, -1)
+
+
+def _gram(
+    power: Float[Tensor, "S terms"], plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"]
+) -> tuple[Float[Tensor, "S R R"], Float[Tensor, "S R"]]:
+    """W'W and W'y; the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their coefficients."""
+    terms = power.shape[1] - 1
+    first, second, sign = _products(terms)
+    both = torch.cat([plain.real, plain.imag], 1)
+    gram = both.index_select(1, first).add_(both.index_select(1, second).mul_(sign)).unflatten(1, (2 * terms + 1, -1))
+    root = power.sqrt()
+    root = torch.cat([root, root[:, 1:]], 1)
+    projected = torch.cat([weighted.real[:, : terms + 1], weighted.imag[:, 1 : terms + 1]], 1)
+    half = math.sqrt(0.5) * root  # `gram` holds twice the products
+    return gram.mul_(half[:, :, None]).mul_(half[:, None, :]), projected * root
+
+
+@cache
+def _products(terms: int) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entries"], Float[Tensor, " entries"]]:
+    """Which two sums make up twice the product of columns k and l, and the sign of the second. With C_m and S_m the
+    sums of cos and sin: cos k cos l is C_|k-l| + C_(k+l), sin k sin l is C_|k-l| - C_(k+l), cos k sin l is
+    S_(k+l) + sign(l - k) S_|k-l|; the S_m stand behind the C_m."""
+    order = torch.cat([torch.arange(terms + 1), torch.arange(1, terms + 1)])
+    sine = torch.arange(len(order)) > terms
+    k, other = order[:, None], order[None, :]
+    mixed, both = sine[:, None] ^ sine[None, :], sine[:, None] & sine[None, :]
+    offset = mixed * (2 * terms + 1)
+    ahead = torch.where(sine[None, :], other - k, k - other)  # the sine's order minus the cosine's
+    sign = torch.where(mixed, ahead.sign(), torch.where(both, -1, 1))
+    first = torch.where(mixed, k + other, (k - other).abs()) + offset
+    second = torch.where(mixed, (k - other).abs(), k + other) + offset
+    return first.flatten(), second.flatten(), sign.flatten().double()

@@ -1,0 +1,110 @@
+"""The stationary kernels of the Gaussian-process task, densely and as the cosine series that they are on an interval.
+
+RBF: exp(-d² / (2 l²)). Periodic: exp(-2 sin²(pi d / l) / lambda) with period l and lambda = ln 2, the default of the
+library that the paper's authors used. Both have variance 1.
+
+On inputs no further apart than `span` either kernel is sum_k p_k cos(k w d) with few terms and p_k >= 0. The periodic
+one is its own Fourier series with p_0 = I_0(1/lambda) e^(-1/lambda), p_k = 2 I_k(1/lambda) e^(-1/lambda) and
+w = 2 pi / l. The RBF kernel is repeated with a period so long that its copies do not reach the interval; the
+coefficients are then its spectral density (Poisson's summation). A draw of the process is a trigonometric polynomial
+with independent coefficients, and a Gram matrix has rank 2K + 1: neither sampling nor inference needs a dense Cholesky
+factor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.records import TensorRecord
+
+KERNELS = ("rbf", "periodic")
+RBF, PERIODIC = range(2)
+LAMBDA = math.log(2)
+# What the series may differ from the kernel by, at any distance within the span.
+TOLERANCE = 5e-10
+# How many lengthscales away an RBF kernel has fallen to it.
+REACH = math.sqrt(-2 * math.log(TOLERANCE))
+# Terms of the periodic kernel beyond the constant: what is left out is 4e-10.
+HARMONICS = 10
+
+
+def covariance(
+    kernel: Int[Tensor, " S"],
+    lengthscale: Float[Tensor, " S"],
+    a: Float[Tensor, "S N 1"],
+    b: Float[Tensor, "S P 1"],
+) -> Float[Tensor, "S N P"]:
+    """The kernel of every one of S processes between two sets of inputs, in float64."""
+    over = (a.double() - b.double().transpose(1, 2)) / lengthscale.double()[:, None, None]
+    result = torch.empty_like(over)
+    rbf = kernel == RBF
+    result[rbf] = torch.exp(-0.5 * over[rbf].square())
+    result[~rbf] = torch.exp(-2 / LAMBDA * torch.sin(math.pi * over[~rbf]).square())
+    return result
+
+
+@dataclass(frozen=True)
+class CosineSeries(TensorRecord):
+    """k(d) = sum over k from 0 to K of `power[:, k] cos(k frequency d)`, for S kernels at once, in float64."""
+
+    frequency: Float[Tensor, " S"]
+    power: Float[Tensor, "S terms"]
+
+    def covariance(self, distance: Float[Tensor, "*D"]) -> Float[Tensor, " S *D"]:
+        """Every kernel at the given distances."""
+        k = torch.arange(self.power.shape[1], dtype=torch.float64, device=distance.device)
+        angle = distance[..., None] * k
+        waves = torch.cos(self.frequency.view(-1, *[1] * angle.dim()) * angle)
+        return (waves * self.power.view(len(self.power), *[1] * distance.dim(), -1)).sum(-1)
+
+    def functions(self, normals: Float[Tensor, "S terms 2"], x: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
+        """One function of each process at its inputs, from standard normal numbers: Re sum_k c_k z^k with
+        z = exp(i w x), by Horner's rule."""
+        c = torch.view_as_complex(normals) * self.power.sqrt()
+        z = torch.polar(torch.ones_like(x), self.frequency.unsqueeze(1) * x)
+        *lower, total = c.unsqueeze(-1).unbind(1)
+        for coefficient in reversed(lower):
+            total = torch.addcmul(coefficient, total, z)
+        return total.expand_as(z).real
+
+
+def series_terms(kernel: int, shortest: float, span: float) -> int:
+    """K for lengthscales from `shortest` on."""
+    if kernel == PERIODIC:
+        return HARMONICS
+    # The spectral density falls as the kernel does, over 1/l instead of l.
+    return math.ceil(REACH * (span + REACH * shortest) / (2 * math.pi * shortest))
+
+
+def cosine_series(kernel: int, lengthscale: Float[Tensor, " S"], span: float, terms: int) -> CosineSeries:
+    """The series of one kind of kernel at S lengthscales, for distances up to `span` and K = `terms`."""
+    scale = lengthscale.double()
+    k = torch.arange(terms + 1, dtype=torch.float64, device=scale.device)
+    once = torch.where(k == 0, 1.0, 2.0)
+    if kernel == PERIODIC:
+        return CosineSeries(2 * math.pi / scale, (once * _bessel(terms, scale.device)).expand(len(scale), -1))
+    period = span + REACH * scale  # the tails of the copies do not reach the interval
+    frequency = 2 * math.pi / period
+    spectrum = torch.exp(-0.5 * (frequency * scale).unsqueeze(1).square() * k.square())
+    return CosineSeries(frequency, once * spectrum * (math.sqrt(2 * math.pi) * scale / period).unsqueeze(1))
+
+
+def mean_variance() -> float:
+    """Variance of a periodic function's mean over a period, p_0 = 0.376: what is left of it once the mean is known has
+    the variance 1 - p_0."""
+    return float(_bessel(0, torch.device("cpu"))[0])
+
+
+@cache
+def _bessel(terms: int, device: torch.device) -> Float[Tensor, " terms"]:
+    """I_k(1/lambda) e^(-1/lambda) for k = 0, ..., terms; kept, since every sample asks for them."""
+    from scipy.special import ive
+
+    return torch.as_tensor(ive(np.arange(terms + 1), 1 / LAMBDA), device=device)

@@ -1,0 +1,209 @@
+"""The two ceilings of the Gaussian-process task, and the level that a model without periods comes to.
+
+`oracle-kernel` is told the kernel of every episode: the exact posterior, which no related dataset can better.
+`oracle-bayes` is told the distribution of kernels only and infers the kernel from context and related datasets: the
+posterior over nodes (`gp_evidence`) times the posterior under each. Its density is the best that any predictor can give
+on average, and the Gaussian with its mean and variance the best that a Gaussian head can. `periodic-mean` is told the
+kernel as well and makes nothing of a period.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from iclbench.config.cards import PositiveInt, Strict
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Gaussian, Mixture
+from iclbench.core.predictor import Oracle, Predictor, State
+from iclbench.estimators.base import NoSettings, TaskFacts
+from iclbench.families.gaussian_processes.evidence import Evidence, Nodes
+from iclbench.families.gaussian_processes.gp_mixture import GPMixture
+from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance
+from iclbench.families.gaussian_processes.posterior import posterior
+
+# The posterior mass that may be lost by dropping nodes.
+DROPPED = 1e-5
+# Kernels whose posteriors are computed at once, which bounds memory.
+_NODES = 256
+
+
+class _GPOracle(Predictor, abstract=True):
+    """What both are built from; raises `UsageError` for any other family."""
+
+    Settings: ClassVar[type[Strict]] = NoSettings
+    costly: ClassVar[bool] = False
+
+    def __init__(self, settings: Any = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+        self.settings: Any = self.Settings() if settings is None else settings
+        self.facts = facts or TaskFacts()
+        if not isinstance(self.facts.family, GPMixture):
+            raise UsageError(
+                f"{type(self).__name__} answers tasks of the family gp-mixture only; choose another oracle"
+            )
+        self.family = self.facts.family
+        self.noise = self.family.parameters.noise
+
+
+@dataclass(frozen=True)
+class KnownKernel(State):
+    """The points so far and the kernel of every episode."""
+
+    context: Points
+    kernel: Int[Tensor, " B"]
+    lengthscale: Float[Tensor, " B"]
+
+
+class OracleKernel(_GPOracle, Oracle):
+    """The exact posterior under the true kernel, noise included."""
+
+    heads = ("gaussian",)
+
+    truth: dict[str, Tensor] | None = None
+
+    def informed(self, truth: dict[str, Tensor]) -> OracleKernel:
+        told = type(self)(self.settings, self.facts)
+        told.truth = truth
+        return told
+
+    def condition(self, context: Points, related: Points | None = None) -> KnownKernel:
+        if self.truth is None:
+            raise UsageError("oracle-kernel must be told the kernels first: informed(episodes.truth)")
+        return KnownKernel(context, self.truth["kernel"], self.truth["lengthscale"])
+
+    def query(self, state: KnownKernel, x: Float[Tensor, "B Q 1"]) -> Gaussian:
+        mean, std = posterior(state.kernel, state.lengthscale, state.context, x, self.noise)
+        return Gaussian(mean.to(x.dtype).unsqueeze(-1), std.to(x.dtype).unsqueeze(-1))
+
+    def update(self, state: KnownKernel, points: Points) -> KnownKernel:
+        return KnownKernel(state.context.append(points), state.kernel, state.lengthscale)
+
+
+@dataclass(frozen=True)
+class KnownMean(KnownKernel):
+    """And the mean of every function over a period; it means nothing for RBF kernels."""
+
+    mean: Float[Tensor, " B"]
+
+
+class PeriodicMean(OracleKernel):
+    """`oracle-kernel` on RBF functions; of a periodic one it knows the mean over a period and nothing else.
+
+    What has learned smooth functions and no periods comes near it, whatever it makes of the context besides: on the
+    periodic half it scores -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214 on average, with p_0 the variance of the mean
+    (`gp_kernels.mean_variance`).
+    """
+
+    def condition(self, context: Points, related: Points | None = None) -> KnownMean:
+        known = super().condition(context, related)
+        assert self.truth is not None
+        return KnownMean(known.context, known.kernel, known.lengthscale, self.truth["mean"])
+
+    def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> Gaussian:  # type: ignore[override]
+        smooth = super().query(state, x)
+        periodic = (state.kernel == PERIODIC)[:, None, None]
+        mean, std = state.mean[:, None, None], math.sqrt(1 - mean_variance() + self.noise**2)
+        return Gaussian(
+            torch.where(periodic, mean.to(x.dtype), smooth.mean), torch.where(periodic, std, smooth.std).to(x.dtype)
+        )
+
+    def update(self, state: KnownMean, points: Points) -> KnownMean:  # type: ignore[override]
+        return replace(state, context=state.context.append(points))
+
+
+class BayesSettings(Strict):
+    """`rbf_nodes` in log l, periodic nodes at most `spacing` apart in 2 pi / l; `components` are at most that many
+    periodic kernels in one answer; of a prompt set the first `episodes` are asked (0: all)."""
+
+    rbf_nodes: PositiveInt = 400
+    spacing: Annotated[float, Field(gt=0, le=1)] = 0.00235
+    components: PositiveInt = 1024
+    episodes: Annotated[int, Field(ge=0)] = 128
+
+
+class OracleBayes(_GPOracle):
+    """The posterior predictive over all kernels, given context and related datasets."""
+
+    Settings = BayesSettings
+    heads = ("mixture",)
+    uses_related = True
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "B Q 1"], related: Points | None = None
+    ) -> Mixture:
+        count = 0 if related is None else related.mask.shape[1]
+        return next(self.predict_by_related(context, x_target, related, [count]))
+
+    def predict_by_related(
+        self, context: Points, x_target: Float[Tensor, "B Q 1"], related: Points | None, counts: Sequence[int]
+    ) -> Iterator[Mixture]:
+        """The evidence of every dataset is computed once, whatever is asked of it."""
+        weights = self._nodes.log_prior + self._evidence_of(context)
+        used = 0
+        for count in counts:
+            while related is not None and used < min(count, related.mask.shape[1]):
+                weights = weights + self._evidence_of(related[:, used])
+                used += 1
+            yield self._predict(weights.log_softmax(1), context, x_target)
+
+    @cached_property
+    def _nodes(self) -> Nodes:
+        return Nodes.of(self.family.believed(self.facts.shift), self.settings.rbf_nodes, self.settings.spacing)
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        return Evidence(self._nodes, self.noise, self.family.span)
+
+    def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
+        """The log evidence of one dataset per episode at every node."""
+        each = zip(points.x[..., 0], points.y[..., 0], points.mask, strict=True)
+        return torch.stack([self._evidence(x[mask], y[mask]) for x, y, mask in each])
+
+    def _predict(self, weights: Float[Tensor, "B S"], context: Points, x: Float[Tensor, "B Q 1"]) -> Mixture:
+        """One component per kernel that matters, padded with components of logit -inf."""
+        chosen = [self._components(w) for w in weights]
+        shape = (*x.shape[:2], max(len(node) for node, _ in chosen))
+        logits, means, stds = x.new_full(shape, -torch.inf), x.new_zeros(shape), x.new_ones(shape)
+        for episode, (node, logit) in enumerate(chosen):
+            seen = context[episode][context.mask[episode]]
+            parts = [self._under(part, seen, x[episode]) for part in node.split(_NODES)]
+            mean, std = (torch.cat(both).T for both in zip(*parts, strict=True))
+            logits[episode, :, : len(node)] = logit.to(x.dtype)
+            means[episode, :, : len(node)] = mean.to(x.dtype)
+            stds[episode, :, : len(node)] = std.to(x.dtype)
+        return Mixture(logits, means.unsqueeze(-1), stds.unsqueeze(-1))
+
+    def _under(
+        self, node: Int[Tensor, " K"], context: Points, x: Float[Tensor, "Q 1"]
+    ) -> tuple[Float[Tensor, "K Q"], Float[Tensor, "K Q"]]:
+        """The posterior of one episode under each of some kernels."""
+        copies = context.map(lambda t: t.expand(len(node), *t.shape))
+        kernel, lengthscale = self._nodes.kernel[node], self._nodes.lengthscale[node]
+        return posterior(kernel, lengthscale, copies, x.expand(len(node), *x.shape), self.noise)
+
+    def _components(self, weights: Float[Tensor, " S"]) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"]]:
+        """The nodes to predict with, and their log weights.
+
+        Nodes below `DROPPED` / S are left out. Where more periodic ones than `components` remain, the one at the centre
+        of mass stands for its neighbours: then the posterior is so broad that they differ little.
+        """
+        kept = (weights > math.log(DROPPED / len(weights))).nonzero().squeeze(1)
+        fine = kept[self._nodes.kernel[kept] == PERIODIC]
+        if len(fine) <= self.settings.components:
+            return kept, weights[kept]
+        together = math.ceil(len(fine) / self.settings.components)
+        padded = torch.nn.functional.pad(weights[fine], (0, -len(fine) % together), value=-torch.inf)
+        groups = padded.unflatten(0, (-1, together))
+        inside = (groups.softmax(1) * torch.arange(together)).sum(1).round().long()
+        central = fine[inside + together * torch.arange(len(groups))]
+        rest = kept[self._nodes.kernel[kept] != PERIODIC]
+        return torch.cat([rest, central]), torch.cat([weights[rest], groups.logsumexp(1)])

@@ -1,0 +1,32 @@
+"""The exact posterior of Gaussian processes under known kernels (Rasmussen and Williams 2006, equations 2.25, 2.26)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.episodes import Points
+from iclbench.families.gaussian_processes.kernels import covariance
+
+
+def posterior(
+    kernel: Int[Tensor, " S"],
+    lengthscale: Float[Tensor, " S"],
+    context: Points,
+    x: Float[Tensor, "S Q 1"],
+    noise: float,
+) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q"]]:
+    """Mean and standard deviation of the noisy output at every input, each on its own; float64. Masked points do not
+    count, and without any point the answer is the prior."""
+    there = context.mask.double()
+    gram = covariance(kernel, lengthscale, context.x, context.x) * there[:, :, None] * there[:, None, :]
+    # A masked point is noise that nothing else correlates with.
+    gram.diagonal(dim1=1, dim2=2).add_(torch.where(context.mask, noise**2, 1.0))
+    cross = covariance(kernel, lengthscale, context.x, x) * there[:, :, None]
+    y = torch.where(context.mask, context.y.squeeze(-1).double(), 0.0)
+    factor = torch.linalg.cholesky(gram)
+    solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)
+    cross, y = solved[..., :-1], solved[..., -1:]
+    variance = (1 + noise**2 - cross.square().sum(1)).clamp_min(noise**2)
+    return (cross * y).sum(1), variance.sqrt()

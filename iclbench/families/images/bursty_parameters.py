@@ -1,0 +1,54 @@
+"""What a card may say about bursty sequences, and what cannot be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from iclbench.config.cards import NonNegativeFloat, SeedInt, Strict
+from iclbench.families.images.omniglot import ALL_CLASSES, DRAWINGS, SIZE
+
+# Pairs in the context of every test: four images each of two classes.
+TESTED = 8
+_NAMED_LABELS = ("first", "rarest", "common", "random")
+
+
+def _labels(value: object) -> object:
+    pair = isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)
+    if value not in _NAMED_LABELS and not (pair and value[0] != value[1]):  # type: ignore[index]
+        raise ValueError(f"expected {', '.join(_NAMED_LABELS)} or two different labels like [0, 1], got {value!r}")
+    return value
+
+
+class BurstyParameters(Strict):
+    """`classes` counts all, with `holdout` and `common`; `jitter` is for procedural glyphs; `split_seed` decides which
+    classes are rare, common and held out, and their labels."""
+
+    glyphs: Literal["procedural", "omniglot"] = "procedural"
+    image_size: Annotated[int, Field(ge=8, le=SIZE)] = 28
+    classes: Annotated[int, Field(ge=2, le=10_000)] = ALL_CLASSES
+    holdout: Annotated[int, Field(ge=2)] = 100
+    common: Annotated[int, Field(ge=1)] = 10
+    alpha: NonNegativeFloat = 0.0
+    p_bursty: Annotated[float, Field(ge=0, le=1)] = 0.9
+    train_drawings: Annotated[int, Field(ge=TESTED // 2 + 1, le=DRAWINGS)] = DRAWINGS
+    jitter: NonNegativeFloat = 1.0
+    split_seed: SeedInt = 0
+    icl_labels: Annotated[Literal["first", "rarest", "common", "random"] | list[int], BeforeValidator(_labels)] = (
+        "first"
+    )
+    anchor_compat: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> BurstyParameters:
+        rare = self.classes - self.holdout - self.common
+        if rare < 2:
+            raise ValueError(f"classes: of {self.classes}, {self.holdout} held-out and {self.common} common ones leave "
+                             f"{max(rare, 0)} rare, expected at least 2; raise classes or lower holdout")  # fmt: skip
+        if self.glyphs == "omniglot" and self.classes > ALL_CLASSES:
+            raise ValueError(f"classes: Omniglot has {ALL_CLASSES}, got {self.classes}")
+        for label in self.icl_labels if isinstance(self.icl_labels, list) else ():
+            if not 0 <= label < self.classes:
+                raise ValueError(f"icl_labels: the head has labels 0 to {self.classes - 1}, got {label}")
+        return self

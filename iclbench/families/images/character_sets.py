@@ -1,0 +1,65 @@
+"""Characters to classify: all drawings of all classes as one array of pixels, loaded once per process and device."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from iclbench.core.errors import DataError
+from iclbench.families.images.glyphs import glyphs
+from iclbench.families.images.omniglot import DRAWINGS, load_omniglot
+
+
+class CharacterSet:
+    """Images of characters in memory.
+
+    Args:
+        images: `(classes, drawings, size, size)`, ink 255 on paper 0.
+    """
+
+    def __init__(self, images: UInt8[np.ndarray, "classes drawings size size"]) -> None:
+        self.drawings = images.shape[1]
+        rows = np.ascontiguousarray(images).reshape(images.shape[0] * images.shape[1], -1)
+        self._images = {torch.device("cpu"): torch.from_numpy(rows)}
+
+    def read(self, classes: Int[Tensor, "*n"], drawings: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels"]:
+        """These drawings of these classes, row by row, on the device of `classes`."""
+        if classes.device not in self._images:
+            self._images[classes.device] = self._images[torch.device("cpu")].to(classes.device)
+        # Picking whole rows by one index is several times faster than indexing by classes and drawings.
+        rows = (classes * self.drawings + drawings).flatten()
+        return self._images[classes.device].index_select(0, rows).unflatten(0, classes.shape)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all pixels."""
+        return hashlib.sha256(self._images[torch.device("cpu")].numpy().data).hexdigest()[:12]
+
+
+@lru_cache(maxsize=4)
+def procedural_characters(classes: int, size: int, jitter: float) -> CharacterSet:
+    """The first `classes` procedural characters, 20 drawings of each."""
+    return CharacterSet(glyphs(0, classes, DRAWINGS, size, jitter=jitter))
+
+
+def omniglot_characters(data_dir: Path | None, size: int) -> CharacterSet:
+    """All 1,623 characters of real Omniglot from `data_dir`/omniglot.
+
+    Raises:
+        DataError: nobody said where data sets are, or what is there is incomplete or damaged.
+    """
+    if data_dir is None:
+        raise DataError("the archives of Omniglot are needed: point --data-dir or ICLBENCH_DATA at the folder that "
+                        "holds 'omniglot', or keep task.glyphs=procedural")  # fmt: skip
+    return _omniglot(data_dir / "omniglot", size)
+
+
+@lru_cache(maxsize=4)
+def _omniglot(folder: Path, size: int) -> CharacterSet:
+    return CharacterSet(load_omniglot(folder, size))

@@ -1,0 +1,98 @@
+"""Which strokes a character class is made of: its motor program.
+
+Classes belong to alphabets. An alphabet is more angular or more curved, has simpler or richer characters, and a small
+library of stroke shapes, from which half of the strokes of its characters are taken.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from iclbench.families.images.glyphs.counters import normal, uniform
+from iclbench.families.images.glyphs.strokes import POINTS, Strokes
+
+STROKES = 5
+# Sizes of alphabets in their order, repeated for ever: those of Omniglot lie between 14 and 55 characters too.
+ALPHABETS = (14, 16, 20, 22, 24, 26, 26, 26, 28, 33, 40, 41, 42, 43, 46, 47, 48, 52, 55, 20, 24, 26, 30)
+LIBRARY = 6
+
+# Kinds of stroke, how likely each is in an angular and in a curved alphabet, and how long it is.
+LINE, ARC, LOOP, S, CORNER, U, Z, HOOK, DOT = range(9)
+_ANGULAR = np.array([0.36, 0.07, 0.04, 0.03, 0.22, 0.12, 0.08, 0.05, 0.03])
+_CURVED = np.array([0.16, 0.28, 0.14, 0.12, 0.07, 0.04, 0.03, 0.12, 0.04])
+_LENGTH = np.array([1.0, 1.35, 1.35, 1.0, 1.25, 1.5, 1.5, 1.0, 1.0])
+# Cumulative probabilities of one to five strokes.
+_COUNTS = np.array([0.13, 0.40, 0.70, 0.90])
+
+Classes: TypeAlias = Int[np.ndarray, " classes"]
+
+
+def alphabet_of(classes: Classes) -> Classes:
+    """The alphabet that each class belongs to."""
+    rounds, place = np.divmod(classes, sum(ALPHABETS))
+    return rounds * len(ALPHABETS) + np.searchsorted(np.cumsum(ALPHABETS), place, side="right")
+
+
+def stroke_counts(seed: int, classes: Classes) -> Classes:
+    """How many strokes each class has, 1 to 5."""
+    rich = uniform(seed, "richness", alphabet_of(classes))
+    share = 0.8 * uniform(seed, "strokes", classes) + 0.3 * rich - 0.06
+    return 1 + np.searchsorted(_COUNTS, share, side="right")
+
+
+def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
+    """The first `strokes` strokes of the classes, every field `(classes, strokes)`."""
+    c, s = classes[:, None], np.arange(strokes)[None]
+    alphabet = np.broadcast_to(alphabet_of(classes)[:, None], (len(classes), strokes))
+
+    def draw(name: str) -> Float[np.ndarray, "classes strokes"]:
+        return uniform(seed, name, c, s)
+
+    # A shape from the alphabet's library, or one of its own: the key is all that the shape depends on.
+    shared = alphabet * LIBRARY + (draw("which of the library") * LIBRARY).astype(np.int64)
+    key = np.where(draw("from the library") < 0.5, shared, (1 << 40) + c * STROKES + s)
+    kind = _kind(uniform(seed, "kind", key), uniform(seed, "curvature", alphabet))
+    v, w, z = (uniform(seed, f"shape {i}", key) for i in range(3))
+    side = np.where(uniform(seed, "side", key) < 0.5, 1.0, -1.0)
+
+    def of(*kinds: int) -> np.ndarray:
+        return np.isin(kind, kinds)
+
+    # A corner is right, obtuse or acute.
+    corner = np.where(w < 0.55, 1 / 4, np.where(w < 0.8, 1 / 3 + 0.03 * (z - 0.5), 1 / 6))
+    eighth = (draw("direction") * 8).astype(np.int64)
+    upright = draw("upright") < 0.72
+    place = draw("joint")
+    # At the ends of the earlier stroke, or anywhere on it.
+    joint = np.where(
+        place < 0.24, 0, np.where(place < 0.44, POINTS - 1, (draw("joint within") * POINTS).astype(np.int64))
+    )
+    length = (0.30 + 0.42 * draw("length")) * _LENGTH[kind]
+    return Strokes(
+        heading=np.where(upright, eighth // 2 * 2, eighth) / 8 + 0.016 * normal(seed, "heading", c, s),
+        arc=side * np.select([of(LINE), of(ARC), of(LOOP)], [0.02 * v, 0.19 + 0.37 * v, 0.80 + 0.24 * v], 0.0),
+        swing=np.where(of(S), side * (0.14 + 0.16 * v), 0.0),
+        corner=side * np.where(of(CORNER, U), corner, np.where(of(Z), 0.36, 0.0)),
+        second=side * np.where(of(U), 0.25, np.where(of(Z), -0.36, 0.0)),
+        hook=np.where(of(HOOK), side * (0.29 + 0.35 * v), 0.0),
+        at_corner=np.where(of(U, Z), 0.28 + 0.14 * z, 0.28 + 0.44 * z),
+        at_second=0.60 + 0.14 * v,
+        length=np.where(of(DOT), 0.035, length) * np.where(s == 0, 1.2, 1.0),
+        parent=(draw("parent") * np.maximum(s, 1)).astype(np.int64),
+        joint=joint,
+        pivot=np.where(draw("crossing") < 0.30, POINTS // 2, 0),
+        floating=(place > 0.80) | of(DOT),
+        away_x=0.40 * normal(seed, "away x", c, s),
+        away_y=0.40 * normal(seed, "away y", c, s),
+    )
+
+
+def _kind(
+    u: Float[np.ndarray, "classes strokes"], curvature: Float[np.ndarray, "classes strokes"]
+) -> Int[np.ndarray, "classes strokes"]:
+    """The kind that a uniform number stands for, between the two tables of probabilities."""
+    shares = curvature[..., None] * _CURVED + (1 - curvature[..., None]) * _ANGULAR
+    return np.minimum((u[..., None] >= np.cumsum(shares, -1)).sum(-1), DOT)

@@ -1,0 +1,322 @@
+"""Image completion: a function from pixel coordinates to intensities, observed at some random pixels.
+
+Two protocols of how much is observed, of P pixels:
+
+- `share` (ICICL-TNP, section 5.2 and appendix G.2): N ~ U{P/100 .. P/5} context pixels, all others are targets (or
+  `targets` random ones of them); 0 to `max_related` further images of the same label, each observed at
+  U{P/100 .. P/2} pixels. Coordinates have mean 0 and variance 1 over the image, intensities over the data set.
+- `cmab` (CMAB paper, appendix): N ~ U[3, budget - 3) context and M ~ U[3, budget - N) target pixels with a budget of
+  200. Coordinates lie in [-1, 1], intensities in [-0.5, 0.5].
+
+Labels are drawn first and uniformly, then an image of the label. Training and evaluation draw from different images,
+see `iclbench.families.images.image_sets`. Shifts: `unseen-classes` (images of labels that are never trained on, where
+there are any) and `other-label` (the related images are of another label than the context's, as in the paper's
+figure 14).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from iclbench.config.cards import PositiveFloat, Strict
+from iclbench.core.episodes import Episodes, Points, take
+from iclbench.core.errors import DataError, UsageError
+from iclbench.families.base import Family
+from iclbench.families.images.celeba import CelebA
+from iclbench.families.images.image_sets import ImageSet, Part, emnist_images, glyph_images, mnist_images
+from iclbench.families.shifts import Kind, Kinds, Shift
+
+# Mean and standard deviation of intensities in [0, 1] over the training images: of MNIST and EMNIST as they are widely
+# used, of glyphs at 28 x 28 measured, of CelebA over all channels about so.
+INTENSITY = {"glyphs": (0.067, 0.22), "mnist": (0.1307, 0.3081), "emnist": (0.1751, 0.3332), "celeba": (0.44, 0.29)}
+FEWEST = 3
+
+
+class ImageParameters(Strict):
+    """`classes`, `drawings` (of each to train on) and `jitter` say which glyphs; `targets` is for `share` (0: all
+    pixels that are not context), `budget` for `cmab`."""
+
+    images: Literal["glyphs", "mnist", "emnist", "celeba"] = "glyphs"
+    size: Annotated[int, Field(ge=8, le=512)] = 28
+    classes: Annotated[int, Field(ge=2, le=10_000)] = 50
+    drawings: Annotated[int, Field(ge=20, le=10_000)] = 200
+    jitter: PositiveFloat = 1.0
+    sampling: Literal["share", "cmab"] = "share"
+    targets: Annotated[int, Field(ge=0)] = 0
+    budget: Annotated[int, Field(ge=2 * FEWEST + 2)] = 200
+    max_related: Annotated[int, Field(ge=0, le=16)] = 3
+
+    @model_validator(mode="after")
+    def _possible(self) -> ImageParameters:
+        if self.images in ("mnist", "emnist") and self.size != 28:
+            raise ValueError(f"size: images of {self.images} are 28 x 28, got {self.size}")
+        if self.images == "celeba" and self.max_related:
+            raise ValueError("max_related: images of celeba have no labels by which they are related; write 0")
+        if self.sampling == "cmab" and self.budget > self.size**2:
+            raise ValueError(f"budget: an image has {self.size**2} pixels, got {self.budget}")
+        return self
+
+
+class ImageCompletion(Family):
+    """Pixel intensities as a function of coordinates, some pixels known, with related images of the same class.
+
+    `points` is the largest context, under `points-N` every context has exactly N pixels.
+
+    Args:
+        parameters: see `ImageParameters`.
+        data_dir: the folder that holds `mnist/`, `emnist/` or `celeba/`; glyphs need none.
+
+    Raises:
+        DataError: on first use, when the images are not there or damaged.
+    """
+
+    Parameters = ImageParameters
+    questions = frozenset({"targets"})
+    shift_kinds: ClassVar[Kinds] = {
+        "unseen-classes": Kind(("which images there are",)),
+        "other-label": Kind(("the related images",)),
+    }
+    data_parameters = ("images",)
+    parameters: ImageParameters
+
+    def __init__(self, parameters: ImageParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        self.y_dim = 3 if parameters.images == "celeba" else 1
+        self.related_sets = parameters.max_related
+        self.related_points = max(1, self.pixels // 2)
+        self._part: Part = "train"
+        self._loaded: dict[Part, ImageSet] = {}
+
+    def held_out(self) -> ImageCompletion:
+        """The same task on the images that are never trained on; what is loaded is shared."""
+        other = copy.copy(self)
+        other._part = "test"
+        return other
+
+    @property
+    def x_dim(self) -> int:
+        return 2
+
+    @property
+    def pixels(self) -> int:
+        return int(self.parameters.size**2)
+
+    @property
+    def normaliser(self) -> float:
+        std = INTENSITY[self.parameters.images][1]
+        return 1.0 if self.parameters.sampling == "share" else std**2
+
+    @classmethod
+    def counts_vary(cls, parameters: ImageParameters, points: int) -> bool:
+        if parameters.sampling == "cmab":
+            return True
+        pixels = parameters.size**2
+        low, high = _share(pixels, points)
+        return low < high and not 0 < parameters.targets <= pixels - high
+
+    @property
+    def fingerprint(self) -> str:
+        parts: list[Part] = [self._part, "unseen"] if self._part == "test" and self._has_unseen else [self._part]
+        return hashlib.sha256("".join(self._images(part).fingerprint for part in parts).encode()).hexdigest()[:12]
+
+    @property
+    def needs_data(self) -> bool:
+        return self.parameters.images != "glyphs"
+
+    @property
+    def _has_unseen(self) -> bool:
+        return self.parameters.images in ("glyphs", "emnist")
+
+    def parse_shift(self, name: str) -> Shift:
+        named = super().parse_shift(name)
+        if named.part("unseen-classes") and not self._has_unseen:
+            raise UsageError(f"shift '{name}': images of {self.parameters.images} have no classes that are left out of "
+                             "training; glyphs and emnist do")  # fmt: skip
+        if named.part("other-label") and not self.related_sets:
+            raise UsageError(f"shift '{name}': this task has no related images; raise task.max_related")
+        if named.examples and named.examples >= self.pixels:
+            raise UsageError(f"shift '{name}': an image has {self.pixels} pixels and one must be left to predict")
+        return named
+
+    def display_inputs(self) -> Float[Tensor, "points 2"]:
+        """Row and column of every pixel, row by row."""
+        size = self.parameters.size
+        line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+        # A uniform distribution over `size` whole numbers has the variance (size² - 1) / 12.
+        unit = ((size**2 - 1) / 12) ** 0.5 if self.parameters.sampling == "share" else (size - 1) / 2
+        return torch.cartesian_prod(line / unit, line / unit).float()
+
+    def sample(
+        self,
+        episodes: int,
+        points: int,
+        generator: torch.Generator,
+        *,
+        active_dims: int | None = None,
+        shift: str = "none",
+        related: int | None = None,
+    ) -> Episodes:
+        named, device = self.parse_shift(shift), generator.device
+        images = self._images("unseen" if named.part("unseen-classes") else self._part)
+        x = self.display_inputs().to(device)
+        if active_dims is not None:
+            x = x * (torch.arange(2, device=device) < active_dims)
+        counts = images.counts.to(device)
+        label = torch.randint(len(counts), (episodes,), generator=generator, device=device)
+        own = (torch.rand(episodes, generator=generator, device=device) * counts[label]).long()
+        whole = self._read(images, label, own)
+        context, targets = self._split(x, whole, points, named, generator)
+        truth = {"label": images.labels.to(device)[label], "image": _numbers(images, label, own), "display": whole}
+        others = None
+        if self.related_sets:
+            others, truth["related_image"] = self._related(images, x, label, own, named, related, generator)
+        return Episodes(
+            context=context,
+            targets=targets,
+            scored=targets.mask,
+            related=others,
+            truth=truth,
+        )
+
+    def _split(
+        self,
+        x: Float[Tensor, "P 2"],
+        whole: Float[Tensor, "B P Dy"],
+        points: int,
+        shift: Shift,
+        generator: torch.Generator,
+    ) -> tuple[Points, Points]:
+        """Context pixels and, among the others, targets."""
+        episodes, pixels, budget = len(whole), self.pixels, self.parameters.budget
+        share = self.parameters.sampling == "share"
+        low, high = _share(pixels, points) if share else _within(FEWEST, budget - FEWEST - 1, points)
+        low, high = shift.examples or low, shift.examples or high
+        order = _permutations((episodes, pixels), generator)
+        sizes = _integers(low, torch.full((episodes,), high, device=x.device), generator)
+        left = pixels - sizes
+        if share:
+            most = self.parameters.targets or pixels - low
+            asked = left.clamp(max=most)
+        else:
+            most = budget - FEWEST - 1
+            asked = _integers(FEWEST, (budget - 1 - sizes).clamp(min=FEWEST), generator).minimum(left)
+        behind = sizes.unsqueeze(1) + torch.arange(min(most, pixels - low), device=x.device)
+        chosen = order.gather(1, behind.clamp(max=pixels - 1))
+        return _observed(x, whole, order[:, :high], sizes), _observed(x, whole, chosen, asked)
+
+    def _related(
+        self,
+        images: ImageSet,
+        x: Float[Tensor, "P 2"],
+        label: Int[Tensor, " B"],
+        own: Int[Tensor, " B"],
+        shift: Shift,
+        asked: int | None,
+        generator: torch.Generator,
+    ) -> tuple[Points, Int[Tensor, "B J"]]:
+        """All related images that there can be, those beyond the number asked for (None: drawn) masked; and which."""
+        sets, episodes, pixels = self.related_sets, len(label), self.pixels
+        numbers = torch.randint(sets + 1, (episodes, 1), generator=generator, device=x.device)
+        if asked is not None:
+            numbers = torch.full_like(numbers, asked)
+        taken = own.unsqueeze(1)
+        if shift.part("other-label"):
+            away = torch.randint(1, len(images.labels), (episodes,), generator=generator, device=x.device)
+            label, taken = (label + away) % len(images.labels), taken[:, :0]
+        members = _distinct(images.counts.to(x.device)[label], sets, taken, generator)
+        whole = self._read(images, label.unsqueeze(1), members).flatten(0, 1)
+        most = torch.full((episodes * sets,), self.related_points, device=x.device)
+        sizes = _integers(max(1, pixels // 100), most, generator)
+        order = _permutations((episodes * sets, pixels), generator)[:, : self.related_points]
+        present = (torch.arange(sets, device=x.device) < numbers).flatten()
+        observed = _observed(x, whole, order, sizes * present).map(lambda t: t.unflatten(0, (episodes, sets)))
+        return observed, _numbers(images, label.unsqueeze(1), members)
+
+    def _read(self, images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Float[Tensor, "*B P Dy"]:
+        """Intensities on the task's scale."""
+        intensity = images.read(_numbers(images, label, member)).float() / 255
+        if self.parameters.sampling == "cmab":
+            return intensity - 0.5
+        mean, std = INTENSITY[self.parameters.images]
+        return (intensity - mean) / std
+
+    def _images(self, part: Part) -> ImageSet:
+        if part not in self._loaded:
+            found = self._load(part)
+            needed = self.related_sets + 1
+            if len(found.counts) and int(found.counts.min()) < needed:
+                scarce = int(found.labels[found.counts.argmin()])
+                raise DataError(f"{self.parameters.images}: label {scarce} has {int(found.counts.min())} image(s), an "
+                                f"episode needs {needed}; lower task.max_related or complete the files")  # fmt: skip
+            self._loaded[part] = found
+        return self._loaded[part]
+
+    def _load(self, part: Part) -> ImageSet:
+        wanted = self.parameters
+        match wanted.images:
+            case "mnist":
+                return mnist_images(part, self.data_dir)
+            case "emnist":
+                return emnist_images(part, self.data_dir)
+            case "celeba":
+                return CelebA(part, self.data_dir, wanted.size)
+        return glyph_images(part, wanted.classes, wanted.drawings, wanted.size, wanted.jitter)
+
+
+def _share(pixels: int, points: int) -> tuple[int, int]:
+    """Fewest and most context pixels of `share` among so many."""
+    return _within(max(1, pixels // 100), max(1, pixels // 5), points)
+
+
+def _within(low: int, high: int, most: int) -> tuple[int, int]:
+    high = min(high, most)
+    return min(low, high), high
+
+
+def _numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
+    """Which image of the set the so-and-so-many-th of a label is."""
+    return images.order.to(member.device)[images.first.to(member.device)[label] + member]
+
+
+def _observed(
+    x: Float[Tensor, "P 2"], whole: Float[Tensor, "B P Dy"], chosen: Int[Tensor, "B N"], sizes: Int[Tensor, " B"]
+) -> Points:
+    """The first `sizes` of the chosen pixels; what is masked is 0."""
+    mask = torch.arange(chosen.shape[1], device=sizes.device) < sizes.unsqueeze(1)
+    there = mask.unsqueeze(-1)
+    return Points(x[chosen] * there, take(whole, chosen) * there, mask)
+
+
+def _permutations(shape: tuple[int, int], generator: torch.Generator) -> Int[Tensor, "B P"]:
+    return torch.rand(shape, generator=generator, device=generator.device).argsort(1)
+
+
+def _integers(low: int, high: Int[Tensor, " B"], generator: torch.Generator) -> Int[Tensor, " B"]:
+    """Uniform whole numbers, both ends included."""
+    uniform = torch.rand(high.shape, generator=generator, device=high.device, dtype=torch.float64)
+    return low + (uniform * (high - low + 1)).long()
+
+
+def _distinct(
+    counts: Int[Tensor, " B"], sets: int, taken: Int[Tensor, "B K"], generator: torch.Generator
+) -> Int[Tensor, "B J"]:
+    """Per episode `sets` different numbers below `counts`, none of them taken, in random order.
+
+    Each is drawn among what is left and then counted past everything taken, in ascending order.
+    """
+    before = taken.shape[1]
+    for _ in range(sets):
+        uniform = torch.rand(counts.shape, generator=generator, device=counts.device, dtype=torch.float64)
+        drawn = (uniform * (counts - taken.shape[1])).long()
+        for lower in taken.sort(1).values.unbind(1):
+            drawn = drawn + (drawn >= lower)
+        taken = torch.cat([taken, drawn.unsqueeze(1)], 1)
+    return taken[:, before:]

@@ -1,0 +1,123 @@
+"""Where images come from: sets of equally large labelled images, each split into what is trained and evaluated on.
+
+| images | trained on | evaluated on | `unseen-classes` |
+| --- | --- | --- | --- |
+| `glyphs` | the first drawings of the first classes | 20 further drawings of them | 20 drawings of further classes |
+| `mnist` | the training file | the test file | |
+| `emnist` (balanced) | training file, classes 0 to 9 | test file, the same classes | test file, classes 10 to 46 |
+| `celeba` | partitions 0 and 1 | partition 2 | |
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, UInt8
+from torch import Tensor
+
+from iclbench.core.errors import DataError
+from iclbench.families.images.glyphs import glyphs
+from iclbench.families.images.idx_file import read_idx
+
+Part = Literal["train", "test", "unseen"]
+# Held-out drawings of every glyph.
+HELD_OUT = 20
+# Balanced EMNIST: digits first, then letters.
+TRAINED_CLASSES = 10
+
+_MNIST = "the MNIST database (yann.lecun.com/exdb/mnist)"
+_EMNIST = "the EMNIST dataset of NIST (www.nist.gov/itl/products-and-services/emnist-dataset), balanced split"
+
+
+class ImageSet:
+    """Labelled images in memory.
+
+    Args:
+        pixels: `(images, height·width, channels)`, row by row.
+        labels: `(images,)`; any whole numbers.
+    """
+
+    def __init__(self, pixels: UInt8[np.ndarray, "images pixels channels"], labels: Int[np.ndarray, " images"]) -> None:
+        self._pixels = {torch.device("cpu"): torch.from_numpy(np.ascontiguousarray(pixels))}
+        names, first, counts = np.unique(np.sort(labels), return_index=True, return_counts=True)
+        self.labels, self.first, self.counts = (torch.from_numpy(a.astype(np.int64)) for a in (names, first, counts))
+        # The images sorted by label: those of label l start at first[l] and are counts[l].
+        self.order = torch.from_numpy(np.argsort(labels, kind="stable"))
+
+    def read(self, which: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
+        """The images of these numbers, on the device of `which`."""
+        if which.device not in self._pixels:
+            self._pixels[which.device] = self._pixels[torch.device("cpu")].to(which.device)
+        return self._pixels[which.device][which]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of pixels and labels."""
+        digest = hashlib.sha256(self._pixels[torch.device("cpu")].numpy().tobytes())
+        for indices in (self.order, self.labels, self.counts):
+            digest.update(indices.numpy().tobytes())
+        return digest.hexdigest()[:12]
+
+
+def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: float) -> ImageSet:
+    """Procedural characters: `drawings` of each class to train on, `HELD_OUT` to evaluate on."""
+    first = classes if part == "unseen" else 0
+    drawers = range(drawings) if part == "train" else range(drawings, drawings + HELD_OUT)
+    drawn = glyphs(0, range(first, first + classes), drawers, size, jitter=jitter)
+    labels = np.repeat(np.arange(first, first + classes), len(drawers))
+    return ImageSet(drawn.reshape(len(labels), size * size, 1), labels)
+
+
+def mnist_images(part: Part, data_dir: Path | None) -> ImageSet:
+    """MNIST from its four idx files below `mnist`.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    images, labels = _idx_pair(data_dir, "mnist", {"train": "train", "test": "t10k"}[part], _MNIST)
+    return ImageSet(_flat(images), labels)
+
+
+def emnist_images(part: Part, data_dir: Path | None) -> ImageSet:
+    """Balanced EMNIST from its idx files below `emnist`, turned upright (the files hold every image transposed).
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    split = "train" if part == "train" else "test"
+    images, labels = _idx_pair(data_dir, "emnist", f"emnist-balanced-{split}", _EMNIST)
+    chosen: Bool[np.ndarray, " images"] = (labels >= TRAINED_CLASSES) == (part == "unseen")
+    return ImageSet(_flat(images[chosen].transpose(0, 2, 1)), labels[chosen])
+
+
+def _idx_pair(
+    data_dir: Path | None, name: str, prefix: str, home: str
+) -> tuple[UInt8[np.ndarray, "images 28 28"], Int[np.ndarray, " images"]]:
+    folder = folder_of(data_dir, name, home)
+    images = read_idx(folder, f"{prefix}-images-idx3-ubyte", 3, home)
+    labels = read_idx(folder, f"{prefix}-labels-idx1-ubyte", 1, home)
+    if images.shape[1:] != (28, 28) or len(images) != len(labels) or not len(images):
+        shape = " x ".join(map(str, images.shape))
+        raise DataError(
+            f"{folder}: {prefix} has images of {shape} and {len(labels)} labels, expected as many 28 x 28 images as "
+            "labels; unpack all files of one download"
+        )
+    return images, labels.astype(np.int64)
+
+
+def folder_of(data_dir: Path | None, name: str, home: str) -> Path:
+    """The folder of one data set; raises `DataError` when nobody said where data sets are."""
+    if data_dir is None:
+        raise DataError(
+            f"the images of {home} are needed: point --data-dir or ICLBENCH_DATA at the folder that holds '{name}'"
+        )
+    return data_dir / name
+
+
+def _flat(images: UInt8[np.ndarray, "images height width"]) -> UInt8[np.ndarray, "images pixels 1"]:
+    return images.reshape(len(images), -1, 1)

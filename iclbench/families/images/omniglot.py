@@ -1,0 +1,165 @@
+"""Real Omniglot (Lake, Salakhutdinov and Tenenbaum 2015): 1,623 handwritten characters of 50 alphabets, 20 drawings
+each.
+
+Read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip` (659), or
+from folders of these names with the same content, `ALPHABET/characterNN/NNNN_DD.png`: 105 x 105 pixels, 1 bit.
+Reading them takes seconds, so the result is kept as one compact file (`iclbench.families.images.array_cache`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from jaxtyping import UInt8
+
+from iclbench.core.errors import DataError
+from iclbench.families.images import png
+from iclbench.families.images.array_cache import cached
+
+CLASSES = {"images_background": 964, "images_evaluation": 659}
+ALL_CLASSES, DRAWINGS, SIZE = sum(CLASSES.values()), 20, 105
+# Bytes that a drawing and a part may have unpacked; the official ones have 522 and 4.8 million at most.
+_LARGEST, _LARGEST_PART = 65_536, 100_000_000
+
+_ADVICE = (
+    "put images_background.zip and images_evaluation.zip there, as the Omniglot page of Brenden Lake offers them "
+    "(github.com/brendenlake/omniglot), and point --data-dir or ICLBENCH_DATA at the folder that holds 'omniglot'"
+)
+_Reader = Callable[[str], bytes]
+
+
+def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size size"]:
+    """All 1,623 x 20 drawings at `size` x `size` pixels, in the order and with the errors of `read_omniglot`."""
+
+    def make() -> UInt8[np.ndarray, "classes 20 size size"]:
+        images = read_omniglot(folder)
+        return images if size == SIZE else np.stack([reduced(of_class, size) for of_class in images])
+
+    return cached(f"omniglot-{size}-{_contents(folder)}", folder, make)
+
+
+def _contents(folder: Path) -> str:
+    """Hash of the archives; of an unpacked part, of the names and sizes of its drawings."""
+    digest = hashlib.sha256()
+    for part in CLASSES:
+        if (folder / part).is_dir():
+            digest.update(repr(sorted(_unpacked(folder, part).items())).encode())
+            continue
+        archive = folder / f"{part}.zip"
+        try:
+            with archive.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"cannot read {archive}: {error.strerror}; {_ADVICE}") from None
+    return digest.hexdigest()[:12]
+
+
+def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
+    """All 1,623 x 20 drawings, ink 255 on paper 0: background classes first, in the order of alphabets and characters.
+
+    Raises:
+        DataError: an archive, a class or a drawing is missing or damaged, a name leads out of the folder, or there is
+            more in it than the official archives have by far.
+    """
+    return np.concatenate([_read_part(folder, part) for part in CLASSES])
+
+
+def _unpacked(folder: Path, part: str) -> dict[str, int]:
+    """Names of all drawings of an unpacked part, and their sizes."""
+    try:
+        return {p.relative_to(folder).as_posix(): p.stat().st_size for p in (folder / part).glob("*/*/*.png")}
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or folder / part}: {error.strerror}; {_ADVICE}") from None
+
+
+def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105"]:
+    archive = folder / f"{part}.zip"
+    if (folder / part).is_dir():
+        found = _unpacked(folder, part)
+        return _drawings(folder / part, part, found, lambda name: (folder / name).read_bytes())
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return _drawings(archive, part, _listed(archive, opened), lambda name: _bounded(opened, name))
+    except OSError as error:
+        raise DataError(f"cannot read {archive}: {error.strerror}; {_ADVICE}") from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"{archive} is not a sound zip archive ({error}); {_ADVICE}") from None
+
+
+def _listed(archive: Path, opened: zipfile.ZipFile) -> dict[str, int]:
+    """Names in an archive and their sizes; only plain deflating can be unpacked step by step."""
+    for info in opened.infolist():
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise DataError(f"{archive}: '{info.filename}' is compressed in an unusual way; this is not the official "
+                            "archive")  # fmt: skip
+    return {info.filename: info.file_size for info in opened.infolist()}
+
+
+def _bounded(opened: zipfile.ZipFile, name: str) -> bytes:
+    """A file of an archive, whatever size it says it has."""
+    with opened.open(name) as file:
+        return file.read(_LARGEST + 1)
+
+
+def _drawings(
+    where: Path, part: str, sizes: Mapping[str, int], read: _Reader
+) -> UInt8[np.ndarray, "classes 20 105 105"]:
+    """The images of one part by class and drawer, checked to be complete and no larger than they should be."""
+    characters: dict[str, dict[int, str]] = defaultdict(dict)
+    numbers: set[int] = set()
+    for name, size in sizes.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise DataError(f"{where}: '{name}' leads out of the folder; this is not the official archive")
+        if size > _LARGEST:
+            raise DataError(f"{where}: '{name}' has {size:,} bytes unpacked, more than any drawing; this is not the "
+                            "official archive")  # fmt: skip
+        found = re.fullmatch(rf"{part}/([^/]+/[^/]+)/(\d+)_(\d\d)\.png", name)
+        if found:
+            characters[found[1]][int(found[3])] = name
+            numbers.add(int(found[2]))
+    if sum(sizes.values()) > _LARGEST_PART:
+        raise DataError(f"{where} has {sum(sizes.values()):,} bytes unpacked, expected {_LARGEST_PART:,} at most; this "
+                        "is not the official archive")  # fmt: skip
+    if len(characters) != CLASSES[part]:
+        lost = "".join(f"; number {number:04d} is missing" for number in sorted(_numbers(part) - numbers)[:1])
+        raise DataError(f"{where} holds {len(characters)} characters, expected {CLASSES[part]}{lost}; {_ADVICE}")
+    images = np.empty((len(characters), DRAWINGS, SIZE, SIZE), np.uint8)
+    for row, (character, drawings) in enumerate(sorted(characters.items())):
+        absent = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
+        if absent:
+            raise DataError(f"{where}: drawing {absent[0]:02d} of '{character}' is missing; {_ADVICE}")
+        for drawer in range(DRAWINGS):
+            images[row, drawer] = _ink(where, drawings[drawer + 1], read)
+    return images
+
+
+def _numbers(part: str) -> set[int]:
+    """The numbers of a part's characters: from 1 on, those of one part after those of the other."""
+    before = sum(list(CLASSES.values())[: list(CLASSES).index(part)])
+    return set(range(before + 1, before + CLASSES[part] + 1))
+
+
+def _ink(where: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
+    try:
+        paper = png.decode(read(name))
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{where}: cannot read '{name}' ({error}); {_ADVICE}") from None
+    if paper.shape != (SIZE, SIZE):
+        raise DataError(f"{where}: '{name}' has {paper.shape[0]} x {paper.shape[1]} pixels, expected {SIZE} x {SIZE}")
+    return np.where(paper == 0, np.uint8(255), np.uint8(0))
+
+
+def reduced(images: UInt8[np.ndarray, "*glyphs height width"], size: int) -> UInt8[np.ndarray, "*glyphs size size"]:
+    """Square images made smaller by averaging areas: every new pixel is the mean of the part of the page it covers."""
+    old = images.shape[-1]
+    edges = np.linspace(0, old, size + 1)
+    covered = np.minimum(edges[1:, None], np.arange(1, old + 1)) - np.maximum(edges[:-1, None], np.arange(old))
+    weights = (np.clip(covered, 0, None) * (size / old)).astype(np.float32)
+    return np.round(weights @ images.astype(np.float32) @ weights.T).astype(np.uint8)

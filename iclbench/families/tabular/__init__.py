@@ -1,0 +1,1 @@
+"""Real regression tables, and the files they come in."""

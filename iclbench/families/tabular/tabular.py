@@ -1,0 +1,256 @@
+"""Real regression tables as episodes: does what a model learned on synthetic functions help on real data?
+
+An episode is a random subset of the rows of one table, in random order. Features are standardised over the whole table
+(inputs are no secret) and brought to the task's d dimensions:
+
+- `pad`: the features in their order, then zeros; from a table with more than d features, a random d of them per
+  episode;
+- `project`: x R with a Gaussian R per episode, scaled so that every coordinate has variance 1 on average.
+
+Labels are standardised per episode by statistics of the context only. When every prefix is asked, no single context is
+given, and two readings fail: statistics of all points would tell the first prediction about later labels, and
+statistics of each prefix would relabel the same point from one prefix to the next. So the *opening*, the first
+`opening` points (at most half of them), fixes mean and standard deviation for the whole episode, and only what comes
+after the opening is scored: each scored prefix contains the opening, so its labels are a function of its own context
+and no later label enters any earlier one. The
+price: predictions from fewer points are not scored, and the zero predictor scores somewhat above 1 (11/10 · 9/7 = 1.41
+for Gaussian labels and ten points). An opening in which all labels are equal has no scale; the table's own is used
+there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from iclbench.config.cards import PositiveFloat
+from iclbench.core.episodes import Episodes, Points, take
+from iclbench.core.errors import DataError, UnknownNameError
+from iclbench.families.base import Family, FunctionParameters
+from iclbench.families.sampling import normal
+from iclbench.families.tabular.table_file import SUFFIXES, Table, read_table, stem, table_stem
+
+TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]*$")]
+
+
+class TabularParameters(FunctionParameters):
+    """`tables`: names of files in the `tabular` folder, with or without suffix; none: all. `variance`: what the labels
+    are scaled to, 1 unless a model is to meet them at the scale of the task that it was trained on."""
+
+    tables: tuple[TableName, ...] = Field(default=(), strict=False)
+    encoding: Literal["pad", "project"] = "pad"
+    opening: Annotated[int, Field(ge=2, le=1000)] = 10
+    variance: PositiveFloat = 1.0
+
+
+class Tabular(Family):
+    """Each episode comes from one table, all tables equally likely.
+
+    Args:
+        parameters: see `TabularParameters`.
+        data_dir: the folder that holds `tabular/`.
+        tables: these tables instead of files below `data_dir`.
+
+    Raises:
+        DataError: on first use, when the tables are not there, cannot be read or have fewer rows than an episode has
+            points.
+    """
+
+    Parameters = TabularParameters
+
+    def __init__(
+        self, parameters: TabularParameters, data_dir: Path | None = None, tables: Sequence[Table] | None = None
+    ) -> None:
+        super().__init__(parameters, data_dir)
+        self._given = tables
+
+    @classmethod
+    def counts_vary(cls, parameters: TabularParameters, points: int) -> bool:
+        return False
+
+    @property
+    def x_dim(self) -> int:
+        return int(self.parameters.dim)
+
+    @property
+    def normaliser(self) -> float:
+        return float(self.parameters.variance)
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        if self._given is not None:
+            return list(self._given)
+        return [read_table(path) for path in _files(self.data_dir, self.parameters.tables)]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for table in self.tables:
+            digest.update(f"{table.name} {table.x.shape}".encode())
+            digest.update(np.ascontiguousarray(table.x).tobytes() + np.ascontiguousarray(table.y).tobytes())
+        return digest.hexdigest()[:12]
+
+    @property
+    def needs_data(self) -> bool:
+        return self._given is None
+
+    @cached_property
+    def _standard(self) -> list[tuple[Tensor, Tensor]]:
+        """Features and target of every table, standardised over its rows, in float32."""
+        return [(_standardised(t.x), _standardised(t.y[:, None])[:, 0]) for t in self.tables]
+
+    def sample(
+        self,
+        episodes: int,
+        points: int,
+        generator: torch.Generator,
+        *,
+        active_dims: int | None = None,
+        shift: str = "none",
+        related: int | None = None,
+    ) -> Episodes:
+        self.parse_shift(shift)
+        for table in self.tables:
+            if table.rows < points:
+                raise DataError(
+                    f"table '{table.name}' has {table.rows} rows, fewer than the {points} points of an episode; "
+                    "ask for fewer points or leave it out"
+                )
+        device = generator.device
+        which = torch.randint(len(self.tables), (episodes,), generator=generator, device=device)
+        x = torch.zeros(episodes, points, self.x_dim, device=device)
+        y = torch.zeros(episodes, points, device=device)
+        rows = torch.zeros(episodes, points, dtype=torch.long, device=device)
+        for index, (features, target) in enumerate(self._standard):
+            here = (which == index).nonzero().squeeze(1)
+            rows[here] = distinct_rows(len(here), points, len(target), generator)
+            x[here] = self._encode(features.to(device)[rows[here]], generator)
+            y[here] = target.to(device)[rows[here]]
+        if active_dims is not None:
+            x = x * (torch.arange(self.x_dim, device=device) < active_dims)
+        y = self.parameters.variance**0.5 * _by_opening(y, opening := self._opening(points))
+        context = Points.full(x, y.unsqueeze(-1))
+        scored = (torch.arange(points, device=device) >= opening).expand(episodes, points)
+        return Episodes(context=context, scored=scored, truth={"table": which, "rows": rows})
+
+    def _opening(self, points: int) -> int:
+        return min(self.parameters.opening, max(1, points // 2))
+
+    def in_episodes(
+        self, values: Float[np.ndarray, "B N"], which: Int[np.ndarray, " B"], rows: Int[np.ndarray, "B N"]
+    ) -> Float[np.ndarray, "B N"]:
+        """Values of the target in the units of the files, as labels of the episodes that these rows make up.
+
+        Args:
+            values: of every row of every episode, like what is predicted for it.
+            which: table of every episode.
+            rows: its rows.
+        """
+        labels = np.stack([self.tables[table].y[of] for table, of in zip(which, rows, strict=True)])
+        mean, scale = _opening_scale(torch.from_numpy(labels), self._opening(rows.shape[1]))
+        return np.asarray(self.parameters.variance**0.5 * (values - mean.numpy()) / scale.numpy())
+
+    def remarks(self, examples: int) -> list[str]:
+        """How episodes of so many examples are made from these tables, in lines for whoever reads scores on them."""
+        opening = self._opening(examples + 1)
+        scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
+        one = len(self.tables) == 1
+        of, target = ("", f"'{self.tables[0].target}'") if one else (" of one table", "the target")
+        return [
+            *(f"{table.name}: {self._features(table)}, of {table.rows} rows" for table in self.tables),
+            f"an episode: {examples + 1} rows{of} drawn at random, in random order; features standardised over the "
+            f"whole table; {target} by mean and deviation of its first {opening} rows{scale}, which are not scored",
+            f"every contestant, XGBoost too, sees the n rows before the one it predicts: {opening} to {examples}",
+        ]
+
+    def _features(self, table: Table) -> str:
+        """Which features of a table models and baselines see."""
+        names, dim = ", ".join(table.features[:12]) + (", ..." if len(table.features) > 12 else ""), self.x_dim
+        count = len(table.features)
+        if self.parameters.encoding == "project":
+            return f"{dim} random projections of {count} features ({names}), others in every episode"
+        if count > dim:
+            return f"a random {dim} of {count} features ({names}), others in every episode"
+        return f"all {count} features ({names})" + (f" and {dim - count} columns of zeros" if count < dim else "")
+
+    def _encode(self, features: Float[Tensor, "B N F"], generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
+        batch, _, count = features.shape
+        if self.parameters.encoding == "project":
+            return features @ (normal((batch, count, self.x_dim), generator) / count**0.5)
+        if count > self.x_dim:
+            chosen = distinct_rows(batch, self.x_dim, count, generator).sort(1).values
+            return take(features.transpose(1, 2), chosen).transpose(1, 2)
+        return torch.nn.functional.pad(features, (0, self.x_dim - count))
+
+
+def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator) -> Int[Tensor, "batch count"]:
+    """For every episode `count` different numbers below `rows` in random order, at a cost that does not grow with
+    `rows`.
+
+    Floyd's algorithm (Bentley and Floyd 1987), all episodes at once: step j draws from 0..j, and takes j itself when
+    that number is there already. It gives a uniform subset; the order is shuffled afterwards.
+    """
+    device = generator.device
+    chosen = torch.full((batch, count), -1, dtype=torch.long, device=device)
+    for step, last in enumerate(range(rows - count, rows)):
+        drawn = torch.randint(last + 1, (batch,), generator=generator, device=device)
+        there = (chosen == drawn.unsqueeze(1)).any(1)
+        chosen[:, step] = torch.where(there, last, drawn)
+    order = torch.rand((batch, count), generator=generator, device=device).argsort(1)
+    return chosen.gather(1, order)
+
+
+def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
+    """Labels standardised by the mean and standard deviation of the first `opening` points."""
+    mean, scale = _opening_scale(y, opening)
+    return ((y - mean) / scale).to(y.dtype)
+
+
+def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+    """Mean and standard deviation of the first `opening` points; 1 where they are all equal."""
+    first = y[:, :opening].double()
+    std = first.std(1, correction=0, keepdim=True)
+    flat = first.amax(1, keepdim=True) == first.amin(1, keepdim=True)
+    return first.mean(1, keepdim=True), torch.where(flat, 1.0, std)
+
+
+def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """Mean 0 and standard deviation 1 per column; constant columns become 0.
+
+    Each column is brought to [0, 1] first, so that neither huge nor tiny units overflow or vanish.
+    """
+    unit = values / np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)
+    unit = unit - unit.min(0)
+    top = unit.max(0)
+    unit = unit / np.where(top > 0, top, 1.0)
+    std = unit.std(0)
+    standard = (unit - unit.mean(0)) / np.where(std > 0, std, 1.0)
+    return torch.from_numpy(np.ascontiguousarray(standard, dtype=np.float32))
+
+
+def _files(data_dir: Path | None, names: Sequence[str]) -> list[Path]:
+    """The named tables in the data folder, or all of them."""
+    advice = "point --data-dir or ICLBENCH_DATA at the folder that holds 'tabular'"
+    if data_dir is None:
+        raise DataError(f"the tabular family needs real tables (.csv, .csv.gz or .parquet, target last); {advice}")
+    folder = data_dir / "tabular"
+    try:
+        found = sorted(p for p in folder.iterdir() if any(table_stem(p, suffix) for suffix in SUFFIXES))
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror}; {advice}") from None
+    if not found:
+        raise DataError(f"{folder} holds no table (.csv, .csv.gz or .parquet); {advice}")
+    by_name = {stem(p): p for p in found} | {p.name: p for p in found}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise UnknownNameError("table", unknown[0], [stem(p) for p in found], hint=f"(tables in {folder})")
+    return [by_name[name] for name in names] or found

@@ -1,0 +1,1 @@
+"""Answers: candidate scores, greedy generation, methods that read demonstrations."""

@@ -1,0 +1,122 @@
+"""Replies of a model as answers: which candidate was chosen or what was written, and whether it is right.
+
+A candidate's score is the sum of the log-probabilities of its tokens, also per token, per character (as
+lm-evaluation-harness normalises) and per byte; the white space before it counts for none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from iclbench.core.errors import DataError
+from iclbench.language.answering.generation import read_up_to
+from iclbench.language.prompting.prompts import LanguageEpisode
+from iclbench.language.prompting.text import ending
+from iclbench.language.prompting.tokenised import Question
+from iclbench.language.tasks.cards import LanguageCard
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was answered to all episodes.
+
+    Attributes:
+        scores: by metric, for every episode; NaN where it does not count.
+        predicted: the answers; None where it was not asked.
+        candidates: summed log-probabilities of the candidates; None where the answer is free.
+    """
+
+    scores: dict[str, Float[np.ndarray, " E"]]
+    predicted: list[str | None]
+    candidates: list[list[float] | None]
+
+    @property
+    def nonfinite(self) -> int:
+        """The number of episodes in which the log-probability of some candidate is not finite, so that none is
+        chosen."""
+        return sum(not np.isfinite(scores).all() for scores in self.candidates if scores is not None)
+
+    @classmethod
+    def of(cls, judged: Sequence[Answer | None]) -> Answers:
+        metrics = list(dict.fromkeys(metric for answer in judged if answer for metric in answer.scores))
+        scores = {m: np.array([a.scores.get(m, np.nan) if a else np.nan for a in judged]) for m in metrics}
+        return cls(scores, [a.predicted if a else None for a in judged], [a.candidates if a else None for a in judged])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one episode."""
+
+    predicted: str
+    scores: dict[str, float]
+    candidates: list[float] | None = None
+
+
+def chosen(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray, " candidates"]) -> Answer:
+    """The candidate of the highest score; of equal ones the first.
+
+    Raises:
+        DataError: the right answer is no candidate.
+    """
+    candidates, right = episode.candidates, np.array([c == episode.query.y for c in episode.candidates])
+    if not right.any():
+        known = ", ".join(repr(c) for c in candidates)
+        raise DataError(f"the answer {episode.query.y!r} to {episode.query.x[:40]!r} is no candidate: {known}")
+    lengths = {
+        "accuracy": np.ones(len(candidates)),
+        "accuracy_per_token": np.array([len(c.ids) - c.start for c in question.continuations]),
+        "accuracy_per_character": np.array([max(1, len(c)) for c in candidates]),
+        "accuracy_per_byte": np.array([max(1, len(c.encode())) for c in candidates]),
+    }
+    scores = {metric: float(right[np.argmax(sums / length)]) for metric, length in lengths.items()}
+    with np.errstate(invalid="ignore"):  # of sums that are no numbers, which `Answers.nonfinite` counts
+        likelihood = np.logaddexp.reduce(sums[right]) - np.logaddexp.reduce(sums)
+    predicted = candidates[int(np.argmax(sums))]
+    return Answer(predicted, scores | {"log_likelihood": float(likelihood)}, sums.tolist())
+
+
+def written(
+    card: LanguageCard, target: str, tokens: Sequence[int], text: Callable[[Sequence[int]], str], one_token: bool
+) -> Answer:
+    """A free answer: what was written up to where the example would end, and its first token alone (as Hendel et al.
+    judge), which counts where the right answer is one token."""
+    predicted = read_up_to(text(tokens), endings(card))
+    scores = {"accuracy": float(right(card, predicted, target))}
+    if one_token:
+        scores["accuracy_first_token"] = float(right(card, text(tokens[:1]).strip(), target))
+    return Answer(predicted, scores)
+
+
+def right(card: LanguageCard, predicted: str, target: str) -> bool:
+    """Whether a free answer is right: the same, or, if the card says so, one is the beginning of the other."""
+    target = target.strip()
+    if card.match == "prefix" and predicted and target:
+        return predicted.startswith(target) or target.startswith(predicted)
+    return predicted == target
+
+
+def endings(card: LanguageCard) -> tuple[str, ...]:
+    """What a free answer is read up to: the end of its example, or of the line."""
+    return tuple(dict.fromkeys([*([ending(card)] if ending(card) else []), "\n"]))
+
+
+def answer_rows(
+    shared: dict[str, object], episodes: Sequence[LanguageEpisode], prompts: Sequence[str], answers: Answers
+) -> list[dict[str, object]]:
+    """Rows of the table `answers`, of the episodes that were asked."""
+    return [
+        shared | {
+            "episode": number, "prompt": prompt, "target": episode.query.y, "predicted": predicted,
+            "correct": bool(correct), "candidates": json.dumps(list(episode.candidates)) if scores else None,
+            "scores": json.dumps([round(s, 6) for s in scores]) if scores else None,
+        }
+        for number, (episode, prompt, predicted, scores, correct) in enumerate(
+            zip(episodes, prompts, answers.predicted, answers.candidates, answers.scores["accuracy"], strict=True)
+        )
+        if predicted is not None
+    ]  # fmt: skip

@@ -1,0 +1,134 @@
+"""All questions of a prompt set put to a model under a method: its replies after every pass over the demonstrations.
+
+Demonstrations that all questions share are read once, and so are those that Deep-Thinking goes through; other prompts
+are read whole. The passes of Deep-Thinking are made once for all numbers of them: what was kept after the third of five
+is what three passes keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.deep_thinking.memory import Memory
+from iclbench.deep_thinking.passes import DeepThinking, reader, think
+from iclbench.language.answering.methods import Method
+from iclbench.language.answering.scoring import AtEnd
+from iclbench.language.models.batches import Batches
+from iclbench.language.models.models import LanguageModel
+from iclbench.language.prompting.tokenised import Question
+
+# The replies to some questions after what is known of their demonstrations: scores of candidates, or tokens.
+Reply = Callable[[Sequence[Question], Memory | None, AtEnd | None], Sequence[Any]]
+
+
+@dataclass
+class Round:
+    """What was replied after so many passes.
+
+    Attributes:
+        replies: one for every question.
+        divergence: of the next token's distribution after the prompt, from that after the first pass,
+            KL(first || this) in nats; NaN where there are no further passes.
+        change: how far the last pass wanted to move the memory of the question's demonstrations; NaN after the first.
+    """
+
+    replies: list[Any]
+    divergence: Float[np.ndarray, " E"]
+    change: Float[np.ndarray, " E"]
+
+    @classmethod
+    def empty(cls, questions: int) -> Round:
+        return cls([None] * questions, np.full(questions, np.nan), np.full(questions, np.nan))
+
+
+@dataclass
+class _Divergence:
+    """How far what follows the prompts has moved from what followed after the first pass."""
+
+    first: dict[int, Float[Tensor, " V"]] = field(default_factory=dict)
+    found: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, questions: list[int], next_token: Float[Tensor, "B V"]) -> None:
+        next_token = next_token.cpu()
+        if any(q not in self.first for q in questions):
+            self.first |= dict(zip(questions, next_token, strict=True))
+        # What float32 leaves of a sum of 1 is as much as one step at the usual gate moves.
+        before, now = (
+            t.double().log_softmax(-1) for t in (torch.stack([self.first[q] for q in questions]), next_token)
+        )
+        away = torch.nn.functional.kl_div(now, before, reduction="none", log_target=True).sum(-1).clamp_min(0)
+        self.found |= dict(zip(questions, away.tolist(), strict=True))
+
+
+def ask(
+    model: LanguageModel,
+    method: Method,
+    questions: Sequence[Question],
+    reply: Reply,
+    batches: Batches,
+    *,
+    shared: bool,
+    wanted: Collection[int],
+    apart: bool = False,
+) -> dict[int, Round]:
+    """The replies after each wanted number of passes; a single pass is plain ICL.
+
+    Args:
+        model: the model; it remembers where more than one pass is made.
+        method: how it takes in the demonstrations.
+        questions: tokenised for this method.
+        reply: scores or writes.
+        batches: how many rows at a time.
+        shared: all questions have the same demonstrations.
+        wanted: numbers of passes; where 1 is among them, the distributions of the others are told apart from its own.
+        apart: the demonstrations are read before the query, as Deep-Thinking reads them, which plain ICL beside it is
+            to equal to the last digit.
+    """
+    settings = method.settings if isinstance(method.settings, DeepThinking) else DeepThinking()
+    rounds = {passes: Round.empty(len(questions)) for passes in sorted(wanted)}
+    several = max(wanted) > 1
+    lengths = [len(question.demonstrations) for question in questions]
+
+    def thought_over(numbers: list[int], demonstrations: list[tuple[int, ...]]) -> None:
+        some = [questions[i] for i in numbers]
+        divergence = _Divergence() if several and 1 in wanted else None
+        ids = torch.tensor(demonstrations, device=model.device)
+        for thought in think(reader(model, ids, settings.positions), settings, max(wanted)):
+            if thought.passes in rounds:
+                replies = reply(some, thought.memory, divergence)
+                _note(rounds[thought.passes], numbers, replies, divergence, thought.change)
+
+    def own(numbers: list[int]) -> None:
+        thought_over(numbers, [questions[i].demonstrations for i in numbers])
+
+    every = list(range(len(questions)))
+    if model.remembers and shared and min(lengths, default=0) > 0:
+        thought_over(every, [questions[0].demonstrations])
+    elif several or method.name == "deep-thinking" or (apart and model.remembers and min(lengths, default=0) > 0):
+        for _ in batches.run(lengths, own, equal=True):
+            pass
+    else:
+        _note(rounds[1], every, reply([question.whole() for question in questions], None, None))
+    return rounds
+
+
+def _note(
+    found: Round,
+    numbers: list[int],
+    replies: Sequence[Any],
+    divergence: _Divergence | None = None,
+    change: Float[Tensor, " n"] | None = None,
+) -> None:
+    for place, number in enumerate(numbers):
+        found.replies[number] = replies[place]
+        if divergence is not None:
+            found.divergence[number] = divergence.found[place]
+    if change is not None:
+        found.change[numbers] = change.cpu().numpy()

@@ -1,0 +1,127 @@
+"""Greedy answers: the most probable next token, again and again, until the example would end.
+
+A model that remembers reads the prompt once and every further token alone, behind the memory that grows; rows of one
+length go together, since a memory has no gaps. Another model reads the whole again for every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.errors import NonFiniteError
+from iclbench.deep_thinking.memory import Memory
+from iclbench.language.answering.scoring import AtEnd
+from iclbench.language.models.batches import Batches, padded
+from iclbench.language.models.models import LanguageModel
+from iclbench.language.prompting.tokenised import Question
+
+
+def generate(
+    model: LanguageModel,
+    questions: Sequence[Question],
+    batches: Batches,
+    tokens: int,
+    endings: Sequence[str],
+    memory: Memory | None = None,
+    at_end: AtEnd | None = None,
+) -> list[tuple[int, ...]]:
+    """The most probable tokens after every prompt, one by one.
+
+    Args:
+        model: the model.
+        questions: with a free answer; without demonstrations where there is no memory.
+        batches: how many rows at a time.
+        tokens: how many at most; a row may have fewer, up to the first that completes an ending.
+        endings: what an answer is read up to; a token with which the model's texts end is one, too.
+        memory: what is known of the demonstrations, of each question or one for all.
+        at_end: is told what follows the prompts.
+
+    Raises:
+        NonFiniteError: the model has no most probable token.
+    """
+    found: list[tuple[int, ...]] = [()] * len(questions)
+    rows = [question.continuations[0].ids for question in questions]
+
+    def work(picked: list[int]) -> list[list[int]]:
+        own = memory if memory is None or memory.batch == 1 else memory.rows(picked)
+        writing = _Remembered(model, own) if model.remembers else _Reread(model)
+        answers: list[list[int]] = [[] for _ in picked]
+        logits = writing.start([rows[i] for i in picked])
+        if at_end is not None:
+            at_end(picked, logits.log_softmax(-1))
+        for number in range(tokens):
+            if not logits.amax(-1).isfinite().all():  # single ones may be -inf, which rules a token out
+                raise NonFiniteError("the model's logits are not finite: there is no next token")
+            chosen = logits.argmax(-1).tolist()
+            for answer, token in zip(answers, chosen, strict=True):
+                if not _ended(model, answer, endings):
+                    answer.append(token)
+            if number == tokens - 1 or all(_ended(model, answer, endings) for answer in answers):
+                break
+            logits = writing.go_on(chosen)
+        return answers
+
+    for picked, answers in batches.run([len(row) for row in rows], work, equal=model.remembers):
+        for i, answer in zip(picked, answers, strict=True):
+            found[i] = tuple(answer)
+    return found
+
+
+def read_up_to(text: str, endings: Sequence[str]) -> str:
+    """The text up to the first ending, without white space around it."""
+    places = [place for ending in endings if (place := text.find(ending)) >= 0]
+    return text[: min(places, default=len(text))].strip()
+
+
+def _ended(model: LanguageModel, answer: list[int], endings: Sequence[str]) -> bool:
+    if not answer:
+        return False
+    if answer[-1] in model.ends:
+        return True
+    text = model.text(answer)
+    return any(ending in text for ending in endings)
+
+
+class _Remembered:
+    """What was read so far as a memory that grows, rows of one length."""
+
+    def __init__(self, model: LanguageModel, memory: Memory | None) -> None:
+        self._model, self._memory = model, memory
+
+    def start(self, rows: list[tuple[int, ...]]) -> Float[Tensor, "B V"]:
+        return self._read(torch.tensor(rows, device=self._model.device))
+
+    def go_on(self, chosen: list[int]) -> Float[Tensor, "B V"]:
+        return self._read(torch.tensor(chosen, device=self._model.device)[:, None])
+
+    def _read(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        logits, present = self._model.step(ids, self._memory)
+        before = None if self._memory is None else self._memory.expand(len(ids))
+        self._memory = present if before is None else before.then(present)
+        return logits
+
+
+class _Reread:
+    """What was read so far as tokens, which are read again every time."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._rows: list[list[int]] = []
+
+    def start(self, rows: list[tuple[int, ...]]) -> Float[Tensor, "B V"]:
+        self._rows = [list(row) for row in rows]
+        return self._read()
+
+    def go_on(self, chosen: list[int]) -> Float[Tensor, "B V"]:
+        for row, token in zip(self._rows, chosen, strict=True):
+            row.append(token)
+        return self._read()
+
+    def _read(self) -> Float[Tensor, "B V"]:
+        ids, mask = padded(self._rows, self._model.device)
+        last = mask.sum(1, keepdim=True) - 1
+        return self._model.logits(ids, mask, keep=last)[:, 0]

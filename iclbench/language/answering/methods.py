@@ -1,0 +1,114 @@
+"""How a language model takes in its demonstrations: read once, thought over several times, or written several times.
+
+A method applied to a model is part of the contestant's name: demo-lm, demo-lm+deep-thinking, demo-lm+repeat-2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from iclbench.config.cards import Strict, content_hash, validate
+from iclbench.config.registry import canonical
+from iclbench.config.resolution import parse_overrides
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.deep_thinking.settings import DeepThinking, slots_needed
+
+# Raised whenever a change of a method gives other answers for the same settings.
+VERSION = 1
+
+
+class PlainICL(Strict):
+    """The demonstrations stand before the query, once."""
+
+
+class Repeat(Strict):
+    """The demonstrations stand there several times in a row: what Deep-Thinking has to be better than, if it is more
+    than repetition."""
+
+    times: Annotated[int, Field(ge=2, le=1000)] = 2
+
+
+METHODS: dict[str, type[Strict]] = {"icl": PlainICL, "deep-thinking": DeepThinking, "repeat": Repeat}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with its settings.
+
+    Attributes:
+        name: one of `METHODS`.
+        settings: of that method.
+    """
+
+    name: str
+    settings: Strict
+
+    @property
+    def suffix(self) -> str:
+        """What is added to the model's name: the method, and the settings that are not as they would be."""
+        if self.name == "icl":
+            return ""
+        if isinstance(self.settings, Repeat):
+            return f"+repeat-{self.settings.times}"
+        given = {"setting": self.settings.setting} if isinstance(self.settings, DeepThinking) else {}
+        usual = type(self.settings).model_validate(given)
+        others = [f"-{canonical(key)}-{_plain(value)}" for key, value in self.settings if value != getattr(usual, key)]
+        named = "-released" if given.get("setting") == "released" else ""
+        return f"+{self.name}{named}" + "".join(others)
+
+    @property
+    def hash(self) -> str:
+        """Content hash of name and settings."""
+        return content_hash({"method": self.name, "settings": self.settings.model_dump(), "version": VERSION})
+
+    @property
+    def times(self) -> int:
+        """How often the demonstrations are written."""
+        return self.settings.times if isinstance(self.settings, Repeat) else 1
+
+    @property
+    def passes(self) -> int:
+        """Forward passes over the demonstrations, at most."""
+        return self.settings.most if isinstance(self.settings, DeepThinking) else 1
+
+    def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:
+        """Why a model that takes at most `longest` tokens cannot take in so many of demonstrations, as they are
+        written, and of the longest query with an answer, as a clause for an error line; empty: it can."""
+        needed = slots_needed(demonstrations, query, self.passes)
+        if longest is None or needed <= longest:
+            return ""
+        if needed > demonstrations + query:
+            return (
+                f"Deep-Thinking needs {needed} tokens ({demonstrations} of demonstrations, twice), it takes {longest}"
+            )
+        parts = f"{demonstrations} of demonstrations, {query} of the query with its answer"
+        return f"the prompt needs {needed} tokens ({parts}), it takes {longest}"
+
+
+def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
+    """The method of this name, in either spelling; `overrides` are what `-o method.KEY=VALUE` gave.
+
+    Raises:
+        UnknownNameError: there is none of this name.
+        UsageError: it has no such setting, or the value does not fit.
+    """
+    known = canonical(name)
+    if known not in METHODS:
+        raise UnknownNameError("method", name, METHODS)
+    given = dict(overrides or {})
+    if given and not METHODS[known].model_fields:
+        raise UsageError(f"method '{known}' has no settings, got {next(iter(given))!r}; name another with --method")
+    return Method(known, validate(METHODS[known], given, f"method '{known}'"))
+
+
+def method_as_typed(name: str, pairs: Sequence[str]) -> Method:
+    """The method of this name with what `-o method.KEY=VALUE` said; errors as of `method`, or for other keys."""
+    return method(name, parse_overrides(pairs, ("method",)).get("method"))
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

@@ -1,0 +1,102 @@
+"""Candidates by the log-probabilities of their tokens after a prompt.
+
+The paper of Deep-Thinking calls its score the sum of the probabilities of an answer's tokens; what is summed here, as
+in its code, are their logarithms. What several candidates read alike is read once: those of one token share the
+query, and a candidate that begins another shares its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.deep_thinking.memory import Memory
+from iclbench.language.models.batches import Batches, padded, places
+from iclbench.language.models.models import LanguageModel
+from iclbench.language.prompting.tokenised import Question
+
+# Is told numbers of questions and the logarithms of the probabilities of the token that follows their prompts.
+AtEnd = Callable[[list[int], Float[Tensor, "B V"]], None]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Tokens to be read for some of the candidates of one question; logits are wanted from the place `first` on."""
+
+    question: int
+    inputs: tuple[int, ...]
+    first: int
+    candidates: tuple[int, ...]
+
+
+def candidate_scores(
+    model: LanguageModel,
+    questions: Sequence[Question],
+    batches: Batches,
+    memory: Memory | None = None,
+    at_end: AtEnd | None = None,
+) -> list[Float[np.ndarray, " candidates"]]:
+    """Summed log-probabilities of every candidate's tokens, question by question.
+
+    Args:
+        model: the model.
+        questions: without demonstrations where there is no memory.
+        batches: how many rows at a time.
+        memory: what is known of the demonstrations, of each question or one for all.
+        at_end: is told what follows the prompts.
+    """
+    rows = [row for number, question in enumerate(questions) for row in _rows(number, question)]
+    sums = [np.zeros(len(question.continuations)) for question in questions]
+
+    def work(picked: list[int]) -> list[tuple[int, int, float]]:
+        chosen = [rows[i] for i in picked]
+        numbers = [row.question for row in chosen]
+        ids, mask = padded([row.inputs for row in chosen], model.device)
+        keep = places([range(row.first, len(row.inputs)) for row in chosen], model.device)
+        own = memory if memory is None or memory.batch == 1 else memory.rows(numbers)
+        logits = model.logits(ids, mask, own, keep)
+        normaliser = logits.logsumexp(-1)
+        if at_end is not None:
+            with_first = [(b, r.question, r.first) for b, r in enumerate(chosen) if 0 in r.candidates]
+            at = [questions[q].continuations[0].start - 1 - first for _, q, first in with_first]
+            of = [b for b, _, _ in with_first]
+            if of:
+                at_end([q for _, q, _ in with_first], logits[of, at] - normaliser[of, at, None])
+        asked = [
+            (number, candidate, batch, place - row.first, token)
+            for batch, (number, row) in enumerate(zip(numbers, chosen, strict=True))
+            for candidate in row.candidates
+            for place, token in _answer(questions[number], candidate)
+        ]
+        at_row, at_place, tokens = ([a[column] for a in asked] for column in (2, 3, 4))
+        found = (logits[at_row, at_place, tokens] - normaliser[at_row, at_place]).tolist()
+        return [(number, candidate, value) for (number, candidate, *_), value in zip(asked, found, strict=True)]
+
+    for _, found in batches.run([len(row.inputs) for row in rows], work):
+        for number, candidate, value in found:
+            sums[number][candidate] += value
+    return sums
+
+
+def _rows(number: int, question: Question) -> list[_Row]:
+    """As few rows as serve all candidates: the longest first, and whoever begins one of them is read off it."""
+    waiting = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
+    found: dict[tuple[int, ...], list[int]] = {}
+    for candidate in waiting:
+        inputs = question.continuations[candidate].inputs
+        host = next((longer for longer in found if longer[: len(inputs)] == inputs), inputs)
+        found.setdefault(host, []).append(candidate)
+    return [
+        _Row(number, inputs, min(question.continuations[c].start for c in candidates) - 1, tuple(candidates))
+        for inputs, candidates in found.items()
+    ]
+
+
+def _answer(question: Question, candidate: int) -> list[tuple[int, int]]:
+    """The tokens of an answer, each with the place whose logits predict it."""
+    continuation = question.continuations[candidate]
+    return [(place - 1, continuation.ids[place]) for place in range(continuation.start, len(continuation.ids))]

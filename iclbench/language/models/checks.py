@@ -1,0 +1,88 @@
+"""What a model shows of itself on a handful of tokens when it is loaded: that it is causal, and whether its memory,
+read out and put back, gives the logits of one plain pass. Architectures differ in positions, masks and caches, and
+mistakes there are silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.errors import DataError
+
+if TYPE_CHECKING:
+    from iclbench.language.models.models import LanguageModel
+
+# Largest difference relative to the largest logit: two ways of computing the same differ by rounding, a wrong position
+# or mask by more.
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
+_TOLERANCE_HALF = 5e-2
+_TOKENS = 8
+
+
+def causal(model: LanguageModel) -> None:
+    """Raises `DataError` where logits are not finite, or change with a token that follows."""
+    ids = sample(model)
+    other = ids.clone()
+    other[0, -1] = ids[0, 0]
+    seen, unseen = plain(model, ids), plain(model, other)
+    if not bool(seen.isfinite().all()):
+        raise DataError(
+            f"'{model.name}' gives numbers that are not finite in {str(model.dtype).removeprefix('torch.')}; give "
+            "--dtype float32, or the checkpoint is damaged"
+        )
+    if not _same(model, seen[:, :-1], unseen[:, :-1]):
+        raise DataError(
+            f"'{model.name}' sees the tokens behind the one that it predicts; give a causal language model, such as "
+            "GPT-2 or Llama"
+        )
+
+
+def keeps(model: LanguageModel) -> bool:
+    """Whether logits at chosen places can be had without the others."""
+    ids = sample(model)
+    places = torch.tensor([[5, 2]])
+    try:
+        kept = model.logits(ids, torch.ones_like(ids, dtype=torch.bool), keep=places)
+    except (TypeError, RuntimeError, IndexError):
+        return False
+    whole = plain(model, ids)[:, places[0]]
+    return kept.shape == whole.shape and _same(model, kept, whole)
+
+
+def memory(model: LanguageModel) -> str:
+    """Why the model's memory cannot be used, as a clause; empty: it gives the logits of one plain pass."""
+    ids, half = sample(model), _TOKENS // 2
+    late = ids[:, half:].expand(2, -1)
+    mask = torch.ones_like(late, dtype=torch.bool)
+    mask[1, 2:] = False
+    try:
+        found = model.logits(late, mask, model.read(ids[:, :half]))
+    except Exception as error:  # whatever a model does that has a cache of another kind
+        return f"{model.model_type} cannot go on from keys and values ({type(error).__name__})"
+    whole = plain(model, ids)[:, half:]
+    if _same(model, found[:1], whole) and _same(model, found[1:, :2], whole[:, :2]):
+        return ""
+    return f"{model.model_type} predicts something else from keys and values than from the whole text"
+
+
+def placed(model: LanguageModel) -> bool:
+    """Whether what is remembered depends on the positions that are given."""
+    ids = sample(model)
+    here, there = model.read(ids, first=0), model.read(ids, first=1)
+    return any(not torch.equal(a, b) for a, b in zip(here.keys, there.keys, strict=True))
+
+
+def sample(model: LanguageModel) -> Int[Tensor, "1 T"]:
+    """Different tokens from all over the vocabulary."""
+    return torch.linspace(1, model.vocabulary - 1, _TOKENS).long()[None]
+
+
+def plain(model: LanguageModel, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+    return model.logits(ids, torch.ones_like(ids, dtype=torch.bool))
+
+
+def _same(model: LanguageModel, one: Float[Tensor, "B T V"], other: Float[Tensor, "B T V"]) -> bool:
+    return bool((one - other).abs().max() <= _TOLERANCE.get(model.dtype, _TOLERANCE_HALF) * other.abs().max())

@@ -1,0 +1,1 @@
+"""Prompts: which examples are shown, written down, tokenised and fitted into a model."""

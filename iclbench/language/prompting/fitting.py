@@ -1,0 +1,192 @@
+"""Whether the prompts fit into a model, seen before anything is computed; nothing is cut off in silence.
+
+`error` refuses a prompt set of which one prompt is too long, `skip` does not ask such prompts, `drop` leaves out
+demonstrations from the front, of all episodes alike where they share them, and for all methods that are compared as
+many as the one that has room for the fewest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from iclbench.core.errors import UsageError
+from iclbench.language.answering.methods import Method
+from iclbench.language.models.models import LanguageModel
+from iclbench.language.prompting.prompts import LanguageEpisode, LanguagePrompts
+from iclbench.language.prompting.text import Prompt, prompt
+from iclbench.language.prompting.tokenised import Question, answer_tokens, questions
+from iclbench.language.tasks.cards import LanguageCard
+
+Overlength = Literal["error", "skip", "drop"]
+
+# A free answer may be so many tokens longer than the longest right one of its prompt set.
+_SPARE = 2
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The questions of a prompt set as a model is asked them.
+
+    Attributes:
+        asked: numbers of the episodes that are asked; the other fields are of these.
+        prompts: their texts.
+        questions: their tokens.
+        one_token: whether the right answer is one token, where the answer is free.
+        tokens: of a free answer, at most; 0 where candidates are scored.
+        note: what was skipped or dropped; empty: nothing.
+    """
+
+    asked: tuple[int, ...]
+    prompts: tuple[Prompt, ...]
+    questions: tuple[Question, ...]
+    one_token: tuple[bool, ...] = ()
+    tokens: int = 0
+    note: str = ""
+
+    def of(self, places: Sequence[int]) -> Sheet:
+        """Some of them."""
+        return replace(
+            self,
+            asked=tuple(self.asked[i] for i in places),
+            prompts=tuple(self.prompts[i] for i in places),
+            questions=tuple(self.questions[i] for i in places),
+            one_token=tuple(self.one_token[i] for i in places) if self.one_token else (),
+        )
+
+    def too_long(self, place: int, method: Method, longest: int | None) -> str:
+        """Why a model cannot take in this prompt, as a clause; empty: it can."""
+        question = self.questions[place]
+        return method.too_long(len(question.demonstrations), question.query_length + max(0, self.tokens - 1), longest)
+
+
+class Sheets:
+    """Sheets of one model, each made once: contestants and development of one prompt set share them."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, int], Sheet] = {}
+
+    def sheet(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> Sheet:
+        """All episodes in tokens, their demonstrations written so many times."""
+        of = (prompts.id, times)
+        if of not in self._made:
+            self._made[of] = _sheet(model, prompts, prompts.drawn, range(len(prompts.drawn)), times)
+        return self._made[of]
+
+
+def fitted(
+    sheets: Sheets,
+    model: LanguageModel,
+    method: Method,
+    prompts: LanguagePrompts,
+    overlength: Overlength,
+    beside: Sequence[Method] = (),
+) -> Sheet:
+    """The part of the sheet that fits, or the whole with fewer demonstrations: with as few as the method needs most of
+    all, itself and those it is compared with, so that all of them see the same.
+
+    Raises:
+        UsageError: a prompt does not fit and is not to be skipped, or not even without demonstrations.
+    """
+    whole = sheets.sheet(model, prompts, method.times)
+    if overlength == "drop":
+        return _dropped(sheets, whole, model, method, prompts, beside)
+    reasons = _too_long(whole, method, model)
+    if not reasons:
+        return whole
+    line = _line(prompts, model)
+    first = next(iter(reasons.values()))
+    if overlength == "error":
+        raise UsageError(f"{line}{first}; give fewer --shots, or --overlength skip or drop")
+    kept = [i for i in range(len(whole.asked)) if i not in reasons]
+    if not kept:
+        raise UsageError(f"{line}{first}, and so it is with every prompt; give fewer --shots")
+    note = f"{len(reasons)} of {len(whole.asked)} prompts skipped, too long for {model.longest} tokens"
+    return replace(whole.of(kept), note=note)
+
+
+def _line(prompts: LanguagePrompts, model: LanguageModel) -> str:
+    return f"task '{prompts.task.name}' at {prompts.shots} shots does not fit into '{model.name}': "
+
+
+def _too_long(whole: Sheet, method: Method, model: LanguageModel) -> dict[int, str]:
+    """Why prompts do not fit, by their place."""
+    return {i: why for i in range(len(whole.asked)) if (why := whole.too_long(i, method, model.longest))}
+
+
+def _dropped(
+    sheets: Sheets,
+    whole: Sheet,
+    model: LanguageModel,
+    method: Method,
+    prompts: LanguagePrompts,
+    beside: Sequence[Method],
+) -> Sheet:
+    """The sheet with as few demonstrations left out as need be."""
+    own = _too_long(whole, method, model)
+    others = [(each, sheets.sheet(model, prompts, each.times)) for each in beside if each.hash != method.hash]
+    long = sorted({*own, *(i for each, sheet in others for i in _too_long(sheet, each, model))})
+    shared = prompts.shared is not None
+    units = [list(range(len(whole.asked)))] * bool(long) if shared else [[i] for i in long]
+    texts, tokens, most = list(whole.prompts), list(whole.questions), 0
+    for unit in units:
+        needed = _fewest(whole.of(unit), model, method, prompts)
+        if needed is None:
+            first = next(iter(own.values()))
+            raise UsageError(
+                f"{_line(prompts, model)}{first}, and dropping demonstrations is not enough; give --overlength skip"
+            )
+        # Whoever does not fit at all fails by itself, and holds nobody up.
+        fewer = max([needed, *(_fewest(sheet.of(unit), model, each, prompts) or 0 for each, sheet in others)])
+        part, most = _cut(whole.of(unit), model, method, prompts, fewer), max(most, fewer)
+        for place, text, question in zip(unit, part.prompts, part.questions, strict=True):
+            texts[place], tokens[place] = text, question
+    if not most:
+        return whole
+    those = "all" if shared else f"{len(long)} of {len(texts)}"
+    stricter = " (as many as those beside it need)" if not own else ""
+    note = f"up to {most} of {prompts.shots} demonstrations dropped from the front of {those} prompts{stricter}"
+    return replace(whole, prompts=tuple(texts), questions=tuple(tokens), note=note)
+
+
+def _fewest(long: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts) -> int | None:
+    """The fewest demonstrations left out that make all of these episodes fit; None: there is no such number."""
+    least = int(method.name == "deep-thinking")  # it has nothing to think over without any
+    for fewer in range(prompts.shots - least + 1):
+        found = _cut(long, model, method, prompts, fewer)
+        if not _too_long(found, method, model):
+            return fewer
+    return None
+
+
+def _cut(long: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts, fewer: int) -> Sheet:
+    """These episodes with so many demonstrations left out from the front."""
+    if not fewer:
+        return long
+    episodes = [prompts.drawn[n] for n in long.asked]
+    cut = [replace(e, demonstrations=e.demonstrations[fewer:]) for e in episodes]
+    return replace(_sheet(model, prompts, cut, long.asked, method.times), tokens=long.tokens)
+
+
+def _sheet(
+    model: LanguageModel,
+    prompts: LanguagePrompts,
+    episodes: Sequence[LanguageEpisode],
+    numbers: Sequence[int],
+    times: int,
+) -> Sheet:
+    card, shared = prompts.task.card, prompts.shared is not None
+    texts = [prompt(card, e.demonstrations, e.query.x, e.candidates if _choice(card) else (), times) for e in episodes]
+    tokens = questions(model.tokens, texts, shared)
+    if _choice(card):
+        return Sheet(tuple(numbers), tuple(texts), tuple(tokens))
+    right = [prompt(card, (), e.query.x, [e.query.y]).answers[0] for e in episodes]
+    sizes = [answer_tokens(model.tokens, text, answer) for text, answer in zip(texts, right, strict=True)]
+    one = tuple(count == 1 and follows for count, follows in sizes)
+    longest = max(count for count, _ in sizes) + _SPARE
+    return Sheet(tuple(numbers), tuple(texts), tuple(tokens), one, longest)
+
+
+def _choice(card: LanguageCard) -> bool:
+    return card.answers == "choice"

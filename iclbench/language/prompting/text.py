@@ -1,0 +1,72 @@
+"""Examples written down by a card's template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iclbench.language.tasks.cards import LanguageCard
+from iclbench.language.tasks.pools import Example
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt in three parts that follow each other.
+
+    Attributes:
+        demonstrations: all demonstrations, up to the end of the last answer; empty without any.
+        query: what separates it from them, and the query up to where the answer begins.
+        answers: for every candidate what follows then; white space before the answer belongs to it, so that no prompt
+            ends in a space.
+    """
+
+    demonstrations: str
+    query: str
+    answers: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.demonstrations + self.query
+
+
+def prompt(
+    card: LanguageCard, demonstrations: Sequence[Example], x: str, candidates: Sequence[str] = (), times: int = 1
+) -> Prompt:
+    """The query `x` after the demonstrations, which stand there `times` times.
+
+    >>> from iclbench.language.tasks.cards import load_language_card
+    >>> _, card = load_language_card("to-upper")
+    >>> prompt(card, [Example("a", "A")], "b", ["B"])
+    Prompt(demonstrations='example:a->A', query='\\nexample:b->', answers=('B',))
+    """
+    written = card.separator.join(example(card, e.x, e.y) for e in list(demonstrations) * times)
+    head, tail = written.rstrip(), written[len(written.rstrip()) :]
+    opening, space = _up_to_answer(card, x)
+    between = tail + card.separator if written else ""
+    return Prompt(head, between + opening, tuple(space + answer for answer in candidates))
+
+
+def example(card: LanguageCard, x: str, y: str) -> str:
+    """One example; braces in texts mean nothing."""
+    before, middle, after = _parts(card)
+    return f"{before}{x}{middle}{y}{after}"
+
+
+def ending(card: LanguageCard) -> str:
+    """What follows an answer: a greedy answer is read up to there."""
+    return _parts(card)[2] + card.separator
+
+
+def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
+    """An example up to its answer, and the white space before the answer."""
+    before, middle, _ = _parts(card)
+    opening = before + x + middle
+    head = opening.rstrip(" ")
+    return head, opening[len(head) :]
+
+
+def _parts(card: LanguageCard) -> tuple[str, str, str]:
+    """The template before, between and after the two places."""
+    before, _, rest = card.template.partition("{x}")
+    middle, _, after = rest.partition("{y}")
+    return before, middle, after

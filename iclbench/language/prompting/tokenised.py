@@ -1,0 +1,116 @@
+"""Prompts in tokens: what is read once, and what is asked after it.
+
+Prompt and answer are tokenised as one text, since a tokenizer may join what stands on both sides of a seam; where the
+demonstrations end and where the answer begins is read off the characters at which tokens end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from iclbench.core.errors import DataError
+from iclbench.language.models.tokenizing import Tokens
+from iclbench.language.prompting.text import Prompt
+
+# A text in tokens: `LanguageModel.tokens`.
+Tokenise = Callable[[str], Tokens]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What follows the demonstrations, for one candidate: the query and the answer.
+
+    Attributes:
+        ids: its tokens.
+        start: where the answer begins: with the first token that reaches beyond the prompt; behind the last where the
+            answer is free.
+    """
+
+    ids: tuple[int, ...]
+    start: int
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """What the model has to read: nothing is asked behind the last token of an answer."""
+        return self.ids[: max(self.start, len(self.ids) - 1)]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One episode in tokens.
+
+    Attributes:
+        demonstrations: what is read before the query; the tokens that end within the demonstrations, and that begin all
+            continuations alike.
+        continuations: one for every candidate; a single one where the answer is free.
+    """
+
+    demonstrations: tuple[int, ...]
+    continuations: tuple[Continuation, ...]
+
+    @property
+    def query_length(self) -> int:
+        """Tokens to be read after the demonstrations, at most."""
+        return max(len(c.inputs) for c in self.continuations)
+
+    def whole(self) -> Question:
+        """The same with nothing read beforehand."""
+        return self._split(0)
+
+    def _split(self, length: int) -> Question:
+        """The same with so many tokens, at most as many as now, in the demonstrations."""
+        moved = self.demonstrations[length:]
+        later = (Continuation((*moved, *c.ids), c.start + len(moved)) for c in self.continuations)
+        return Question(self.demonstrations[:length], tuple(later))
+
+
+def questions(tokens: Tokenise, prompts: Sequence[Prompt], shared: bool) -> list[Question]:
+    """The prompts in tokens.
+
+    Args:
+        tokens: of the model.
+        prompts: with answers: their candidates are scored; without: the answer is free.
+        shared: all have the same demonstrations; they are cut back to the tokens that are the same for all.
+
+    Raises:
+        DataError: a prompt has no token before the answer, which then cannot be asked for.
+    """
+    found = [_question(tokens, prompt) for prompt in prompts]
+    if shared and found:
+        common = _common(q.demonstrations for q in found)
+        found = [q._split(common) for q in found]
+    return found
+
+
+def answer_tokens(tokens: Tokenise, prompt: Prompt, answer: str) -> tuple[int, bool]:
+    """How many tokens this answer to the prompt has, and whether they follow the prompt's own tokens: a model that is
+    given the prompt can then write them one by one."""
+    before, whole = tokens(prompt.text), tokens(prompt.text + answer)
+    start = _reach(whole, len(prompt.text))
+    return len(whole.ids) - start, whole.ids[:start] == before.ids
+
+
+def _question(tokens: Tokenise, prompt: Prompt) -> Question:
+    whole = [tokens(prompt.text + answer) for answer in prompt.answers or ("",)]
+    starts = [_reach(each, len(prompt.text)) for each in whole]
+    if min(starts) == 0:
+        raise DataError(f"the prompt {prompt.text[-40:]!r} has no token before its answer; give a template that begins")
+    # The last token before the answer is asked for the answer's first: it is never only read.
+    ends = (_reach(each, len(prompt.demonstrations)) for each in whole)
+    length = _common(each.ids[:end] for each, end in zip(whole, ends, strict=True))
+    length = min(length, min(starts) - 1)  # the last one is asked for the answer, never only read
+    later = (Continuation(t.ids[length:], start - length) for t, start in zip(whole, starts, strict=True))
+    return Question(whole[0].ids[:length], tuple(later))
+
+
+def _reach(found: Tokens, characters: int) -> int:
+    """How many tokens end within so many characters."""
+    return sum(1 for _ in takewhile(lambda end: end <= characters, found.ends))
+
+
+def _common(sequences: Iterable[tuple[int, ...]]) -> int:
+    """Length of the longest common beginning: that of the first and the last in order."""
+    ordered = sorted(sequences)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ordered[0], ordered[-1], strict=False)))

@@ -1,0 +1,1 @@
+"""Language tasks: cards, readers of data sets, published numbers."""

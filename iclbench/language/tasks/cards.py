@@ -1,0 +1,225 @@
+"""Language cards: the tasks that pretrained language models are put to, `tasks/language/<name>.toml`.
+
+A card says where its examples come from, how they are written down and how an answer is judged. One with `subsets`
+stands for a task each (`mmlu-abstract-algebra`). A suite, `tasks/language/suites/<name>.toml`, is a list of tasks whose
+mean is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from iclbench.config.cards import (
+    Added,
+    PositiveInt,
+    Published,
+    Strict,
+    Values,
+    cards_folder,
+    content_hash,
+    load_card,
+    names,
+    validate,
+)
+from iclbench.config.registry import READERS, canonical
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.language.tasks.pools import Pool, Reader
+
+# What stands in the column `preset` of all rows of language models, whose size is their own.
+PRESET = "language"
+
+
+class LanguageCard(Strict):
+    """A task, or as many tasks as it has subsets.
+
+    Attributes:
+        family: what the task asks for: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`
+            the family of each task is this and the name of its group: mmlu-stem.
+        data: what the examples are, where those of published numbers are others; these say theirs.
+        reader: what reads the examples (`iclbench.config.registry.READERS`), with `parameters`.
+        labels: names of classes in the data and the words that stand for them in the prompt, in the order in which
+            candidates are scored.
+        template: one example, with {x} and {y}.
+        separator: between examples.
+        shots: demonstrations by default.
+        demonstrations: `shared` by all queries of a demonstration seed, or every query has its `own`.
+        answers: `choice`: the candidate of the highest score; `greedy`: the most probable next tokens.
+        match: when a greedy answer is right: `equal`, or `prefix`: one is the beginning of the other.
+        episodes: queries by default.
+        subsets: groups of subsets of the data set.
+        left_out: subsets that are not asked unless they are named, and why.
+        published: numbers of papers; with `subsets` those of the mean over them.
+    """
+
+    family: str
+    summary: str
+    source: str = ""
+    notes: str = ""
+    data: Annotated[Values, Added("0.2.0")] = {}
+    reader: str
+    parameters: Values = {}
+    labels: dict[str, str] = {}
+    template: str
+    separator: str = "\n\n"
+    shots: Annotated[int, Field(ge=0)]
+    demonstrations: Literal["shared", "own"] = "shared"
+    answers: Literal["choice", "greedy"] = "choice"
+    match: Literal["equal", "prefix"] = "equal"
+    episodes: PositiveInt = 400
+    subsets: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
+    published: list[Published] = []
+
+    @field_validator("template")
+    @classmethod
+    def _both_places(cls, value: str) -> str:
+        if value.count("{x}") != 1 or value.count("{y}") != 1 or value.index("{x}") > value.index("{y}"):
+            raise ValueError(f"expected {{x}} once and {{y}} once after it, got {value!r}")
+        return value
+
+    @field_validator("reader")
+    @classmethod
+    def _known_reader(cls, value: str) -> str:
+        if ":" not in value:
+            try:
+                READERS.entry(value)
+            except UnknownNameError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _subsets_once(self) -> LanguageCard:
+        every = [subset for group in self.subsets.values() for subset in group]
+        twice = sorted({subset for subset in every if every.count(subset) > 1})
+        unknown = sorted(self.left_out.keys() - set(every))
+        if twice or unknown:
+            what = f"'{twice[0]}' stands there twice" if twice else f"left_out names '{unknown[0]}', which is no subset"
+            raise ValueError(f"subsets: {what}")
+        return self
+
+
+class SuiteCard(Strict):
+    """Tasks whose mean is published."""
+
+    summary: str
+    source: str = ""
+    notes: str = ""
+    tasks: Annotated[list[str], Field(min_length=1)]
+    published: list[Published] = []
+
+
+@dataclass(frozen=True)
+class LanguageTask:
+    """One task: a card, or one subset of it.
+
+    Attributes:
+        name: what stands in the tables.
+        card: the card.
+        subset: the subset of the data set, where the card has several.
+        family: what stands in the column `family`.
+        left_out: why it is not asked unless it is named; empty: it is.
+        folder: where the card lies, and files that it names.
+    """
+
+    name: str
+    card: LanguageCard
+    subset: str | None = None
+    family: str = ""
+    left_out: str = ""
+    folder: Path | None = None
+
+    @cached_property
+    def hash(self) -> str:
+        """Content hash of the card."""
+        return content_hash(self.card)
+
+    @property
+    def reader(self) -> type[Reader]:
+        cls = READERS.get(self.card.reader)
+        if not (isinstance(cls, type) and issubclass(cls, Reader)):
+            raise UsageError(f"task '{self.name}': '{self.card.reader}' is no reader of examples")
+        return cls
+
+    def pool(self, data_dir: Path | None = None) -> Pool:
+        """The examples; raises `DataError` where the user's copy of the data is missing or damaged."""
+        parameters = validate(self.reader.Parameters, self.card.parameters, f"task '{self.name}': parameters")
+        return self.reader(parameters, self.card.labels, data_dir, self.folder).read(self.subset)
+
+
+def load_language_card(name: str) -> tuple[str, LanguageCard]:
+    """The card's canonical name and the card, from a name or a path to a `.toml` file."""
+    return load_card("tasks/language", name, LanguageCard)
+
+
+def load_suite(name: str) -> tuple[str, SuiteCard]:
+    """The suite's canonical name and the suite."""
+    return load_card("tasks/language/suites", name, SuiteCard)
+
+
+def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[LanguageTask]:
+    """The task that a card stands for, or those of its subsets."""
+    if not card.subsets:
+        return [LanguageTask(name, card, None, card.family, "", folder)]
+    return [
+        LanguageTask(f"{name}-{canonical(subset)}", card, subset, f"{card.family}-{canonical(group)}",
+                     card.left_out.get(subset, ""), folder)
+        for group, subsets in card.subsets.items()
+        for subset in subsets
+    ]  # fmt: skip
+
+
+@cache
+def shipped_tasks() -> tuple[LanguageTask, ...]:
+    """All tasks of the cards that come with iclbench."""
+    folder = cards_folder("tasks/language")
+    return tuple(task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
+
+
+def suites() -> dict[str, list[str]]:
+    """Names of tasks that have a name together: suites, cards with subsets, families."""
+    found: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in names("tasks/language/suites")}
+    for task in shipped_tasks():
+        if task.left_out:
+            continue
+        for group in {task.family, *([task.card.family] if task.card.subsets else [])} - {task.name}:
+            found.setdefault(group, []).append(task.name)
+    return found
+
+
+def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
+    """The tasks of these names, each once, in this order: names of tasks, of cards with subsets, of families, of
+    suites, with commas between them or not; paths to cards (`.toml`) and to own data (`.json`, `.jsonl`).
+
+    Raises:
+        UnknownNameError: nothing has that name.
+        UsageError: it is a path to something else, or two different files make tasks of one name.
+    """
+    by_name = {task.name: task for task in shipped_tasks()}
+    together = suites()
+    found: dict[str, LanguageTask] = {}
+    for name in (part.strip() for given in names_ for part in given.split(",") if part.strip()):
+        if name.endswith(".toml"):
+            card = load_language_card(name)
+            chosen = [task for task in tasks_of(*card, Path(name).parent) if not task.left_out]
+        elif name.endswith((".json", ".jsonl")):
+            from iclbench.language.tasks.own import own_task
+
+            chosen = [own_task(Path(name))]
+        elif canonical(name) in by_name:
+            chosen = [by_name[canonical(name)]]
+        elif canonical(name) in together:
+            chosen = [by_name[task] for task in together[canonical(name)]]
+        elif "/" in name or Path(name).is_file():
+            raise UsageError(f"'{name}' is no task; own data are pairs in a .json or labelled texts in a .jsonl file")
+        else:
+            raise UnknownNameError("language task", name, [*by_name, *together], hint="(see iclbench lm tasks)")
+        for task in chosen:
+            if found.setdefault(task.name, task) != task:
+                raise UsageError(f"two different tasks are called '{task.name}': {name} and one before it; rename one")
+    return list(found.values())

@@ -1,0 +1,52 @@
+"""Published numbers of language tasks, and of the suites that they are part of, as rows of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from iclbench import __version__, tables
+from iclbench.config.cards import content_hash, names
+from iclbench.config.registry import canonical
+from iclbench.config.runs import writing
+from iclbench.core.formats import assignments
+from iclbench.language.tasks.cards import PRESET, LanguageCard, LanguageTask, SuiteCard, load_suite
+
+
+def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
+    """A file for every card of these tasks, and for every suite that has one of them, with published numbers."""
+    for name, family, card in _cards(tasks):
+        rows = list(_rows(name, family, card))
+        if rows:
+            with writing(results):
+                tables.write("values", rows, results / "tables" / "published" / f"{name}.values.parquet", {})
+
+
+def _cards(tasks: Sequence[LanguageTask]) -> Iterator[tuple[str, str, LanguageCard | SuiteCard]]:
+    """Name, family and card, each once."""
+    yield from {name: (name, task.card.family, task.card) for task in tasks for name in [_card_name(task)]}.values()
+    asked = {task.name for task in tasks}
+    for name in names("tasks/language/suites"):
+        suite = load_suite(name)[1]
+        if asked & {canonical(task) for task in suite.tasks}:
+            yield name, "suite", suite
+
+
+def _card_name(task: LanguageTask) -> str:
+    return task.name.removesuffix(f"-{canonical(task.subset)}") if task.subset else task.name
+
+
+def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[dict[str, object]]:
+    usual = card if isinstance(card, LanguageCard) else None
+    # The report reads here which tasks a suite has.
+    members = "" if isinstance(card, LanguageCard) else f"; mean over {', '.join(map(canonical, card.tasks))}"
+    for p in card.published:
+        yield {
+            "run": f"published-{p.contestant}", "task": name, "family": family, "contestant": p.contestant,
+            "kind": "published", "preset": PRESET, "shift": p.shift,
+            "evaluator": p.evaluator or (usual.answers if usual else "greedy"),
+            "n_context": usual.shots if p.n_context is None and usual else p.n_context, "metric": p.metric,
+            "value": p.value, "low": p.low, "high": p.high, "data": assignments(p.data) or None,
+            "status": "ok", "reason": f"{p.source}; {p.read}{members}", "card": content_hash(card),
+            "version": __version__,
+        }  # fmt: skip

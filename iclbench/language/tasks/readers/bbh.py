@@ -1,0 +1,106 @@
+"""BIG-Bench Hard (Suzgun et al. 2022): one JSON file a task, `{"examples": [{"input": ..., "target": ...}, ...]}`.
+
+Most questions end in a list of options, and targets are their letters. Deep-Thinking's released code takes the list out
+of the question and lets the model choose among the texts of the options; `options = "letters"` leaves the question as
+it is and lets it choose among `(A)`, `(B)`, ... Where no options are listed, the candidates are the targets of the
+file, if they are few; else the answers are free.
+
+Demonstrations and development examples are set aside from the file by a fixed stream (the papers have three handmade
+demonstrations). In three examples a title was torn into options at its commas and the target is none of them: they are
+left out.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from pathlib import Path
+from typing import Any, Literal
+
+from iclbench.config.cards import PositiveInt, Strict
+from iclbench.core.errors import DataError
+from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
+from iclbench.language.tasks.readers import files
+
+# Above so many different targets the answers of a file are free.
+MOST_TARGETS = 20
+_LETTERED = re.compile(r"(\([A-Z]\)) ?(.*)")
+_LISTED = re.compile(r"(- ?)(.*)")
+
+
+class BBHParameters(Strict):
+    """`options`: what stands for an option; `demonstrations` and `development`: examples set aside from every file."""
+
+    options: Literal["texts", "letters"] = "texts"
+    demonstrations: PositiveInt = 20
+    development: PositiveInt = 40
+
+
+class BBH(Reader):
+    """A pool of one file."""
+
+    Parameters = BBHParameters
+    needs_data = True
+
+    def read(self, subset: str | None = None) -> Pool:
+        path = self._path(str(subset))
+        found = [self._example(path, i, raw) for i, raw in enumerate(_raw_examples(path), 1)]
+        examples = unique(example for example in found if example is not None)
+        labels: tuple[str, ...] = ()
+        if not any(e.candidates for e in examples):
+            targets = tuple(sorted({e.y for e in examples}))
+            labels = targets if len(targets) <= MOST_TARGETS else ()
+        elif len({e.candidates for e in examples}) == 1:
+            labels = examples[0].candidates
+            examples = tuple(Example(e.x, e.y) for e in examples)
+        shown, kept = self.parameters.demonstrations, self.parameters.development
+        if len(examples) <= shown + kept:
+            raise DataError(f"{path}: {len(examples)} examples, of which {shown + kept} are set aside: none is left")
+        mixed = fixed_shuffle(examples, "language-bbh")
+        return Pool(mixed[:shown], mixed[shown + kept :], labels, mixed[shown : shown + kept])
+
+    def _example(self, path: Path, number: int, raw: dict[str, str]) -> Example | None:
+        whole, target = raw["input"].strip(), raw["target"].strip()
+        question, listed, options = whole.rpartition("\nOptions:\n")
+        if not listed:
+            return Example(whole, target)
+        texts = _options(options)
+        if target not in texts:
+            if "," in target and all(part in texts.values() for part in target.split(", ")):
+                return None
+            raise DataError(f"{path}, example {number}: the target {reprlib.repr(target)} is none of the options")
+        if len(set(texts.values())) < 2:  # snarks has two questions without a choice
+            return None
+        if self.parameters.options == "letters":
+            return Example(whole, target, tuple(texts))
+        return Example(question.strip(), texts[target], tuple(dict.fromkeys(texts.values())))
+
+    def _path(self, subset: str) -> Path:
+        where = files.folders(self.data_dir, "bbh", "bbh/bbh", "BIG-Bench-Hard/bbh")
+        for folder in where:
+            if (folder / f"{subset}.json").is_file():
+                return folder / f"{subset}.json"
+        raise files.missing(f"the JSON files of BIG-Bench Hard ('{subset}.json')", where)
+
+
+def _options(listed: str) -> dict[str, str]:
+    """The texts of the options by what a target calls them: `(A)`, or the text itself."""
+    texts = {}
+    for line in listed.split("\n"):
+        if lettered := _LETTERED.fullmatch(line.strip()):
+            texts[lettered[1]] = lettered[2].strip()
+        elif plain := _LISTED.fullmatch(line.strip()):
+            texts[plain[2].strip()] = plain[2].strip()
+    return texts
+
+
+def _raw_examples(path: Path) -> list[dict[str, Any]]:
+    value = files.parse_json(files.read_text(path), str(path))
+    examples = value.get("examples") if isinstance(value, dict) else None
+    if not isinstance(examples, list) or not examples:
+        raise DataError(f'{path}: expected {{"examples": [{{"input": ..., "target": ...}}, ...]}}')
+    for i, raw in enumerate(examples, 1):
+        for key in ("input", "target"):
+            if not isinstance(raw, dict) or not isinstance(raw.get(key), str) or not raw[key].strip():
+                raise DataError(f"{path}, example {i}: expected a text as '{key}', got {reprlib.repr(raw)}")
+    return examples

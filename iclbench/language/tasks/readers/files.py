@@ -1,0 +1,60 @@
+"""Where the user's copies of language data lie, and reading them; every problem is one line with the file's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from iclbench.core import limits
+from iclbench.core.errors import DataError
+
+ADVICE = "point --data-dir or ICLBENCH_DATA at the folder that holds them"
+
+
+def folders(data_dir: Path | None, *below: str) -> list[Path]:
+    """The folders that are looked through: the data folder, its folder `language`, and these below both."""
+    if data_dir is None:
+        return []
+    roots = (data_dir, data_dir / "language")
+    return [*(root / name for name in below for root in roots), *roots]
+
+
+def missing(what: str, where: Sequence[Path]) -> DataError:
+    """The error for files that are nowhere."""
+    looked = f"looked in {', '.join(str(folder) for folder in where)}; " if where else ""
+    return DataError(f"{what} are needed: {looked}{ADVICE}")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file: UTF-8, or Windows-1252, the Latin-1 that older corpora mean."""
+    try:
+        data = limits.read_bytes(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    for encoding in ("utf-8-sig", "cp1252"):
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    raise DataError(f"cannot read {path}: it is text neither in UTF-8 nor in Latin-1")
+
+
+def numbered(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank with their numbers. Only line feeds end a line: reviews hold other controls."""
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if len(line) > limits.max_line():
+            raise limits.beyond(f"{path}, line {number}", limits.max_line())
+        if line.strip():
+            yield number, line.strip()
+
+
+def parse_json(text: str, where: str, pairs: Any = None) -> Any:
+    """The value; `pairs`: what makes a value of the pairs of an object."""
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from None
+    except RecursionError:
+        raise DataError(f"{where}: not valid JSON (nested too deeply)") from None

@@ -1,0 +1,94 @@
+"""Labelled texts from files: a label before every text, AG News' CSV, JSON Lines. A row is (line, text, class)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import reprlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from iclbench.core.errors import DataError
+from iclbench.language.tasks.readers import files
+
+Row = tuple[int, str, str]
+RowsOf = Callable[[Path], Iterator[Row]]
+
+
+def prefixed(classes: Sequence[str] = ()) -> RowsOf:
+    """Lines `1 the text`, where the number stands for one of these classes; or `CLASS:finer the text`."""
+
+    def rows(path: Path) -> Iterator[Row]:
+        for number, line in files.numbered(path):
+            label, _, text = line.partition(" ")
+            if label.isdecimal():
+                label = _named(path, number, label, classes, first=0)
+            else:
+                label = label.partition(":")[0]
+            yield number, _text(path, number, text), label
+
+    return rows
+
+
+def title_and_description(classes: Sequence[str]) -> RowsOf:
+    """CSV without a header: class (counted from 1), title, description."""
+
+    def rows(path: Path) -> Iterator[Row]:
+        for number, cells in csv_rows(path):
+            if len(cells) != 3 or not cells[0].isdecimal():
+                raise DataError(
+                    f"{path}, line {number}: expected class (1 to {len(classes)}), title and description, got "
+                    f"{len(cells)} cells: {reprlib.repr(cells)}"
+                )
+            label = _named(path, number, cells[0], classes, first=1)
+            # A backslash in these files stands for a line break.
+            text = " ".join(" ".join(cells[1:]).replace("\\", " ").split())
+            yield number, _text(path, number, text), label
+
+    return rows
+
+
+def json_lines(path: Path) -> Iterator[Row]:
+    """One object a line, with `text` and `label`."""
+    for number, line in files.numbered(path):
+        value = files.parse_json(line, f"{path}, line {number}")
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {number}: expected an object with 'text' and 'label'")
+        for key in ("text", "label"):
+            if key not in value:
+                raise DataError(f"{path}, line {number}: '{key}' is missing; there are {_listed(value)}")
+        text, label = value["text"], value["label"]
+        if not isinstance(text, str):
+            raise DataError(f"{path}, line {number}: expected a string as text, got {reprlib.repr(text)}")
+        if not isinstance(label, str | int) or not str(label).strip():
+            raise DataError(f"{path}, line {number}: expected a name or a number as label, got {reprlib.repr(label)}")
+        yield number, _text(path, number, text), str(label).strip()
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file with the numbers of the lines on which they end."""
+    reader = csv.reader(io.StringIO(files.read_text(path), newline=""))
+    try:
+        for cells in reader:
+            if cells:
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
+
+
+def _named(path: Path, number: int, label: str, classes: Sequence[str], first: int) -> str:
+    index = int(label) - first if len(label) < 9 else -1
+    if not 0 <= index < len(classes):
+        known = f"known: {first} to {first + len(classes) - 1}" if classes else "expected a name"
+        raise DataError(f"{path}, line {number}: unknown label '{label}'; {known}")
+    return classes[index]
+
+
+def _text(path: Path, number: int, text: str) -> str:
+    if not text.strip():
+        raise DataError(f"{path}, line {number}: there is no text")
+    return text.strip()
+
+
+def _listed(keys: Sequence[str] | dict[str, object]) -> str:
+    return ", ".join(repr(key) for key in list(keys)[:6]) or "no keys"

@@ -1,0 +1,87 @@
+"""Pairs of words: ours, which lie beside the cards, and the user's own.
+
+Two layouts: an object `{"hot": "cold", ...}` and a list `[{"input": "hot", "output": "cold"}, ...]`.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from iclbench.config.cards import Strict, cards_folder
+from iclbench.core.errors import DataError
+from iclbench.language.tasks.pools import Example, Pool, Reader
+from iclbench.language.tasks.readers import files
+
+
+class MappingParameters(Strict):
+    """`file`: absolute, or relative to the card, to our own cards or to the data folder; `reversed`: y -> x."""
+
+    file: Annotated[str, Field(min_length=1)]
+    reversed: bool = False
+
+
+class Mapping(Reader):
+    """Every pair is a possible query and a possible demonstration."""
+
+    Parameters = MappingParameters
+
+    def read(self, subset: str | None = None) -> Pool:
+        path = self._path()
+        pairs = read_pairs(path)
+        if self.parameters.reversed:
+            pairs = [(y, x) for x, y in pairs]
+        seen: set[str] = set()
+        for x, _ in pairs:
+            if x in seen:
+                backwards = " when it is read backwards" if self.parameters.reversed else ""
+                raise DataError(f"{path}: the input '{x}' stands there twice{backwards}; every input has one output")
+            seen.add(x)
+        if len(pairs) < 2:
+            raise DataError(f"{path}: {len(pairs)} pairs, expected at least two: one is asked, the others are shown")
+        examples = tuple(Example(x, y) for x, y in pairs)
+        return Pool(examples, examples)
+
+    def _path(self) -> Path:
+        own = [self.folder] if self.folder else []
+        where = [*own, cards_folder("tasks/language"), *files.folders(self.data_dir)]
+        for folder in where:
+            if (folder / self.parameters.file).is_file():
+                return folder / self.parameters.file
+        raise DataError(
+            f"no pairs of words in '{self.parameters.file}'; looked in {', '.join(str(folder) for folder in where)}"
+        )
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Inputs and outputs in the order of the file, without white space around them."""
+    value = files.parse_json(files.read_text(path), str(path), _Object)
+    if isinstance(value, _Object):
+        entries: list[tuple[Any, Any]] = list(value)
+    elif isinstance(value, list):
+        entries = [_entry(path, i, item) for i, item in enumerate(value, 1)]
+    else:
+        raise DataError(f'{path}: expected {{"input": "output", ...}} or [{{"input": ..., "output": ...}}, ...]')
+    for i, pair in enumerate(entries, 1):
+        for text in pair:
+            if not isinstance(text, str) or not text.strip():
+                raise DataError(f"{path}: pair {i}: expected a text that is not empty, got {reprlib.repr(text)}")
+    return [(x.strip(), y.strip()) for x, y in entries]
+
+
+class _Object(list[tuple[str, Any]]):
+    """The pairs of a JSON object, in which a dictionary would lose the first of two that are named alike."""
+
+
+def _entry(path: Path, number: int, item: object) -> tuple[Any, Any]:
+    fields = dict(item) if isinstance(item, _Object) else {}
+    if not {"input", "output"} <= fields.keys():
+        raise DataError(f'{path}: pair {number}: expected {{"input": ..., "output": ...}}, got {_plain(item)}')
+    return fields["input"], fields["output"]
+
+
+def _plain(item: object) -> str:
+    return reprlib.repr(dict(item) if isinstance(item, _Object) else item)

@@ -1,0 +1,62 @@
+"""MMLU (Hendrycks et al. 2021): one CSV file for every subject and split, without a header as in the original archive
+(answers A to D) or with one (answers 0 to 3).
+
+A question that offers the same text twice (nine of 14,042) has a candidate less, and is judged by the text. The five
+development questions of every subject are its demonstrations, also where two of them are the same; those of `val`,
+where there are any, settings may be chosen on.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from pathlib import Path
+
+from iclbench.core.errors import DataError
+from iclbench.language.tasks.pools import Example, Pool, Reader, unique
+from iclbench.language.tasks.readers import files
+from iclbench.language.tasks.readers.labelled import csv_rows
+
+ANSWERS = {letter: i for letters in ("ABCD", "0123") for i, letter in enumerate(letters)}
+
+
+class MMLU(Reader):
+    """Answers are the texts of the choices, as in Deep-Thinking (arXiv 2305.13016), not their letters."""
+
+    needs_data = True
+
+    def read(self, subset: str | None = None) -> Pool:
+        folder = self._folder(str(subset))
+        demonstrations = _questions(folder / "dev" / f"{subset}_dev.csv")
+        queries = _questions(folder / "test" / f"{subset}_test.csv")
+        more = folder / "val" / f"{subset}_val.csv"
+        shown = {e.asked for e in demonstrations}
+        queries = tuple(e for e in queries if e.asked not in shown)
+        taken = shown | {e.asked for e in queries}
+        development = tuple(e for e in (unique(_questions(more)) if more.is_file() else ()) if e.asked not in taken)
+        return Pool(demonstrations, queries, (), development, fixed=True)
+
+    def _folder(self, subject: str) -> Path:
+        where = files.folders(self.data_dir, "mmlu", "mmlu/data")
+        for folder in where:
+            if (folder / "test" / f"{subject}_test.csv").is_file():
+                return folder
+        raise files.missing(f"'dev/{subject}_dev.csv' and 'test/{subject}_test.csv' of MMLU", where)
+
+
+def _questions(path: Path) -> tuple[Example, ...]:
+    examples = []
+    for i, (number, cells) in enumerate(csv_rows(path)):
+        if i == 0 and [cells[0].lower(), cells[-1].lower()] == ["question", "answer"]:
+            continue
+        if len(cells) != 6 or cells[-1].strip() not in ANSWERS:
+            raise DataError(
+                f"{path}, line {number}: expected question, four choices and the answer (A to D or 0 to 3), got "
+                f"{reprlib.repr(cells)}"
+            )
+        question, *choices = (cell.strip() for cell in cells[:5])
+        if not question or not all(choices):
+            raise DataError(f"{path}, line {number}: the question or a choice is empty")
+        examples.append(Example(question, choices[ANSWERS[cells[-1].strip()]], tuple(dict.fromkeys(choices))))
+    if not examples:
+        raise DataError(f"{path} holds no questions")
+    return tuple(examples)

@@ -1,0 +1,1 @@
+"""Layers: what architectures are made of."""

@@ -1,0 +1,97 @@
+"""The attention layer of pseudo-token neural processes, under masks.
+
+Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)); one LN serves queries and keys
+(ICICL-TNP paper, appendix G; PT-TNP code). Keys and values can be had on their own (`keys`), so that whoever asks many
+queries of the same tokens projects them once.
+
+A row of queries without any valid key leaves the layer as it came, feed-forward included. The authors' layer would add
+output bias and feed-forward; here a dataset that is not there leaves no trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import check_heads
+from iclbench.core.records import TensorRecord
+from iclbench.layers.perceptron import perceptron
+
+
+@dataclass(frozen=True)
+class KeysValues(TensorRecord):
+    """What queries read: keys and values per head, and which tokens are there (None: all)."""
+
+    keys: Float[Tensor, "B H T C"]
+    values: Float[Tensor, "B H T C"]
+    mask: Bool[Tensor, "B T"] | None = None
+
+
+class AttentionLayer(nn.Module):
+    """Cross- or self-attention and a feed-forward network of the same width, 6 D² + 7 D parameters.
+
+    Raises:
+        UsageError: the width does not divide by the heads.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.q = nn.Linear(width, width, bias=False)
+        self.kv = nn.Linear(width, 2 * width, bias=False)  # drawn like one matrix each: the bound is 1 / sqrt(D)
+        self.out = nn.Linear(width, width)
+        self.norm_inner = nn.LayerNorm(width)
+        self.feed_forward = perceptron(width, width, width)
+
+    def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
+        """What the layer's queries will read of these tokens."""
+        return self._project(self.norm(tokens), mask)
+
+    def attend(self, queries: Float[Tensor, "B Q D"], data: KeysValues) -> Float[Tensor, "B Q D"]:
+        """The queries after reading `data`."""
+        return self._attend(queries, self.norm(queries), data)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "B Q D"],
+        tokens: Float[Tensor, "B T D"] | None = None,
+        mask: Bool[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B Q D"]:
+        """The queries after reading the tokens, or one another where there are none.
+
+        Args:
+            queries: what is changed.
+            tokens: what is read; None: the queries themselves.
+            mask: which tokens are there; None: all.
+        """
+        if tokens is not None:
+            return self.attend(queries, self.keys(tokens, mask))
+        normed = self.norm(queries)
+        return self._attend(queries, normed, self._project(normed, mask))
+
+    def _project(self, normed: Tensor, mask: Tensor | None) -> KeysValues:
+        k, v = self.kv(normed).chunk(2, -1)
+        return KeysValues(self._by_head(k), self._by_head(v), mask)
+
+    def _attend(self, queries: Tensor, normed: Tensor, data: KeysValues) -> Tensor:
+        if data.keys.shape[2] == 0:
+            return queries
+        visible, answered = None, None
+        if data.mask is not None:
+            answered = data.mask.any(1)[:, None, None]
+            # Rows without keys look at everything, so that no kernel divides by zero, and are put back below.
+            visible = (data.mask[:, None] | ~answered).unsqueeze(1)
+        mixed = F.scaled_dot_product_attention(self._by_head(self.q(normed)), data.keys, data.values, attn_mask=visible)
+        hidden = queries + self.out(mixed.transpose(1, 2).flatten(2))
+        hidden = hidden + self.feed_forward(self.norm_inner(hidden))
+        return hidden if answered is None else torch.where(answered, hidden, queries)
+
+    def _by_head(self, t: Tensor) -> Tensor:
+        """(B, T, D) to (B, H, T, D / H)."""
+        return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -1,0 +1,275 @@
+"""The causal Transformer over interleaved pairs x_1, y_1, ..., x_N, y_N: GPT-2's blocks and what goes on from a state.
+
+Layers and their initialisation are those of `transformers.GPT2Model`; the forward path is our own and leaner: no token
+embedding (12.9 M unused parameters with the default vocabulary), fused attention, fused GELU, and after the last
+layer's keys and values only the tokens that are read are carried on. Both paths agree with copied weights (a test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from iclbench.backbones.base import check_heads
+from iclbench.layers.activations import gelu_tanh
+from iclbench.layers.key_value_cache import (
+    Growing,
+    KeyValueCache,
+    attend_past_and_self,
+    causal,
+    causal_past,
+    causal_present,
+)
+from iclbench.layers.positions import (
+    AddedPositions,
+    LearnedPositions,
+    Positions,
+    RotaryPositions,
+    SinusoidalPositions,
+    Turn,
+    Where,
+    turned,
+)
+from iclbench.layers.prompt import SEPARATOR
+
+# Which tokens of pairs are read after the last layer.
+EVERY, INPUTS, OUTPUTS = slice(None), slice(0, None, 2), slice(1, None, 2)
+
+# What a layer's queries, keys and values are mixed to; None when no later layer is needed.
+_Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor | None]
+
+
+class CausalTransformer(nn.Module):
+    """Blocks, final norm and positions of a module that calls `build` in its constructor: alone, or in front of
+    `SequenceBackbone`, whose trunk it then is. The weights are the module's own, as `blocks`, `norm`, `positions`."""
+
+    padding: ClassVar[Literal["left", "right"]] = "right"
+
+    def build(
+        self, *, layers: int, width: int, heads: int, points: int, positions: Positions = "none", init_std: float = 0.02
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            layers: number of blocks.
+            width: D of the tokens.
+            heads: of attention; each block has an MLP four times as wide.
+            points: so many pairs have learned positions.
+            positions: whether tokens are told where they stand.
+            init_std: standard deviation of the initial weights.
+
+        Raises:
+            UsageError: the width does not divide by the heads, or is odd with sinusoidal (of a head: rotary) positions.
+        """
+        check_heads(width, heads)
+        self.heads_count, self.layers = heads, layers
+        model = transformers_gpt2(layers, width, heads, 2 * points, init_std)
+        self.blocks: nn.ModuleList = model.h
+        self.norm: nn.LayerNorm = model.ln_f
+        self.positions: AddedPositions | RotaryPositions | None = None
+        if positions == "learned":
+            self.positions = LearnedPositions(model.wpe.weight.data)
+        elif positions == "sinusoidal":
+            self.positions = SinusoidalPositions(width)
+        elif positions == "rotary":
+            self.positions = RotaryPositions(width, heads)
+
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
+        """Hidden vectors at the tokens that are read of a whole sequence, in one pass."""
+        length = tokens.shape[1]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if q.shape[2] == length:
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=causal(length, 0, q.device)[read])
+
+        *_, last = self._layers(tokens, [range(length)], attend, read)
+        return self.norm(last)
+
+    def fork(
+        self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: KeyValueCache | None = None
+    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache | None]:
+        new, asked = tokens.shape[1], queries.shape[1]
+        grown = None if state is None else Growing(state)
+        held = 0 if state is None else state.mask.shape[1]
+        visible = causal(new, held, tokens.device) if state is None else causal_past(state, new)
+        before = visible.tril(held - 1)[..., ::2, :]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            (q, q_asked), (k, k_asked), (v, v_asked) = (t.split([new, asked], 2) for t in (q, k, v))
+            if grown is None:
+                sequence = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                k, v = grown.add(layer, k, v)
+                sequence = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+            alone = attend_past_and_self(q_asked, k, v, before, k_asked, v_asked)
+            return torch.cat([sequence, alone], 2)
+
+        where = [self._where(state, new), self._where(state, asked, by=2)]
+        *_, last = self._layers(torch.cat([tokens, queries], 1), where, attend)
+        after = None if grown is None else grown.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
+        return self.norm(last[:, new:]), after
+
+    def start(self, batch: int) -> KeyValueCache:
+        weight = self.norm.weight
+        empty = weight.new_zeros(batch, self.heads_count, 0, weight.shape[0] // self.heads_count)
+        slots = torch.zeros(batch, 0, dtype=torch.bool, device=weight.device)
+        return KeyValueCache((empty,) * self.layers, (empty,) * self.layers, slots)
+
+    def advance(
+        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"]
+    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
+        mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
+        visible = causal_past(state, tokens.shape[1])
+        last, after = self._extend(state, tokens, self._where(state, tokens.shape[1]), mask, visible, INPUTS)
+        assert last is not None
+        return last, after
+
+    def absorb(
+        self,
+        state: KeyValueCache,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        part: Int[Tensor, "B N"] | None = None,
+    ) -> KeyValueCache:
+        """Nothing is missing before a token that is there, so that all attention is plainly causal."""
+        held, new = state.mask.shape[1], tokens.shape[1]
+        mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
+        visible = causal(new, held, tokens.device) if held else None
+        where: Where = range(held, held + new)
+        before = None
+        if part is not None and isinstance(self.positions, AddedPositions) and self.positions.restarts:
+            where, before = _restarting(state, mask, part)
+        return self._extend(state, tokens, where, mask, visible, before=before)[1]
+
+    def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
+        return self.follow(state, tokens, mask)[1]
+
+    def follow(
+        self,
+        state: KeyValueCache,
+        tokens: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        read: slice | None = None,
+        first: Int[Tensor, "B 1"] | None = None,
+    ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
+        """`resume` that also gives the hidden vectors at the further tokens that are read (None: at none). Without a
+        mask all of them are there, and a device is not waited for to find out. `first` is where the first of them
+        stands; None: behind all that the state holds."""
+        held, new = state.mask.shape[1], tokens.shape[1]
+        masks = [m for m in (state.mask if held else None, mask) if m is not None]
+        mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
+        if first is None and state.before is None and all(bool(m.all()) for m in masks):
+            visible = causal(new, held, tokens.device) if held else None
+            return self._extend(state, tokens, range(held, held + new), mask, visible, read)
+        # A token that is not there stands at 0, which every table has.
+        where = ((state.next if first is None else first) + mask.cumsum(1) - 1) * mask
+        return self._extend(state, tokens, where, mask, causal_present(state, mask), read)
+
+    def _extend(
+        self,
+        state: KeyValueCache,
+        tokens: Float[Tensor, "B T D"],
+        where: Where,
+        mask: Bool[Tensor, "B T"],
+        visible: Bool[Tensor, "*any T held_and_T"] | None,
+        read: slice | None = None,
+        before: Int[Tensor, "B 1"] | None = None,
+    ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
+        """Hidden vectors at the tokens that are read and the longer cache, further tokens seeing what is `visible`
+        (None: those before them). Where nothing is read, the last layer has only keys and values."""
+        grown, new = Growing(state), tokens.shape[1]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+            k, v = grown.add(layer, k, v)
+            if layer < self.layers - 1:
+                return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
+            if read is None:
+                return None
+            rows = causal(new, 0, q.device) if visible is None else visible
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=rows[..., read, :])
+
+        hidden = list(self._layers(tokens, [where], attend, EVERY if read is None else read))
+        return None if read is None else self.norm(hidden[-1]), grown.cache(mask, before)
+
+    def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
+        visible = state.mask[:, None, None].expand(-1, 1, queries.shape[1], -1)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attend_past_and_self(q, state.keys[layer], state.values[layer], visible, k, v)
+
+        return self._layers(queries, [state.next], attend)
+
+    def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
+        return self.norm(hidden)
+
+    def _layers(
+        self, tokens: Float[Tensor, "B T D"], where: Sequence[Where], attend: _Attend, read: slice = EVERY
+    ) -> Iterator[Float[Tensor, "B T_out D"]]:
+        """Hidden vectors after each block; from the last block's queries on only the tokens that are read. Tokens stand
+        `where` the parts say, one after the other."""
+        hidden, turn = self._placed(tokens, where)
+        block: Any
+        for layer, block in enumerate(self.blocks):
+            batch, _, width = hidden.shape
+            qkv = block.attn.c_attn(block.ln_1(hidden))
+            q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
+            q, k = turned(q, turn), turned(k, turn)
+            if layer == self.layers - 1:
+                q, hidden = q[:, :, read], hidden[:, read]
+            mixed = attend(layer, q, k, v)
+            if mixed is None:
+                return
+            hidden = hidden + block.attn.c_proj(mixed.transpose(1, 2).flatten(2))
+            inner = gelu_tanh(block.mlp.c_fc(block.ln_2(hidden)))
+            hidden = hidden + block.mlp.c_proj(inner)
+            yield hidden
+
+    def _placed(
+        self, tokens: Float[Tensor, "B T D"], where: Sequence[Where]
+    ) -> tuple[Float[Tensor, "B T D"], Turn | None]:
+        """Tokens with the vectors of where they stand, or as they are and how their queries and keys are turned."""
+        if isinstance(self.positions, AddedPositions):
+            vectors = [self.positions(part, tokens.device) for part in where]
+            return tokens + (vectors[0] if len(vectors) == 1 else torch.cat(vectors, -2)).to(tokens), None
+        if isinstance(self.positions, RotaryPositions):
+            cosines, sines = zip(*(self.positions(part, tokens.device) for part in where), strict=True)
+            return tokens, (torch.cat(cosines, -2), torch.cat(sines, -2))
+        return tokens, None
+
+    def _where(self, state: KeyValueCache | None, count: int, by: int = 1) -> Where:
+        """Where so many tokens stand, every `by` places, after a state without gaps before or between them."""
+        if self.positions is None or state is None or (state.before is None and bool(state.mask.all())):
+            first = 0 if state is None else state.mask.shape[1]
+            return range(first, first + by * count, by)
+        return state.next + by * torch.arange(count, device=state.mask.device)
+
+
+def _restarting(
+    state: KeyValueCache, mask: Bool[Tensor, "B T"], part: Int[Tensor, "B N"]
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B 1"]]:
+    """Where further tokens stand in their own dataset, which a separator ends, and the tokens before the dataset that
+    is being read after them."""
+    place = state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long()
+    separator = part == SEPARATOR
+    ends = torch.stack([torch.zeros_like(separator), separator], 2).flatten(1) & mask
+    before = torch.zeros_like(place[:, :1]) if state.before is None else state.before
+    begin = torch.cat([before, (place + 1) * ends], 1).cummax(1).values
+    return (place - begin[:, :-1]) * mask, begin[:, -1:]
+
+
+def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> Any:
+    """A freshly initialised `transformers.GPT2Model` without dropout and with an empty vocabulary."""
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(
+        vocab_size=1, n_positions=positions, n_embd=width, n_layer=layers, n_head=heads,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=init_std, use_cache=False,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return GPT2Model(config)

@@ -1,0 +1,101 @@
+"""The constant-memory attention block, CMAB (Feng et al. 2023, section 3.1):
+
+    D <- SA(CA(B, data))        I <- SA(CA(I, D))
+
+where every SA and CA is a layer of `latent_layers` (pre-norm, residual, feed-forward), B are M learned latents of the
+block and I the latents that the block before has put out. Only the first cross-attention meets the data, and its
+queries do not depend on any input. So its state can be kept per block (`running_softmax`), and the blocks of a whole
+stack take in a stream side by side, in one pass: `StreamedAttention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.core.episodes import Points
+from iclbench.layers.latent_layers import CrossLayer, LatentSettings, SelfLayer
+from iclbench.layers.running_softmax import RunningSoftmax, fold
+
+
+class CMAB(nn.Module):
+    """One block; what its first cross-attention has read of the data is handed in."""
+
+    def __init__(self, settings: LatentSettings) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(settings.latents, settings.width))
+        self.read = CrossLayer(settings)
+        self.mix_read = SelfLayer(settings)
+        self.pass_on = CrossLayer(settings)
+        self.mix_passed = SelfLayer(settings)
+
+    def forward(
+        self, latents: Float[Tensor, "B M D"], attended: Float[Tensor, "B H M Dh"], some: Bool[Tensor, " B"]
+    ) -> Float[Tensor, "B M D"]:
+        """The latents for the next block.
+
+        Args:
+            latents: those of the block before.
+            attended: the heads' outputs of CA(B, data).
+            some: episodes that have data; in the others B passes unread.
+        """
+        own, normed = (t.expand(len(latents), -1, -1) for t in (self.latents, self.read.norm(self.latents)))
+        data = self.mix_read(self.read.finish(own, normed, attended, some))
+        return self.mix_passed(self.pass_on(latents, data))
+
+
+class StreamedAttention:
+    """The first cross-attentions of a stack of blocks, all at once.
+
+    The weights are gathered at every use, so that gradients reach the blocks. A norm's scale and shift go into the
+    projections after it: all blocks then share one plain normalisation of the data and one product.
+
+    Args:
+        blocks: the stack.
+        embed: weights and biases of the network that embeds a point, and the network as a function of them.
+        dtype: of the computation from points to state.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[CMAB],
+        weights: Sequence[Tensor],
+        embed: Callable[[Sequence[Tensor], Points], Float[Tensor, "B N D"]],
+        dtype: torch.dtype,
+    ) -> None:
+        reads = [block.read for block in blocks]
+        self.embed = embed
+        self.eps = reads[0].norm.eps
+        self.heads = reads[0].heads
+        rows = [read.split(read.q(read.norm(block.latents))) for block, read in zip(blocks, reads, strict=True)]
+        self.queries = torch.stack(rows).to(dtype) * (rows[0].shape[-1] ** -0.5)
+        self.weights = [t.to(dtype) for t in (*_projections(reads), *weights)]
+
+    def empty(self, batch: int) -> RunningSoftmax:
+        return RunningSoftmax.empty(batch, self.queries)
+
+    def fold(self, points: Points, chunk: int) -> RunningSoftmax:
+        """The state of all points, held by portions of `chunk`."""
+        return fold(self.queries, self.weights, self._keys_values, points, chunk)
+
+    def _keys_values(self, weights: Sequence[Tensor], points: Points) -> tuple[Tensor, Tensor]:
+        projection, bias, *embedding = weights
+        tokens = self.embed(embedding, points)
+        tokens = F.layer_norm(tokens, tokens.shape[-1:], eps=self.eps)
+        projected = F.linear(tokens, projection, bias).unflatten(
+            -1, (2, -1, self.heads, tokens.shape[-1] // self.heads)
+        )
+        keys, values = projected.permute(2, 0, 3, 4, 1, 5)
+        return keys, values
+
+
+def _projections(reads: Sequence[CrossLayer]) -> tuple[Float[Tensor, "rows D"], Float[Tensor, " rows"]]:
+    """Keys of all layers, then values of all layers, from data that are normalised without scale and shift."""
+    projection = torch.stack([t for part in ("k", "v") for t in (getattr(read, part).weight for read in reads)])
+    scale = torch.stack([read.norm_data.weight for read in reads]).repeat(2, 1)
+    shift = torch.stack([read.norm_data.bias for read in reads]).repeat(2, 1)
+    return (projection * scale[:, None]).flatten(0, 1), (projection @ shift.unsqueeze(-1)).flatten()

@@ -1,0 +1,1 @@
+"""CoQE's own layers: task encoder, task vectors and class vectors, noise on logits."""

@@ -1,0 +1,96 @@
+"""CoQE for classification (section 4.2): a context is a set of vectors, one for each class in it, beside the static
+vectors of all classes; a logit is the inner product of a class's vector with the representation of the query.
+
+The dynamic vector of a class is the mean of the outputs at its labels in this sequence. The released code pools over
+the whole batch; here no answer depends on batch neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from iclbench.core.episodes import Points
+from iclbench.core.predictor import State
+from iclbench.layers.coqe.task_space import TaskSpace
+from iclbench.layers.key_value_cache import causal
+
+Variant = Literal["released", "paper"]
+
+
+@dataclass(frozen=True)
+class LabelledOutputs(State):
+    """One vector per point so far, its label, and whether the point is there."""
+
+    vectors: Float[Tensor, "B N S"]
+    labels: Int[Tensor, "B N"]
+    mask: Bool[Tensor, "B N"]
+
+
+class ClassVectors(TaskSpace):
+    """Static and dynamic class vectors.
+
+    Args:
+        width: of hidden vectors and features.
+        classes: all classes, each of which has a static vector and a bias.
+        variant: what happens to the classes in the context. `released`: their dynamic logit is added to the static one,
+            and no gradient of the sum reaches a static one; `paper`: it replaces the static one.
+
+    Attributes:
+        project: from the outputs of the task encoder to dynamic vectors (released code; the paper does not say).
+        static: the static vectors.
+    """
+
+    def __init__(self, width: int, classes: int, variant: Variant) -> None:
+        super().__init__()
+        self.variant, self.classes = variant, classes
+        self.project = nn.Linear(width, width)
+        self.static = nn.Linear(width, classes)
+
+    def start(self, batch: int) -> LabelledOutputs:
+        weight = self.static.weight
+        labels = torch.zeros(batch, 0, dtype=torch.long, device=weight.device)
+        return LabelledOutputs(weight.new_zeros(batch, 0, weight.shape[1]), labels, labels.bool())
+
+    def after(self, memory: LabelledOutputs, hidden: Float[Tensor, "B N D"], points: Points) -> LabelledOutputs:
+        return LabelledOutputs(
+            torch.cat([memory.vectors, self.project(hidden)], 1),
+            torch.cat([memory.labels, points.y], 1),
+            torch.cat([memory.mask, points.mask], 1),
+        )
+
+    def answer(self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"]) -> Float[Tensor, "B Q classes"]:
+        return self._compose(memory, features, memory.mask.unsqueeze(1))
+
+    def along(
+        self, memory: LabelledOutputs, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
+    ) -> Float[Tensor, "B N classes"]:
+        held = memory.mask.shape[1]
+        memory = self.after(memory, hidden, points)
+        before = causal(points.count, held, hidden.device).tril(held - 1)
+        return self._compose(memory, features, memory.mask.unsqueeze(1) & before)
+
+    def _compose(
+        self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"], visible: Bool[Tensor, " B #Q N"]
+    ) -> Float[Tensor, "B Q classes"]:
+        """Logits of features that each see so many points. A mean of vectors is never formed for all classes: its
+        inner product is the mean of those of the points."""
+        products = (features @ memory.vectors.mT) * visible
+        counts = class_counts(memory.labels, visible, self.classes)
+        sums = products @ F.one_hot(memory.labels, self.classes).to(products)
+        dynamic, static = sums / counts.clamp(min=1), self.static(features)
+        return static.detach() + dynamic if self.variant == "released" else torch.where(counts > 0, dynamic, static)
+
+
+def class_counts(
+    labels: Int[Tensor, "B N"], visible: Bool[Tensor, " B #Q N"], classes: int
+) -> Int[Tensor, " B #Q classes"]:
+    """How many of the points that each query sees have each label."""
+    places = labels.unsqueeze(1).expand(visible.shape)
+    none = torch.zeros(*visible.shape[:2], classes, dtype=torch.long, device=labels.device)
+    return none.scatter_add(-1, places, visible.long())

@@ -1,0 +1,28 @@
+"""CoQE's task encoder: a causal Transformer that reads pairs and is read at their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.layers.causal_transformer import OUTPUTS, CausalTransformer
+from iclbench.layers.positions import Positions
+
+
+class TaskEncoder(CausalTransformer):
+    """A trunk on its own; `follow` with `OUTPUTS` is what it is used by."""
+
+    def __init__(self, layers: int, width: int, heads: int, points: int, positions: Positions, init_std: float) -> None:
+        super().__init__()
+        self.build(layers=layers, width=width, heads=heads, points=points, positions=positions, init_std=init_std)
+
+    def by_layer(self, tokens: Float[Tensor, "B T D"]) -> Iterator[Float[Tensor, "B N D"]]:
+        """Outputs at the labels of a whole sequence, as if each layer, first to last, were the last."""
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        return (self.norm(hidden[:, OUTPUTS]) for hidden in self._layers(tokens, [range(tokens.shape[1])], attend))

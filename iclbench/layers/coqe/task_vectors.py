@@ -1,0 +1,68 @@
+"""CoQE for regression (section 4.1): a context is one vector per raw output, read at the last label; an answer is its
+inner product with the representation of the query, equation 11.
+
+The vectors before any point are learned and start at zero. The released code rolls the sequence instead, so that the
+first answer sees every label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.core.episodes import Points, take
+from iclbench.core.predictor import State
+from iclbench.layers.coqe.task_space import TaskSpace
+from iclbench.layers.perceptron import perceptron
+
+
+@dataclass(frozen=True)
+class TaskVectorState(State):
+    """The task vectors after the points so far."""
+
+    vectors: Float[Tensor, "B raw S"]
+
+
+class TaskVectors(TaskSpace):
+    """Task vectors of the dimension S of sample representations.
+
+    Args:
+        width: D of the hidden vectors at the labels.
+        sample_dim: S.
+        outputs: raw outputs; each has a vector of its own.
+        readout: `inner`: the hidden vector is the task vector, behind a linear layer where sizes differ; `mlp`: behind
+            two layers with a ReLU between them, as in the released code.
+    """
+
+    def __init__(self, width: int, sample_dim: int, outputs: int, readout: Literal["inner", "mlp"]) -> None:
+        super().__init__()
+        out = outputs * sample_dim
+        self.initial = nn.Parameter(torch.zeros(outputs, sample_dim))
+        same = nn.Identity() if out == width else nn.Linear(width, out)
+        self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else same
+
+    def start(self, batch: int) -> TaskVectorState:
+        return TaskVectorState(self.initial.expand(batch, -1, -1))
+
+    def after(self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"], points: Points) -> TaskVectorState:
+        places = points.mask * torch.arange(1, points.count + 1, device=hidden.device)
+        last = F.pad(places, (1, 0)).amax(1, keepdim=True)
+        return TaskVectorState(take(self._following(memory, hidden), last).squeeze(1))
+
+    def answer(self, memory: TaskVectorState, features: Float[Tensor, "B Q S"]) -> Float[Tensor, "B Q raw"]:
+        return features @ memory.vectors.mT
+
+    def along(
+        self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
+    ) -> Float[Tensor, "B N raw"]:
+        before = self._following(memory, hidden)[:, :-1]
+        return (before @ features.unsqueeze(-1)).squeeze(-1)
+
+    def _following(self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"]) -> Float[Tensor, "B N_and_1 raw S"]:
+        """The vectors so far and those after each further point."""
+        return torch.cat([memory.vectors.unsqueeze(1), self.project(hidden).unflatten(-1, self.initial.shape)], 1)

@@ -1,0 +1,84 @@
+"""The state of a causal Transformer, and which of its slots a token sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.core.predictor import State
+
+
+@dataclass(frozen=True)
+class KeyValueCache(State):
+    """Keys and values of all layers, `(B, H, T, D/H)` each, and which of the T slots hold a token. Where positions
+    restart in every dataset, also the tokens `before` the one that is being read; None: positions run through."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    mask: Bool[Tensor, "B T"]
+    before: Int[Tensor, "B 1"] | None = None
+
+    @property
+    def next(self) -> Int[Tensor, "B 1"]:
+        """The position of a token that comes next."""
+        held = self.mask.sum(1, keepdim=True)
+        return held if self.before is None else held - self.before
+
+
+class Growing:
+    """A cache that becomes longer, layer by layer."""
+
+    def __init__(self, state: KeyValueCache) -> None:
+        self.state = state
+        self.layers: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of the layer, those held first."""
+        self.layers.append((torch.cat([self.state.keys[layer], k], 2), torch.cat([self.state.values[layer], v], 2)))
+        return self.layers[-1]
+
+    def cache(self, mask: Bool[Tensor, "B T"], before: Int[Tensor, "B 1"] | None = None) -> KeyValueCache:
+        """The longer cache; the mask is that of the new tokens, `before` what it is after them (None: as it was)."""
+        keys, values = zip(*self.layers, strict=True)
+        before = self.state.before if before is None else before
+        return KeyValueCache(keys, values, torch.cat([self.state.mask, mask], 1), before)
+
+
+def causal(new: int, held: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
+    """Which tokens each of the new ones sees: all that are held, those before it, and itself."""
+    return torch.ones(new, held + new, dtype=torch.bool, device=device).tril(held)
+
+
+def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
+    """The same without the empty slots of the cache, `(B, 1, T, held + T)` where there are any."""
+    before = causal(new, state.mask.shape[1], state.mask.device)
+    if bool(state.mask.all()):
+        return before
+    return before & F.pad(state.mask, (0, new), value=True)[:, None, None]
+
+
+def causal_present(state: KeyValueCache, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T held_and_T"]:
+    """The same without empty slots and without new tokens that are not there. Such a token still sees itself, so that
+    its (unused) row is no softmax over nothing."""
+    held, new = state.mask.shape[1], mask.shape[1]
+    own = torch.eye(new, held + new, dtype=torch.bool, device=mask.device).roll(held, 1)
+    there = torch.cat([state.mask, mask], 1)[:, None, None]
+    return causal(new, held, mask.device) & there | own
+
+
+def attend_past_and_self(
+    q: Float[Tensor, "B H Q C"],
+    k_past: Float[Tensor, "B H T C"],
+    v_past: Float[Tensor, "B H T C"],
+    visible: Bool[Tensor, "*any Q T"],
+    k: Float[Tensor, "B H Q C"],
+    v: Float[Tensor, "B H Q C"],
+) -> Float[Tensor, "B H Q C"]:
+    """Attention of queries to the visible past and each to itself, never to one another."""
+    own = torch.eye(q.shape[2], dtype=torch.bool, device=q.device).expand(*visible.shape[:-2], -1, -1)
+    mask = torch.cat([visible, own], -1)
+    return F.scaled_dot_product_attention(q, torch.cat([k_past, k], 2), torch.cat([v_past, v], 2), attn_mask=mask)

@@ -1,0 +1,131 @@
+"""Layers of the models with a latent bottleneck (LBANP: Feng et al. 2022; CMANP: Feng et al. 2023).
+
+Pre-norm attention with a norm of its own for queries and for data, then a pre-norm feed-forward block with GEGLU
+(Shazeer 2020):
+
+    x <- x + Attention(LN(x), LN(data))        x <- x + FF(LN(x))
+
+The released code of both papers lets the residual branch carry LN(x) instead of x: `residual="normed"`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import check_heads
+from iclbench.backbones.set_backbone import SetSettings
+from iclbench.config.cards import PositiveInt
+
+Residual = Literal["standard", "normed"]
+
+
+class LatentSettings(SetSettings):
+    """Sizes of both papers."""
+
+    layers: PositiveInt = 6
+    """Blocks of attention and feed-forward layers."""
+    width: PositiveInt = 64
+    """Width D of a token."""
+    heads: PositiveInt = 4
+    """Attention heads per layer."""
+    hidden: PositiveInt = 128
+    """Width of the feed-forward blocks after the gate."""
+    latents: PositiveInt = 128
+    """Latent vectors M that summarise the context."""
+    residual: Residual = "standard"
+    """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
+
+
+class FeedForward(nn.Module):
+    """Linear to two halves, GELU of one gates the other, Linear back."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 2 * hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: Float[Tensor, "B M D"]) -> Float[Tensor, "B M D"]:
+        value, gate = self.up(x).chunk(2, -1)
+        return self.down(value * F.gelu(gate))
+
+
+class _Layer(nn.Module):
+    """The parts of a layer."""
+
+    def __init__(self, settings: LatentSettings) -> None:
+        super().__init__()
+        width = settings.width
+        check_heads(width, settings.heads)
+        self.heads = settings.heads
+        self.normed = settings.residual == "normed"
+        self.norm = nn.LayerNorm(width)
+        self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.norm_feed = nn.LayerNorm(width)
+        self.feed = FeedForward(width, settings.hidden)
+
+    def split(self, t: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N Dh"]:
+        """Apart into heads."""
+        return t.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def attend(
+        self, rows: Float[Tensor, "B M D"], data: Float[Tensor, "B N D"], mask: Bool[Tensor, "B 1 1 N"] | None = None
+    ) -> Float[Tensor, "B H M Dh"]:
+        """What the heads read; both sides are normalised already."""
+        q, k, v = self.split(self.q(rows)), self.split(self.k(data)), self.split(self.v(data))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def finish(
+        self,
+        x: Float[Tensor, "B M D"],
+        normed: Float[Tensor, "B M D"],
+        attended: Float[Tensor, "B H M Dh"],
+        some: Bool[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B M D"]:
+        """What follows the heads: projection, residual and feed-forward.
+
+        Args:
+            x: the rows.
+            normed: the rows after their norm.
+            attended: what the heads have read.
+            some: episodes where there was anything to read; in the others the rows pass unchanged. None: all.
+        """
+        y = (normed if self.normed else x) + self.out(attended.transpose(1, 2).flatten(2))
+        fed = self.norm_feed(y)
+        y = (fed if self.normed else y) + self.feed(fed)
+        return y if some is None else torch.where(some[:, None, None], y, x)
+
+
+class SelfLayer(_Layer):
+    """The rows read one another."""
+
+    def forward(self, x: Float[Tensor, "B M D"]) -> Float[Tensor, "B M D"]:
+        normed = self.norm(x)
+        return self.finish(x, normed, self.attend(normed, normed))
+
+
+class CrossLayer(_Layer):
+    """The rows read data, which have a norm of their own."""
+
+    def __init__(self, settings: LatentSettings) -> None:
+        super().__init__(settings)
+        self.norm_data = nn.LayerNorm(settings.width)
+
+    def forward(
+        self, x: Float[Tensor, "B M D"], data: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B M D"]:
+        """Rows of an episode without any valid data pass unchanged."""
+        if data.shape[1] == 0:
+            return x
+        allowed, some = None, None
+        if mask is not None:
+            some = mask.any(1)
+            # Episodes without data look at their padding instead of at nothing, which would be NaN in gradients.
+            allowed = (mask | ~some[:, None])[:, None, None]
+        normed = self.norm(x)
+        return self.finish(x, normed, self.attend(normed, self.norm_data(data), allowed), some)

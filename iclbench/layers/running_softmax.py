@@ -1,0 +1,175 @@
+"""Softmax attention over points that come in portions: the update of CMAB (Feng et al. 2023, appendix B.1).
+
+Fixed queries attend to a growing set of points. What must be kept of the set is, per query, the running
+log-normaliser log C = log sum exp(s) and the attention's output e = sum exp(s - log C) v. Two such states of disjoint
+sets merge into that of their union: an update is the merger with a portion's own state, removal its inverse, and since
+merging is associative, all prefixes of a sequence can be had by a scan.
+
+Training memory does not grow with the number of points either: `fold` keeps none of the portions for the backward pass
+and computes each again there, one at a time, from the finished log C and e (as Dao et al. 2022 do within one kernel).
+With these held constant, the gradients of
+
+    log C:  sum exp(s - log C)             e:  sum exp(s - log C) (v - e)
+
+are those of the whole softmax, portion by portion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictor import State
+
+# Keys and values, `(B, L, H, N, D/H)` each, of some points, from weights that may require gradients.
+KeysValues = Callable[[Sequence[Tensor], Points], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class RunningSoftmax(State):
+    """What M queries in H heads of L layers keep of the points they have attended to.
+
+    Attributes:
+        log_c: log-normaliser, -inf before any point.
+        e: normalised sum of values, 0 before any point.
+    """
+
+    log_c: Float[Tensor, "B L H M"]
+    e: Float[Tensor, "B L H M Dh"]
+
+    @classmethod
+    def empty(cls, batch: int, queries: Float[Tensor, "L H M Dh"]) -> RunningSoftmax:
+        """The state before any point."""
+        e = queries.new_zeros(batch, *queries.shape)
+        return cls(e.new_full(e.shape[:-1], -torch.inf), e)
+
+    @property
+    def is_empty(self) -> Bool[Tensor, " B"]:
+        """Which episodes have no point yet."""
+        return self.log_c[:, 0, 0, 0].isneginf()
+
+    def merge(self, other: RunningSoftmax) -> RunningSoftmax:
+        """The state of the union of two disjoint sets of points. The empty one changes nothing, bit by bit."""
+        neither = self.log_c.isneginf() & other.log_c.isneginf()
+        # Of the weight, what comes from `other`; infinities are not subtracted from one another.
+        share = torch.sigmoid((other.log_c - self.log_c.masked_fill(neither, 0.0)).unsqueeze(-1))
+        return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + share * (other.e - self.e))
+
+    def without(self, other: RunningSoftmax) -> RunningSoftmax:
+        """The state after the points of `other` are forgotten, the inverse of `merge`.
+
+        What remains is a small difference of large numbers if little weight remains: rounding errors grow by one over
+        the remaining share. So this share must be the square root of the precision at least (1.5e-8 in float64, 3.5e-4
+        in float32), and the result has an error of the same size at most.
+
+        Raises:
+            UsageError: somewhere less remains, or the points never were in.
+        """
+        gone = torch.where(other.log_c.isneginf(), 0.0, torch.exp(other.log_c - self.log_c))
+        least = torch.finfo(self.e.dtype).eps ** 0.5
+        remains = 1 - gone
+        if not bool((remains >= least).all()):
+            raise UsageError(
+                f"removing these points would leave {max(0.0, remains.min().item()):.2g} of some latent's attention, "
+                f"less than the {least:.2g} that {str(self.e.dtype).removeprefix('torch.')} can tell from nothing; "
+                "condition on the points that should stay"
+            )
+        e = (self.e - gone.unsqueeze(-1) * other.e) / remains.unsqueeze(-1)
+        return RunningSoftmax(self.log_c + torch.log1p(-gone), e)
+
+
+def attend(
+    queries: Float[Tensor, "L H M Dh"],
+    keys: Float[Tensor, "B L H N Dh"],
+    values: Float[Tensor, "B L H N Dh"],
+    mask: Bool[Tensor, "B N"],
+) -> RunningSoftmax:
+    """The state of one portion; the queries are scaled already."""
+    if keys.shape[-2] == 0:
+        return RunningSoftmax.empty(len(keys), queries)
+    scores = _scores(queries, keys, mask)
+    # No infinity is subtracted: where nothing is valid every weight is exp(-inf) = 0.
+    top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(-1)
+    some = total.clamp(min=1)  # the largest weight alone is 1
+    log_c = torch.where(total > 0, top.squeeze(-1) + some.log(), -torch.inf)
+    return RunningSoftmax(log_c, weights @ values / some.unsqueeze(-1))
+
+
+def _scores(queries: Tensor, keys: Tensor, mask: Tensor) -> Float[Tensor, "B L H M N"]:
+    return (queries @ keys.mT).masked_fill_(~mask[:, None, None, None], -torch.inf)
+
+
+def fold(
+    queries: Float[Tensor, "L H M Dh"],
+    weights: Sequence[Tensor],
+    keys_values: KeysValues,
+    points: Points,
+    chunk: int,
+) -> RunningSoftmax:
+    """The state of all points, taken in by portions of `chunk`; memory does not grow with their number.
+
+    Args:
+        queries: scaled already.
+        weights: what `keys_values` computes with.
+        keys_values: a function of nothing but the weights and the points, each point on its own.
+        points: a set per episode.
+        chunk: points held at once.
+    """
+    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (queries, *weights))
+    if trained and points.count > chunk:
+        return RunningSoftmax(*_Fold.apply(keys_values, points, chunk, queries, *weights))
+    return _fold(queries, weights, keys_values, points, chunk)
+
+
+def _fold(
+    queries: Tensor, weights: Sequence[Tensor], keys_values: KeysValues, points: Points, chunk: int
+) -> RunningSoftmax:
+    state: RunningSoftmax | None = None
+    for part in _portions(points, chunk):
+        new = attend(queries, *keys_values(weights, part), part.mask)
+        state = new if state is None else state.merge(new)
+    return RunningSoftmax.empty(len(points), queries) if state is None else state
+
+
+def _portions(points: Points, chunk: int) -> Iterator[Points]:
+    return (points.span(start, start + chunk) for start in range(0, points.count, chunk))
+
+
+class _Fold(torch.autograd.Function):
+    """`_fold` with a backward pass that computes every portion again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, keys_values: KeysValues, points: Points, chunk: int, queries: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        state = _fold(queries, weights, keys_values, points, chunk)
+        ctx.save_for_backward(state.log_c, state.e, queries, *weights)
+        ctx.work = keys_values, points, chunk
+        return state.log_c, state.e
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        log_c, e, *saved = ctx.saved_tensors
+        keys_values, points, chunk = ctx.work
+        log_c = log_c.masked_fill(log_c.isneginf(), 0.0).unsqueeze(-1)
+        with torch.enable_grad():
+            leaves = [t.detach().requires_grad_() for t in saved]
+            queries, *weights = leaves
+            sums = [torch.zeros_like(t) for t in leaves]
+            for part in _portions(points, chunk):
+                keys, values = keys_values(weights, part)
+                shares = (_scores(queries, keys, part.mask) - log_c).exp()
+                total = shares.sum(-1)
+                ends = total, shares @ values - total.unsqueeze(-1) * e
+                for sum_, grad in zip(sums, torch.autograd.grad(ends, leaves, grads), strict=True):
+                    sum_ += grad
+        return None, None, None, *sums

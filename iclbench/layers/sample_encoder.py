@@ -1,0 +1,38 @@
+"""Read-ins that encode every sample on its own, inputs and outputs by the same layers (CoQE, sections 4.1 and 4.2)."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.sequence import PairReadIn
+from iclbench.layers.label_embedding import label_embedding
+
+
+class SampleEncoder(PairReadIn):
+    """Two layers: what `PairReadIn` reads (y as (y, 0, ..., 0), labels embedded) and behind it ReLU, LayerNorm and a
+    linear layer."""
+
+    def __init__(self, shape: TaskShape, width: int, out: int | None = None) -> None:
+        """`width` of the hidden layer and, where `out` does not say otherwise, of the encoding."""
+        super().__init__(shape, width)
+        self.rest = nn.Sequential(nn.ReLU(), nn.LayerNorm(width), nn.Linear(width, out or width))
+
+    def inputs(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N D"]:
+        return self.rest(super().inputs(x))
+
+    def outputs(self, y: Tensor) -> Float[Tensor, "B N D"]:
+        return self.rest(super().outputs(y))
+
+
+class FeatureEncoder(PairReadIn):
+    """One layer for features of images, and for label embeddings as wide as they are."""
+
+    def __init__(self, shape: TaskShape, width: int) -> None:
+        super().__init__(shape, width)
+        assert shape.classes is not None
+        self.labels = label_embedding(shape.classes, shape.x_dim)
+
+    def outputs(self, y: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        return self.inputs(super().outputs(y))

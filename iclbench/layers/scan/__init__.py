@@ -1,0 +1,1 @@
+"""Mamba's selective scan: one interface, three implementations."""

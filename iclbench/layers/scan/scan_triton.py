@@ -1,0 +1,169 @@
+"""The selective scan as Triton kernels, for CUDA.
+
+One launch per direction and chunk of at most 128 tokens; the state between chunks is carried by the host. Saved for the
+way back are the inputs and, beyond one chunk, the states between chunks. No atomic additions: the same inputs give the
+same bits. Inputs may be of any floating type, the arithmetic is in float32. Each direction is one operation for
+autograd and `torch.compile`.
+
+With `TRITON_INTERPRET=1` set before Triton is first imported, the kernels run on a CPU, slowly: for tests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Channels and warps per program, tokens per chunk.
+CHANNELS, WARPS, CHUNK = 8, 4, 128
+# A block of time is a power of two; below this size it does not pay to compile another kernel.
+_SHORTEST = 16
+
+
+def unavailable() -> str | None:
+    """Why these kernels cannot run here; None where they can."""
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        return "no CUDA device was found"
+    return None
+
+
+def selective_scan(
+    u: Float[Tensor, "B T D"],
+    dt: Float[Tensor, "B T D"],
+    A: Float[Tensor, "D S"],
+    B: Float[Tensor, "B T S"],
+    C: Float[Tensor, "B T S"],
+    h0: Float[Tensor, "B S D"],
+    *,
+    channels: int = CHANNELS,
+    warps: int = WARPS,
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B S D"]]:
+    """As `scan.selective_scan`.
+
+    Args:
+        channels: channels per program, a power of two.
+        warps: warps per program, a power of two.
+        chunk: most tokens per launch, a power of two.
+    """
+    y, last, _ = _forward(u, dt, A, B, C, h0, channels, warps, chunk)
+    return y, last
+
+
+# Schemas are spelt out: annotations may be rewritten by run-time type checkers.
+@torch.library.custom_op(
+    "iclbench::selective_scan_triton",
+    mutates_args=(),
+    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0, int channels, int warps, int chunk) -> "
+    "(Tensor, Tensor, Tensor)",
+)
+def _forward(
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, channels: int, warps: int, chunk: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, last state, and the states between chunks as `(chunks - 1, B, S, D)`."""
+    from iclbench.layers.scan.scan_triton_kernels import forward_chunk
+
+    u, dt, A, B, C, h0 = _plain(u, dt, A, B, C, h0)
+    y, last, between = _outputs(u, h0, chunk)
+    states = [h0, *between, last]
+    for c, (start, stop) in enumerate(_chunks(u, chunk)):
+        with torch.cuda.device_of(u):
+            forward_chunk[_grid(u, channels)](
+                u, dt, A, B, C, states[c], y, states[c + 1], start, stop, *u.shape[1:], A.shape[1],
+                _block(u, chunk), channels, num_warps=warps,
+            )  # fmt: skip
+    return y, last, between
+
+
+@torch.library.custom_op(
+    "iclbench::selective_scan_triton_backward",
+    mutates_args=(),
+    schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0, Tensor between, Tensor grad_y, "
+    "Tensor grad_last, int channels, int warps, int chunk) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def _backward(
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor,
+    between: Tensor, grad_y: Tensor, grad_last: Tensor, channels: int, warps: int, chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of u, dt, A, B, C and h0."""
+    from iclbench.layers.scan.scan_triton_kernels import backward_chunk
+
+    types = [t.dtype for t in (A, B, C, h0)]
+    u, dt, A, B, C, h0 = _plain(u, dt, A, B, C, h0)
+    grad_y, g = grad_y.contiguous(), grad_last.float().contiguous()
+    (batch, tokens, width), states = u.shape, A.shape[1]
+    grad_u, grad_dt, grad_A = torch.empty_like(u), torch.empty_like(dt), torch.zeros_like(A)
+    parts_A = A.new_empty(batch, width, states)
+    parts_B, parts_C = A.new_empty(2, batch, -(-width // channels), tokens, states)
+    befores = [h0, *between]
+    for c, (start, stop) in reversed(list(enumerate(_chunks(u, chunk)))):
+        grad_before = torch.empty_like(g)
+        with torch.cuda.device_of(u):
+            backward_chunk[_grid(u, channels)](
+                u, dt, A, B, C, befores[c], grad_y, g, grad_u, grad_dt, parts_A, parts_B, parts_C, grad_before,
+                start, stop, tokens, width, states, _block(u, chunk), channels, num_warps=warps,
+            )  # fmt: skip
+        grad_A += parts_A.sum(0)
+        g = grad_before
+    small = (t.to(kind) for t, kind in zip((grad_A, parts_B.sum(1), parts_C.sum(1), g), types, strict=True))
+    return grad_u, grad_dt, *small
+
+
+@_forward.register_fake
+def _(
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, channels: int, warps: int, chunk: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _outputs(u, h0, chunk)
+
+
+@_backward.register_fake
+def _(
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor,
+    between: Tensor, grad_y: Tensor, grad_last: Tensor, channels: int, warps: int, chunk: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, dt, A, B, C, h0))
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:6], output[2])
+    ctx.sizes = inputs[6:]
+
+
+def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_between: Tensor) -> tuple[Tensor | None, ...]:
+    return *_backward(*ctx.saved_tensors, grad_y, grad_last, *ctx.sizes), None, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_remember)
+
+
+def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, last state and the states between chunks, unfilled."""
+    y = torch.empty_like(u, memory_format=torch.contiguous_format)
+    last = torch.empty_like(h0, dtype=torch.float32, memory_format=torch.contiguous_format)
+    return y, last, last.new_empty((u.shape[1] - 1) // chunk, *last.shape)
+
+
+def _plain(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
+    """As the kernels take them; nothing is copied that is so already."""
+    return *(t.contiguous() for t in (u, dt)), A.float().contiguous(), *(t.contiguous() for t in (B, C, h0.float()))
+
+
+def _chunks(u: Tensor, chunk: int) -> Iterator[tuple[int, int]]:
+    tokens = u.shape[1]
+    return ((start, min(start + chunk, tokens)) for start in range(0, tokens, chunk))
+
+
+def _grid(u: Tensor, channels: int) -> tuple[int]:
+    return (u.shape[0] * -(-u.shape[2] // channels),)
+
+
+def _block(u: Tensor, chunk: int) -> int:
+    """Rows of a program: the power of two that the longest chunk needs."""
+    return min(chunk, max(_SHORTEST, 1 << (u.shape[1] - 1).bit_length()))

@@ -1,0 +1,1 @@
+"""Structured state spaces: their mathematics, and modules."""

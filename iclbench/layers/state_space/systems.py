@@ -1,0 +1,227 @@
+"""Structured state spaces as modules: D independent channels, each a linear system of order N.
+
+Two parametrisations of A give the same two things: the kernel of a whole sequence from rest, which training needs, and
+what a number of steps does to outputs and to the state, for going on from a state. The state of a channel is real,
+(Re x, Im x) of the N/2 complex modes. Complex parameters are stored as real pairs, on a last axis of two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor, nn
+
+from iclbench.layers.state_space import kernels
+
+# Steps that are unrolled when a sequence is taken in from a state.
+_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """What T steps do.
+
+    Attributes:
+        kernel: from inputs to outputs, `(D, T)`.
+        observe: from the state before to the outputs, `(D, N, T)`.
+        reach: from the inputs to the state after, `(D, T, N)`.
+        advance: the state after, `(D, B, N)`, had nothing come in.
+    """
+
+    kernel: Tensor
+    observe: Tensor
+    reach: Tensor
+    advance: Callable[[Tensor], Tensor]
+
+
+class StateSpace(nn.Module, ABC):
+    """Steps dt are log-uniform in a range, C is complex normal.
+
+    Attributes:
+        longest: tokens of the longest sequence whose kernel can be had directly; None: any.
+    """
+
+    def __init__(self, width: int, state: int, dt_range: tuple[float, float], longest: int | None = None) -> None:
+        super().__init__()
+        self.longest = longest
+        low, high = (math.log(dt) for dt in dt_range)
+        self.log_dt = nn.Parameter(low + (high - low) * torch.rand(width))
+        self.C = nn.Parameter(torch.randn(width, state // 2, 2) * math.sqrt(0.5))
+
+    @abstractmethod
+    def rates(self) -> list[nn.Parameter]:
+        """The parameters that set time scales, which want their own learning rate and no weight decay."""
+
+    @abstractmethod
+    def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
+        """The convolution from rest."""
+
+    @abstractmethod
+    def unroll(self, length: int) -> Unrolled:
+        """What `length` steps do."""
+
+    def written_out(self) -> contextlib.AbstractContextManager[object]:
+        """A time during which parameters do not change and what `unroll` needs of them is computed once."""
+        return contextlib.nullcontext()
+
+    def resume(
+        self, u: Float[Tensor, "D B T"], state: Float[Tensor, "D B N"], convolve: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
+        """Outputs of a sequence after a state, and the state after it, at a cost linear in its length."""
+        outputs, even = [], u.shape[2] - u.shape[2] % _CHUNK
+        for part, length in ((u[..., :even], _CHUNK), (u[..., even:], u.shape[2] - even)):
+            if part.shape[2]:
+                y, state = self._chunks(part, length, state, convolve)
+                outputs.append(y)
+        return torch.cat(outputs, 2), state
+
+    def _chunks(
+        self, u: Float[Tensor, "D B T"], length: int, state: Float[Tensor, "D B N"], convolve: Callable[..., Tensor]
+    ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
+        """All chunks of the given length at once; only the state goes from one to the next."""
+        steps, chunks = self.unroll(length), u.shape[2] // length
+        parts = u.unflatten(2, (chunks, length)).transpose(1, 2).flatten(1, 2)
+        before = []
+        for arriving in torch.bmm(parts, steps.reach).chunk(chunks, 1):
+            before.append(state)
+            state = steps.advance(state) + arriving
+        y = torch.baddbmm(convolve(parts, steps.kernel), torch.cat(before, 1), steps.observe)
+        return y.unflatten(1, (chunks, -1)).transpose(1, 2).flatten(2), state
+
+
+class Diagonal(StateSpace):
+    """S4D: A is diagonal, B is 1, zero-order hold. The state is kept without the discrete B, which C takes over."""
+
+    def __init__(self, width: int, state: int, dt_range: tuple[float, float], init: kernels.Spectrum) -> None:
+        super().__init__(width, state, dt_range)
+        A = kernels.spectrum(init, state).expand(width, -1)
+        self.log_A_real = nn.Parameter((-A.real).log().float())
+        self.A_imag = nn.Parameter(A.imag.float().clone())
+
+    def rates(self) -> list[nn.Parameter]:
+        return [self.log_dt, self.log_A_real, self.A_imag]
+
+    def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
+        return kernels.diagonal_kernel(*self._discrete(), length)
+
+    def unroll(self, length: int) -> Unrolled:
+        log_a, c = self._discrete()
+        exponents = torch.arange(length + 1, dtype=self.C.dtype, device=self.C.device)
+        re, im = kernels.powers(log_a, exponents)
+        seen = c[..., None] * torch.complex(re, im)
+
+        def advance(state: Float[Tensor, "D B N"]) -> Float[Tensor, "D B N"]:
+            (x, y), (a, b) = state.chunk(2, 2), (re[:, None, :, -1], im[:, None, :, -1])
+            return torch.cat([a * x - b * y, b * x + a * y], 2)
+
+        return Unrolled(
+            kernel=seen.real.sum(1)[:, :-1],
+            observe=torch.cat([seen.real, -seen.imag], 1)[..., 1:],
+            reach=torch.cat([re, im], 1)[..., :-1].flip(2).mT,
+            advance=advance,
+        )
+
+    def _discrete(self) -> tuple[Complex[Tensor, "D n"], Complex[Tensor, "D n"]]:
+        A = torch.complex(-torch.exp(self.log_A_real), self.A_imag)
+        return kernels.zero_order_hold(A, torch.view_as_complex(self.C), torch.exp(self.log_dt))
+
+
+class LowRank(StateSpace):
+    """S4: A is HiPPO-LegS, normal plus low rank, shared by the channels as are P and B; bilinear.
+
+    The parameter C is C~ = C (I - A^L), which the generating function at length L asks for; shorter kernels are its
+    beginning. For going on from a state C is recovered and the system written out, `(D, N, N)`; without gradients that
+    is kept until a parameter changes.
+    """
+
+    longest: int
+
+    def __init__(self, width: int, state: int, dt_range: tuple[float, float], tokens: int) -> None:
+        super().__init__(width, state, dt_range, longest=tokens)
+        w, P, B, _ = kernels.normal_low_rank(state)
+        self.log_w_real = nn.Parameter((-w.real).log().float())
+        self.w_imag = nn.Parameter(w.imag.float())
+        self.P, self.B = (nn.Parameter(torch.view_as_real(v).float()) for v in (P, B))
+        self._written_out: tuple[list[Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+        self._held: tuple[Tensor, Tensor, Tensor] | None = None
+        with torch.no_grad():
+            A, _, C = self._bilinear()
+            self.C.copy_(_complex_row(C - _times(C, torch.matrix_power(A, self._period))))
+
+    @property
+    def _period(self) -> int:
+        """L: odd, as the generating function wants it."""
+        return self.longest + 1 - self.longest % 2
+
+    def rates(self) -> list[nn.Parameter]:
+        return [self.log_dt, self.log_w_real, self.w_imag, self.P, self.B]
+
+    def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
+        return kernels.low_rank_kernel(*self._modes(), torch.exp(self.log_dt), self._period)[:, :length]
+
+    def unroll(self, length: int) -> Unrolled:
+        A, B, C = self._system()
+        columns = kernels.krylov(A, B, length)
+        power = torch.matrix_power(A, length).mT
+        return Unrolled(
+            kernel=_times(C, columns),
+            observe=kernels.krylov(A.mT, _times(C, A), length),
+            reach=columns.flip(2).mT,
+            advance=lambda state: torch.bmm(state, power),
+        )
+
+    @contextlib.contextmanager
+    def written_out(self) -> Iterator[None]:
+        self._held = self._system()
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def _modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        w = torch.complex(-torch.exp(self.log_w_real), self.w_imag)
+        P, B, C = (torch.view_as_complex(v) for v in (self.P, self.B, self.C))
+        return w, P, B, C
+
+    def _system(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
+        if self._held is not None:
+            return self._held
+        if torch.is_grad_enabled():
+            return self._write_out()
+        current = list(self.parameters())
+        if self._written_out is None or not all(map(_same, self._written_out[0], current)):
+            self._written_out = [p.detach().clone() for p in current], self._write_out()
+        return self._written_out[1]
+
+    def _write_out(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
+        """The discrete A, B and C; in float64 up to the end, because I - A^L is nearly singular for small steps."""
+        A, B, tilde = self._bilinear()
+        lost = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) - torch.matrix_power(A, self._period)
+        C = torch.linalg.solve(lost.mT, tilde)
+        dtype = self.C.dtype
+        return A.to(dtype), B.to(dtype), C.to(dtype)
+
+    def _bilinear(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The discrete A and B, and C as it is stored, real, in float64."""
+        A, B, C = kernels.real_form(*(v.to(torch.complex128) for v in self._modes()))
+        return *kernels.bilinear(A, B, torch.exp(self.log_dt.double())), C
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
+
+
+def _times(row: Float[Tensor, "D N"], matrix: Float[Tensor, "D N K"]) -> Float[Tensor, "D K"]:
+    return torch.bmm(row.unsqueeze(1), matrix).squeeze(1)
+
+
+def _complex_row(C: Float[Tensor, "D N"]) -> Float[Tensor, "D n 2"]:
+    """The real pairs of the complex C whose real form this is: (2 Re C, -2 Im C)."""
+    re, im = C.chunk(2, 1)
+    return torch.stack([re, -im], 2) / 2

@@ -1,0 +1,339 @@
+"""Grid cards: which tasks x backbones x presets x seeds are trained, and how they are evaluated and probed.
+
+One file per figure of a paper, `grids/<name>.toml`. A card holds plain values; what it stands for, run by run, is
+resolved here through the same door as `iclbench train`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from iclbench.config.cards import (
+    PositiveInt,
+    PresetName,
+    SeedInt,
+    Strict,
+    load_baseline,
+    load_card,
+    load_task,
+    read_toml,
+)
+from iclbench.config.registry import BACKBONES, canonical
+from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run
+from iclbench.config.runs import run_name
+from iclbench.config.sizes import missing_size, tell_once
+from iclbench.config.trust import UntrustedError
+from iclbench.core.errors import UnknownNameError, UsageError
+
+
+def _length(value: Any) -> int | str:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if whole or (isinstance(value, str) and re.fullmatch(r"[1-9]\d?x", value)):
+        return value
+    raise ValueError(f'expected a number of examples, like 500, or of trained lengths, like "4x", got {value!r}')
+
+
+# Examples in context: a number of them, or a multiple of what each run is trained with.
+Length = Annotated[Any, AfterValidator(_length)]
+
+
+def _once(value: list[Any]) -> list[Any]:
+    for item in value:
+        if value.count(item) > 1:
+            raise ValueError(f"{item!r} stands there twice")
+    return value
+
+
+Once = AfterValidator(_once)
+Names = Annotated[list[str], Field(min_length=1), Once]
+Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
+
+
+class Evaluate(Strict):
+    """In-distribution always; up to `extrapolate` examples at each preset, in-distribution and under all `shifts`.
+
+    `shifts_of`: further shifts of single tasks, at the trained length. `baselines`: beside these instead of all that
+    the task cards name. `seed`: of the prompts; those of another seed are independent.
+    """
+
+    shifts: list[str] = []
+    shifts_of: dict[str, list[str]] = {}
+    extrapolate: dict[PresetName, Length] = {}
+    baselines: list[str] = []
+    seed: SeedInt = 0
+
+    @field_validator("baselines")
+    @classmethod
+    def _known_baselines(cls, value: list[str]) -> list[str]:
+        for name in value:
+            _in_one_line(load_baseline, name)
+        return value
+
+
+class Probe(Strict):
+    """Which probes, and examples in context at each preset: the trained length where none are named."""
+
+    of: Annotated[list[Literal["layers", "rank", "representation"]], Field(min_length=1)] = ["layers"]
+    contexts: dict[PresetName, list[Length]] = {}
+
+
+class Cost(Strict):
+    """What runs cost, conditioned on so many points, and on as many as they were trained with."""
+
+    points: Annotated[list[PositiveInt], Field(min_length=1), Once] = [40, 500]
+
+
+class Without(Strict):
+    """Pairs that make no sense: they stay in the tables, with the reason."""
+
+    tasks: Names
+    backbones: Names
+    reason: str
+
+
+class GridPart(Strict):
+    """Every task with every backbone, preset and seed, in every variant that `overrides` names for the preset.
+
+    `overrides.<preset>.<variant>` is a list of `-o` settings. A preset without variants trains the cards as they are,
+    and so does a variant with an empty list, under the default names of its runs.
+    """
+
+    tasks: Names
+    backbones: Names
+    presets: Annotated[list[PresetName], Field(min_length=1), Once]
+    seeds: Seeds
+    evaluate: Evaluate | None = None
+    probe: Probe | None = None
+    cost: Cost | None = None
+    without: list[Without] = []
+    overrides: dict[PresetName, dict[str, list[str]]] = {}
+
+    @field_validator("backbones")
+    @classmethod
+    def _known_backbones(cls, value: list[str]) -> list[str]:
+        for name in value:
+            _in_one_line(BACKBONES.entry, name)
+        return value
+
+    @field_validator("overrides")
+    @classmethod
+    def _sound_overrides(cls, value: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
+        for variants in value.values():
+            for variant, settings in variants.items():
+                if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", variant):
+                    raise ValueError(
+                        f"a variant is part of run names: lower-case letters, digits, '-', got {variant!r}"
+                    )
+                _in_one_line(parse_overrides, settings)
+        return value
+
+    @model_validator(mode="after")
+    def _known_tasks_and_presets(self) -> GridPart:
+        for task in self.tasks:
+            _, card = _in_one_line(load_task, task)
+            for preset in self.presets:
+                _in_one_line(card.preset, preset, task)
+        of_presets = {
+            "evaluate.extrapolate": self.evaluate.extrapolate if self.evaluate else {},
+            "probe.contexts": self.probe.contexts if self.probe else {},
+            "overrides": self.overrides,
+        }
+        for key, table in of_presets.items():
+            for preset in table:
+                if preset not in self.presets:
+                    raise ValueError(f"{key}.{preset}: '{preset}' is none of the card's presets")
+        for task in self.evaluate.shifts_of if self.evaluate else {}:
+            if task not in self.tasks:
+                raise ValueError(f"evaluate.shifts_of.{task}: '{task}' is none of the card's tasks")
+        for pair in self.without:
+            for key, names in {"tasks": self.tasks, "backbones": self.backbones}.items():
+                for name in getattr(pair, key):
+                    if name not in names:
+                        raise ValueError(f"without.{key}: '{name}' is none of the card's {key}")
+        return self
+
+    def without_reason(self, task: str, backbone: str) -> str | None:
+        """Why this pair makes no sense; None: it does."""
+        pairs = (pair for pair in self.without if task in pair.tasks and backbone in pair.backbones)
+        return next((pair.reason for pair in pairs), None)
+
+
+class GridCard(GridPart):
+    """A grid: its first part, and `more` that are asked for other things."""
+
+    summary: str
+    source: str = ""
+    notes: str = ""
+    more: list[GridPart] = []
+
+    @property
+    def parts(self) -> list[GridPart]:
+        return [self, *self.more]
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """One run of a grid with all that is asked of it.
+
+    Attributes:
+        name: the run's name; default unless overrides make it a variant.
+        config: what `iclbench train` resolves the typed words to.
+        overrides: `-o` settings.
+        evaluate: whether it is evaluated at all ...
+        extrapolate: ... up to so many examples; None: only the trained length ...
+        shifts: ... under these shifts, as `iclbench eval` reads them ...
+        baselines: ... beside these instead of the task card's, if any are named.
+        evaluation_seed: ... on prompts of this seed.
+        contexts: examples in context to probe at; None: no probe ...
+        probes: ... of these kinds.
+        cost: points to be conditioned on while costs are measured; none: they are not measured.
+        without: why the pair makes no sense; None: it does.
+    """
+
+    name: str
+    task: str
+    backbone: str
+    config: RunConfig
+    overrides: tuple[str, ...] = ()
+    evaluate: bool = False
+    extrapolate: int | None = None
+    shifts: tuple[str, ...] = ()
+    baselines: tuple[str, ...] = ()
+    evaluation_seed: int = 0
+    contexts: tuple[int, ...] | None = None
+    probes: tuple[str, ...] = ()
+    cost: tuple[int, ...] = ()
+    without: str | None = None
+
+    def commands(self, results: Path | None = None) -> Iterator[str]:
+        """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
+        if self.without:
+            return
+        where = _options("--results", [results] if results else [])
+        size = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
+        settings = _options("-o", self.overrides)
+        yield shlex.join(["iclbench", "train", self.task, self.backbone, *size, *settings, *where])
+        if self.evaluate:
+            longer = [] if self.extrapolate is None else [self.extrapolate]
+            asked = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
+            beside = _options("--baseline", self.baselines)
+            prompts = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
+            yield shlex.join(["iclbench", "eval", self.name, *asked, *beside, *prompts, *where])
+        for kind in self.probes:
+            # A representation is that of an input alone.
+            sizes = [] if kind == "representation" else _options("--context", self.contexts or ())
+            flag = [] if kind == "layers" else [f"--{kind}"]
+            yield shlex.join(["iclbench", "probe", self.name, *flag, *sizes, *where])
+        if self.cost:
+            yield shlex.join(["iclbench", "cost", self.name, *_options("--points", self.cost), *where])
+
+
+def load_grid(name: str) -> tuple[str, GridCard]:
+    """The grid's canonical name and its card, from a name or a path to a `.toml` file."""
+    return load_card("grids", name, GridCard)
+
+
+def is_grid(name: str) -> bool:
+    """Whether a path to a `.toml` file leads to a grid card: other cards have no `backbones` of their own."""
+    return name.endswith(".toml") and "backbones" in read_toml(Path(name))
+
+
+def grid_runs(name: str, preset: str | None = None) -> list[GridRun]:
+    """All runs of a grid, or those of one preset; the backbones of one task and seed stand together.
+
+    Raises:
+        UsageError: something in the card does not fit a task, a backbone or a family; the line names the card.
+    """
+    grid, card = load_grid(name)
+    presets = list(dict.fromkeys(known for part in card.parts for known in part.presets))
+    if preset is not None and canonical(preset) not in presets:
+        raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
+    try:
+        runs = [run for part in card.parts for run in _runs(part, canonical(preset) if preset else None)]
+    except UntrustedError:
+        raise
+    except UsageError as error:
+        raise UsageError(f"grid '{grid}': {error}") from error
+    seen: set[str] = set()
+    for run in runs:
+        if run.name in seen:
+            raise UsageError(f"grid '{grid}': two of its parts ask for the run '{run.name}'; leave it in one of them")
+        seen.add(run.name)
+    return runs
+
+
+def _runs(part: GridPart, only: str | None) -> Iterator[GridRun]:
+    for preset in part.presets:
+        if only not in (None, preset):
+            continue
+        variants = part.overrides.get(preset) or {"": []}
+        for task in part.tasks:
+            for variant, settings in variants.items():
+                for seed in part.seeds:
+                    for backbone in part.backbones:
+                        config = resolve_run(task, backbone, preset, seed, settings)
+                        if part.without_reason(task, backbone) is None:
+                            line = missing_size(task, backbone, preset, settings)
+                            if line is not None:
+                                tell_once(line)
+                        yield _run(part, task, backbone, config, variant if settings else "", settings)
+
+
+def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:
+    trained, preset = config.task.points, config.preset
+    extrapolate: int | None = None
+    shifts: tuple[str, ...] = ()
+    contexts: tuple[int, ...] | None = None
+    if card.evaluate:
+        if preset in card.evaluate.extrapolate:
+            extrapolate = _examples(card.evaluate.extrapolate[preset], trained)
+            if extrapolate <= trained:
+                raise UsageError(
+                    f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the trained length of "
+                    f"'{config.task.name}' ({trained} examples)"
+                )
+        shifts = (
+            *_shifts(card.evaluate.shifts, config, extrapolate),
+            *_shifts(card.evaluate.shifts_of.get(task, []), config, None),
+        )
+    if card.probe:
+        contexts = tuple(_examples(length, trained) for length in card.probe.contexts.get(preset, ["1x"]))
+    ending = f"-{preset}-s{config.seed}"
+    name = run_name(config).removesuffix(ending) + (f"-{variant}" if variant else "") + ending
+    return GridRun(
+        name, task, backbone, config, tuple(settings), evaluate=card.evaluate is not None, extrapolate=extrapolate,
+        shifts=shifts, baselines=tuple(card.evaluate.baselines if card.evaluate else ()),
+        evaluation_seed=card.evaluate.seed if card.evaluate else 0, contexts=contexts,
+        probes=tuple(card.probe.of if card.probe else ()), without=card.without_reason(task, backbone),
+        cost=tuple(sorted({trained, *card.cost.points})) if card.cost else (),
+    )  # fmt: skip
+
+
+def _shifts(names: list[str], config: RunConfig, extrapolate: int | None) -> Iterator[str]:
+    family = config.task.build()
+    for name in names:
+        yield family.parse_shift(name if extrapolate is None else f"{name}+points-{extrapolate}").name
+
+
+def _examples(length: int | str, trained: int) -> int:
+    return length if isinstance(length, int) else int(length.removesuffix("x")) * trained
+
+
+def _options(flag: str, values: Iterable[object]) -> list[str]:
+    """The flag before each value, as a command line has it."""
+    return [word for value in values for word in (flag, str(value))]
+
+
+def _in_one_line(function: Any, *arguments: Any) -> Any:
+    """The function's value; its `UsageError` as the `ValueError` that a validator may raise."""
+    try:
+        return function(*arguments)
+    except UsageError as error:
+        raise ValueError(str(error)) from None

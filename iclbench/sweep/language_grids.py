@@ -1,0 +1,136 @@
+"""Grid cards of language models: which models are asked which tasks, with how many demonstrations, by which methods.
+
+One file per figure or table of a paper, `grids/<name>.toml`, beside the grids that train backbones; a card with
+`models` is one of these. A card holds plain values; each combination of a model and a variant stands for one
+`iclbench lm eval` command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from iclbench.config.cards import PositiveInt, Strict, cards_folder, load_card, names, read_toml
+from iclbench.config.registry import canonical
+from iclbench.core.errors import UsageError
+from iclbench.language.tasks.cards import LanguageTask, language_tasks
+from iclbench.language.tasks.ranges import written
+from iclbench.sweep.grids import Names, Once, Seeds
+
+
+class Variant(Strict):
+    """How the demonstrations are taken in: a method, and `-o` settings of it."""
+
+    method: Literal["icl", "deep-thinking", "repeat"] = "icl"
+    overrides: list[str] = []
+
+
+class LanguageGridCard(Strict):
+    """A grid: every model on every task, in every variant of `methods`.
+
+    Attributes:
+        models: local folders, or ids on the hub as users type them.
+        tasks: names of tasks, families and suites.
+        shots: numbers of demonstrations; empty: what each task's card says.
+        demo_seeds: which demonstrations are drawn.
+        orders: orders of the same demonstrations; 0: as they were drawn.
+        episodes: queries; none: what each task's card says.
+        controls: zero-shot, shuffled labels, repeated demonstrations and the majority label stand beside.
+        overlength: what becomes of a prompt that is longer than a model's context.
+        dtype: of the models' weights.
+        methods: variants by a name of their own.
+    """
+
+    summary: str
+    source: str = ""
+    notes: str = ""
+    models: Names
+    tasks: Names
+    shots: Annotated[list[Annotated[int, Field(ge=0)]], Once] = []
+    demo_seeds: Seeds
+    orders: Seeds = [0]
+    episodes: PositiveInt | None = None
+    controls: bool = True
+    overlength: Literal["error", "skip", "drop"] = "error"
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    methods: Annotated[dict[str, Variant], Field(min_length=1)] = {"icl": Variant()}
+
+    @field_validator("methods")
+    @classmethod
+    def _named(cls, value: dict[str, Variant]) -> dict[str, Variant]:
+        for name in value:
+            if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", name):
+                raise ValueError(f"a variant's name is lower-case letters, digits, '-', got {name!r}")
+        return value
+
+
+def load_language_grid(name: str) -> tuple[str, LanguageGridCard]:
+    """The grid's canonical name and its card, from a name or a path to a `.toml` file."""
+    return load_card("grids", name, LanguageGridCard)
+
+
+def is_language_grid(name: str) -> bool:
+    """Whether a name, or a path to a `.toml` file, leads to a grid card of language models: it has `models`."""
+    if name.endswith(".toml"):
+        return "models" in read_toml(Path(name))
+    short = canonical(name)
+    return short in names("grids") and "models" in read_toml(cards_folder("grids") / f"{short}.toml")
+
+
+def grid_tasks(name: str) -> list[LanguageTask]:
+    """The tasks that a grid asks.
+
+    Raises:
+        UsageError: a name in the card leads to no task; the line names the card.
+    """
+    grid, card = load_language_grid(name)
+    try:
+        return language_tasks(card.tasks)
+    except UsageError as error:
+        raise UsageError(f"grid '{grid}': {error}") from error
+
+
+def commands(name: str, results: Path | None = None) -> Iterator[str]:
+    """The `iclbench lm eval` commands that a grid stands for, quoted for a shell, the variants of one model together.
+
+    Raises:
+        UsageError: a task, or a setting of a method, is not known; the line names the card.
+    """
+    from iclbench.language.answering.methods import method_as_typed
+
+    grid, card = load_language_grid(name)
+    grid_tasks(name)
+    for model in card.models:
+        for variant in card.methods.values():
+            try:
+                method_as_typed(variant.method, variant.overrides)
+            except UsageError as error:
+                raise UsageError(f"grid '{grid}': {error}") from error
+            yield shlex.join(_words(card, model, variant, results))
+
+
+def _words(card: LanguageGridCard, model: str, variant: Variant, results: Path | None) -> Iterator[str]:
+    yield from ("iclbench", "lm", "eval", "--model", model, "--tasks", ",".join(card.tasks))
+    if card.shots:
+        yield from ("--shots", written(card.shots))
+    yield from ("--demo-seeds", written(card.demo_seeds))
+    if card.orders != [0]:
+        yield from ("--orders", written(card.orders))
+    if card.episodes is not None:
+        yield from ("--episodes", str(card.episodes))
+    if not card.controls:
+        yield "--no-controls"
+    for option, value, usual in (("--overlength", card.overlength, "error"), ("--dtype", card.dtype, "float32")):
+        if value != usual:
+            yield from (option, value)
+    if variant.method != "icl":
+        yield from ("--method", variant.method)
+    for setting in variant.overrides:
+        yield from ("-o", setting)
+    if results is not None:
+        yield from ("--results", str(results))

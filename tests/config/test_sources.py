@@ -1,0 +1,92 @@
+"""The hash that tells plug-ins' code apart: what counts, and what does not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from iclbench.config.sources import source_hash
+from iclbench.core.errors import UsageError
+
+NET = '''"""A net."""
+import helper_of_net
+from math import pi
+
+
+class Net:
+    """Its docstring."""
+
+    size = 3  # a comment
+
+    def double(self, x):
+        return 2 * x
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lone_net.py").write_text(NET)
+    (tmp_path / "helper_of_net.py").write_text("import further_helper\nfactor = 2\n")
+    (tmp_path / "further_helper.py").write_text("offset = 1\n")
+    (tmp_path / "unrelated.py").write_text("offset = 1\n")
+    package = tmp_path / "net_package"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (package / "inner" / "net.py").write_text(NET)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ("  # a comment", "  # another one", False),
+        ('"""Its docstring."""', '"""Another."""', False),
+        ('    """Its docstring."""\n', "", False),
+        ("\n\n\nclass", "\n\nclass", False),
+        ("2 * x", "(2*x)", False),
+        ("2 * x", "3 * x", True),
+        ("size = 3", "size = 3.0", True),
+        ("size = 3", "size = '3'", True),
+        ("double(self, x)", "double(self, x=None)", True),
+        ("class Net", "class Other", True),
+        ("return 2 * x", "return {**x}", True),
+    ],
+)
+@pytest.mark.parametrize("target", ["lone_net:Net", "net_package.inner.net:Net"])
+def test_code_counts_comments_docstrings_and_layout_do_not(
+    folder: Path, target: str, old: str, new: str, counts: bool
+) -> None:
+    before = source_hash(target)
+    path = folder / f"{target.partition(':')[0].replace('.', '/')}.py"
+    assert old in NET
+    path.write_text(NET.replace(old, new, 1))
+    assert (source_hash(target) != before) == counts
+
+
+def test_of_a_single_module_what_it_imports_from_its_folder_counts(folder: Path) -> None:
+    before = source_hash("lone_net:Net")
+    (folder / "unrelated.py").write_text("offset = 2\n")
+    assert source_hash("lone_net:Net") == before
+    (folder / "further_helper.py").write_text("offset = 2\n")
+    assert source_hash("lone_net:Net") != before
+
+
+def test_of_a_package_every_file_and_its_place_count(folder: Path) -> None:
+    before = source_hash("net_package.inner.net:Net")
+    (folder / "net_package" / "more.py").write_text("")
+    assert source_hash("net_package.inner.net:Net") != before
+
+
+def test_nothing_is_imported(folder: Path) -> None:
+    source_hash("net_package.inner.net:Net")
+    source_hash("lone_net:Net")
+    assert not {"net_package", "lone_net"} & set(sys.modules)
+
+
+def test_what_is_not_there_or_no_python_is_one_line(folder: Path) -> None:
+    (folder / "lone_net.py").write_text("class Net(:\n")
+    for target, said in (("lone_net:Net", "cannot be read as Python"), ("no_such_net:Net", "no module 'no_such_net'")):
+        with pytest.raises(UsageError, match=said) as error:
+            source_hash(target)
+        assert len(str(error.value).splitlines()) == 1

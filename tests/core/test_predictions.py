@@ -1,0 +1,124 @@
+"""Predictions against torch.distributions and SciPy."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch.distributions import Categorical as TorchCategorical
+from torch.distributions import Independent, MixtureSameFamily, Normal
+
+from iclbench.core.predictions import HEADS, Categorical, Gaussian, HeadSettings, Mixture, Point
+
+Y = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
+
+
+def raw(head, outputs):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(3, 4, head.raw_dim(outputs), generator=generator)
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_every_head_gives_one_finite_loss_and_score_per_position(name):
+    head = HEADS[name]
+    prediction = head.from_raw(raw(head, 2).requires_grad_(), 2)
+    y = torch.randint(2, (3, 4)) if name == "categorical" else Y
+    assert prediction.loss(y).shape == (3, 4)
+    assert prediction.loss(y).isfinite().all()
+    scores = prediction.scores(y)
+    assert tuple(scores) == head.metrics
+    assert all(value.shape == (3, 4) for value in scores.values())
+    prediction.loss(y).sum().backward()
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_positions_can_be_picked(name):
+    prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
+    for part, whole in zip(prediction.at(slice(1, 3)).tensors().values(), prediction.tensors().values(), strict=True):
+        assert torch.equal(part, whole[:, 1:3])
+
+
+def test_point_is_scored_by_squared_error_summed_over_outputs():
+    torch.testing.assert_close(Point(torch.zeros(3, 4, 2)).loss(Y), Y[..., 0] ** 2 + Y[..., 1] ** 2)
+    torch.testing.assert_close(Point(Y).loss(Y), torch.zeros(3, 4))
+
+
+def test_gaussian_log_likelihood_is_that_of_torch():
+    prediction = Gaussian.from_raw(raw(Gaussian, 2), 2)
+    expected = Independent(Normal(prediction.mean, prediction.std), 1).log_prob(Y)
+    torch.testing.assert_close(prediction.log_likelihood(Y), expected)
+    torch.testing.assert_close(prediction.loss(Y), -expected)
+
+
+def test_gaussian_variance_is_softplus_plus_floor_squared():
+    prediction = Gaussian.from_raw(torch.tensor([[0.5, -30.0]]), 1, HeadSettings(floor=0.1))
+    assert prediction.std.item() == pytest.approx(0.1, rel=1e-5)
+    wide = Gaussian.from_raw(torch.tensor([[0.5, 2.0]]), 1)
+    assert wide.std.item() ** 2 == pytest.approx(math.log1p(math.exp(2.0)), rel=1e-5)
+
+
+def test_coverage_counts_what_lies_in_the_central_intervals():
+    prediction = Gaussian(torch.zeros(1, 4, 1), torch.full((1, 4, 1), 2.0))
+    at = torch.tensor([stats.norm.ppf(q) * 2 for q in (0.74, 0.76, 0.94, 0.96)], dtype=torch.float32).reshape(1, 4, 1)
+    scores = prediction.scores(at)
+    assert scores["covered_50"].tolist() == [[1, 0, 0, 0]]
+    assert scores["covered_90"].tolist() == [[1, 1, 1, 0]]
+
+
+def test_mixture_log_likelihood_and_mean_are_those_of_torch():
+    prediction = Mixture.from_raw(raw(Mixture, 2), 2)
+    components = Independent(Normal(prediction.means, prediction.stds), 1)
+    expected = MixtureSameFamily(TorchCategorical(logits=prediction.logits), components)
+    torch.testing.assert_close(prediction.log_likelihood(Y), expected.log_prob(Y))
+    torch.testing.assert_close(prediction.mean, expected.mean)
+    torch.testing.assert_close(prediction.std, expected.stddev)
+    moments = Independent(Normal(expected.mean, expected.stddev), 1).log_prob(Y)
+    torch.testing.assert_close(prediction.scores(Y)["log_likelihood_gaussian"], moments)
+
+
+def test_mixture_coverage_is_that_of_its_own_quantiles():
+    mixture = Mixture(torch.zeros(1, 1, 2), torch.tensor([[[[-5.0], [5.0]]]]), torch.ones(1, 1, 2, 1))
+    # Half of the mass is about -5 and half about 5: the central half lies between the two centres.
+    inside = {y: mixture.scores(torch.tensor([[[y]]])) for y in (-6.0, -4.9, 0.0, 4.9, 6.0, 6.3)}
+    assert [float(s["covered_50"]) for s in inside.values()] == [0, 1, 1, 1, 0, 0]
+    assert [float(s["covered_90"]) for s in inside.values()] == [1, 1, 1, 1, 1, 0]
+
+
+def test_a_component_of_no_weight_changes_no_score():
+    prediction = Mixture.from_raw(raw(Mixture, 2), 2)
+    empty = prediction.logits.new_full((3, 4, 1), -math.inf)
+    wider = Mixture(
+        torch.cat([prediction.logits, empty], -1),
+        torch.cat([prediction.means, torch.zeros(3, 4, 1, 2)], -2),
+        torch.cat([prediction.stds, torch.ones(3, 4, 1, 2)], -2),
+    )
+    for name, score in wider.scores(Y).items():
+        torch.testing.assert_close(score, prediction.scores(Y)[name])
+
+
+def test_the_floor_caps_the_log_likelihood():
+    settings = HeadSettings(floor=0.1, components=3)
+    for head in (Gaussian, Mixture):
+        sure = torch.full((1, 1, head.raw_dim(1, settings)), -30.0)
+        prediction = head.from_raw(sure, 1, settings)
+        assert prediction.log_likelihood(prediction.mean).item() == pytest.approx(1.3836, abs=1e-3)
+
+
+def test_categorical_loss_is_cross_entropy():
+    prediction = Categorical(raw(Categorical, 5))
+    y = torch.randint(5, (3, 4))
+    expected = torch.nn.functional.cross_entropy(prediction.logits.flatten(0, 1), y.flatten(), reduction="none")
+    torch.testing.assert_close(prediction.loss(y).flatten(), expected)
+
+
+def test_choices_exclude_all_other_labels():
+    logits = torch.tensor([[[9.0, 1.0, 2.0]], [[9.0, 3.0, 2.0]]])
+    admitted = torch.tensor([[False, True, True], [True, True, False]])
+    restricted = Categorical(logits).within(admitted)
+    assert restricted.scores(torch.tensor([[2], [0]]))["accuracy"].tolist() == [[1.0], [1.0]]
+    assert restricted.logits.softmax(-1)[0, 0, 0] == 0
+
+
+def test_an_interval_lies_around_the_mean_wherever_that_is():
+    there = Gaussian(Y + 100, torch.full_like(Y, 0.1))
+    assert [float(there.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]

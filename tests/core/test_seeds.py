@@ -1,0 +1,37 @@
+"""Named random streams."""
+
+import numpy as np
+import torch
+from scipy import stats
+
+from iclbench.core.seeds import generator, global_stream, stream_seed
+
+
+def test_a_stream_is_a_counter_that_can_be_asked_at_any_time():
+    late = torch.randn(3, generator=generator(7, "data", 1000))
+    torch.randn(99, generator=generator(7, "data", 0))
+    assert torch.equal(torch.randn(3, generator=generator(7, "data", 1000)), late)
+
+
+def test_streams_differ_by_seed_name_and_counter():
+    seeds = {stream_seed(s, n, c) for s in range(20) for n in ("weights", "data", "prompts") for c in range(20)}
+    seeds |= {stream_seed(s, n) for s in range(20) for n in ("weights", "data", "prompts")}
+    assert len(seeds) == 20 * 3 * 21
+    assert all(0 <= s < 2**63 for s in seeds)
+
+
+def test_consecutive_draws_of_a_stream_are_independent():
+    first = np.array([torch.randn(1, generator=generator(0, "data", step)).item() for step in range(2000)])
+    assert stats.kstest(first, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 4 / np.sqrt(2000)
+
+
+def test_the_global_stream_is_reproducible_and_leaves_the_global_state_alone():
+    before = torch.get_rng_state()
+    drawn = []
+    for name in ("weights", "weights", "other"):
+        with global_stream(3, name):
+            drawn.append(torch.randn(2))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(torch.get_rng_state(), before)

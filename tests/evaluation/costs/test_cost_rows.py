@@ -1,0 +1,166 @@
+"""Rows of costs: what they say of themselves, how repeats become a figure, what a training step is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from iclbench import __version__, tables
+from iclbench.config.cards import TrainSettings, content_hash
+from iclbench.config.registry import ESTIMATORS
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.predictions import Point
+from iclbench.core.predictor import Predictor
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.costs import costs
+from iclbench.evaluation.costs.costs import Cost, Sizes, counted_costs, measure_costs, training_costs
+from iclbench.evaluation.costs.flops import count_flops
+from tests.evaluation.costs.test_costs import contestant
+
+SETTINGS = TrainSettings(steps=1, batch=8, clip=0.3)
+
+
+@pytest.fixture
+def task(card_path: Path) -> TaskConfig:
+    return resolve_task(str(card_path), "smoke")[0]
+
+
+def fixed(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak: int | None = 4096) -> None:
+    """Every piece of work takes so long and so much."""
+    monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds)
+    monkeypatch.setattr(costs, "peak_of", lambda work, device: peak)
+
+
+def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed(monkeypatch)
+    monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
+    one = replace(contestant("gpt2", heads=2), variant="as trained")
+    path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
+    threads = torch.get_num_threads()
+    folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
+    assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])
+    rows = [{k: v for k, v in row.items() if v == v and v is not None and v is not tables.pd.NA}
+            for row in tables.read("costs", path).astype(object).to_dict("records")]  # fmt: skip
+    shared = {
+        "run": "run-of-gpt2", "task": "tiny-linear", "contestant": "gpt2", "preset": "smoke",
+        "device": "The cpu (R) 2000", "threads": threads, "version": __version__,
+    }  # fmt: skip
+    size = sum(p.numel() for p in one.predictor.parameters())  # type: ignore[attr-defined]
+    exact = [{"phase": "model", "metric": "parameters", "value": size}]
+    exact += [
+        {"phase": "train_step", "n_points": task.points, "metric": metric, "value": value}
+        for metric, value in (("seconds", 0.5), ("bytes", 4096))
+    ]
+    exact += [
+        {"phase": phase, "n_points": n, "n_episodes": 4, "metric": metric, "value": value / 4}
+        for n in (3, 5) for phase in ("condition", "query", "update")
+        for metric, value in (("seconds", 0.5), ("bytes", 4096))
+    ]  # fmt: skip
+    counted = [row for row in rows if row["metric"] in ("flops", "state_bytes")]
+    assert all(shared | one in rows for one in exact)
+    assert len(rows) == len(exact) + len(counted)
+    assert [(row["phase"], row["metric"], row["n_points"], row.get("n_episodes")) for row in counted] == [
+        *[("condition", "state_bytes", n, 4) for n in (3, 5)],
+        ("train_step", "flops", task.points, None),
+        *[(phase, "flops", n, 4) for n in (3, 5) for phase in ("condition", "query", "update")],
+    ]
+    about = {
+        "contestant": "as trained", "family": "linear", "parameters": {"dim": 3}, "data": task.build().fingerprint,
+        "version": __version__,
+    }  # fmt: skip
+    assert tables.metadata(path)["of"] == content_hash(about)
+
+
+@pytest.mark.parametrize(("first", "repeats"), [(0.3, 3), (0.25, 4), (7.0, 3), (1e-3, 20)])
+def test_a_figure_is_the_median_of_as_many_repeats_as_there_is_time_for(
+    first: float, repeats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within three and twenty; memory of three."""
+    seconds, peaks = [first, *map(float, range(1, 30))], [40, 10, 20]
+    monkeypatch.setattr(costs, "_MOST", 20)
+    monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds.pop(0))
+    monkeypatch.setattr(costs, "peak_of", lambda work, device: peaks.pop(0))
+    found = list(costs._repeated(costs._Work("query", 5, None, 4, lambda: None), "cpu", 1.0))
+    assert found == [Cost("query", "seconds", (1 + repeats) / 2 / 4, 5, 4), Cost("query", "bytes", 5.0, 5, 4)]
+    assert len(seconds) == 29 - repeats and not peaks
+
+
+@pytest.mark.parametrize("peak", [0, None])
+def test_what_needs_no_memory_or_is_not_told_has_no_row_of_it(
+    peak: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed(monkeypatch, peak=peak)
+    found = list(costs._repeated(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
+    assert found == [Cost("train_step", "seconds", 0.5, 8)], "of a whole batch"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_training_step_is_one_of_training(task: TaskConfig, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a copy of the backbone, with its own optimiser, clipping and compilation, halfway through."""
+    one, family = contestant("gpt2", heads=2), task.build()
+    work: list[Callable[[], object]] = []
+    taken, lost, made = [], [], []
+    fixed(monkeypatch)
+    monkeypatch.setattr(costs, "seconds_of", lambda step, device: work.append(step) or 1.0)
+    monkeypatch.setattr(costs, "descend", lambda *arguments: taken.append(arguments))
+    monkeypatch.setattr(torch, "compile", lambda function: made.append(function) or function)
+    plain = type(one.predictor).loss  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(one.predictor), "loss", lambda *asked: lost.append(asked) or plain(*asked))
+    settings = SETTINGS.model_copy(update={"compile": compiled})
+    training_costs(one, family, task, settings)
+    work[0]()
+    assert len(made) == compiled
+    (loss, model, optimiser, clip), (_, batch, progress, draw) = taken[0], lost[0]
+    assert loss.requires_grad and clip == 0.3 and progress == 0.5 and draw.device.type == "cpu"
+    assert model is not one.predictor and model.training
+    assert {id(p) for group in optimiser.param_groups for p in group["params"]} == {id(p) for p in model.parameters()}
+    assert (len(batch), batch.context.count) == (8, task.points + 1)
+
+
+def test_flops_are_counted_on_the_cpu_wherever_the_rest_runs(task: TaskConfig) -> None:
+    here = contestant("gpt2", heads=2)
+    asked = (task.build(), task, SETTINGS, Sizes([3], episodes=4))
+    assert counted_costs(replace(here, device="an accelerator"), *asked) == counted_costs(here, *asked)
+    knn = Contestant("knn-3", "knn-3", "baseline", ESTIMATORS.get("knn")(), "", device="an accelerator")
+    found, reasons = counted_costs(knn, *asked)
+    assert [cost.phase for cost in found] == ["condition", "query", "update"] and not reasons
+
+
+class OnArrays(Predictor):
+    """The mean of the outputs, by NumPy."""
+
+    def predict_targets(self, context, x_target, related=None):
+        mean = torch.from_numpy(context.y.numpy().mean(1, keepdims=True))
+        return Point(mean.expand(-1, x_target.shape[1], -1))
+
+
+def test_what_cannot_be_counted_is_told_once(task: TaskConfig) -> None:
+    one = Contestant("mean", "mean", "baseline", OnArrays(), "")
+    found, reasons = counted_costs(one, task.build(), task, None, Sizes([3, 5], episodes=4))
+    assert {cost.phase for cost in found} == {"condition", "update"}
+    assert reasons == ["query not to be counted: work on NumPy arrays"]
+
+
+def test_a_query_from_a_state_and_its_update_are_of_the_points_that_were_drawn(task: TaskConfig) -> None:
+    one, family = contestant("gpt2", heads=2), task.build()
+    state, asked, left_out = costs._to_answer(one, family, 5, Sizes([5], episodes=4))
+    phases = {work.phase: work.do for work in asked}
+    assert not left_out
+    drawn = family.sample_all_related(4, 6, costs.generator(0, "costs", 5), "none")
+    expected = one.predictor.condition(drawn.context.span(0, 5))
+    assert state.nbytes == expected.nbytes
+    torch.testing.assert_close(phases["condition"]().nbytes, expected.nbytes)  # type: ignore[attr-defined]
+    answer = one.predictor.query(expected, drawn.context.x[:, 5:])
+    torch.testing.assert_close(phases["query"]().mean, answer.mean)  # type: ignore[attr-defined]
+    assert phases["update"]().nbytes == one.predictor.update(expected, drawn.context.span(5)).nbytes  # type: ignore[attr-defined]
+    assert count_flops(phases["condition"]) > count_flops(phases["update"])
+
+
+def test_points_of_the_question_targets_are_as_many_as_were_asked_for() -> None:
+    related = {"points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
+    family = resolve_task("gp-mixture", "smoke", related)[0].build()
+    drawn = costs._points(family, 3, 7)
+    assert drawn.context.counts.tolist() == [7, 7, 7]
+    assert drawn.related is not None and drawn.related.mask.any(-1).all()

@@ -1,0 +1,220 @@
+"""Costs: what can be counted is exact, what is measured is of the right size, and a second call measures anew."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.backbones.base import TaskShape
+from iclbench.config.cards import TrainSettings
+from iclbench.config.registry import BACKBONES, ESTIMATORS
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.costs import costs
+from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.evaluation.costs.measure import _reset_resident_peak, peak_of
+
+WIDTH, LAYERS, EPISODES = 16, 2, 4
+
+
+@pytest.fixture
+def task(card_path: Path) -> TaskConfig:
+    return resolve_task(str(card_path), "smoke")[0]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_MOST", 3)
+
+
+def contestant(name: str, **settings: object) -> Contestant:
+    cls = BACKBONES.get(name)
+    built = cls(cls.Settings(layers=LAYERS, width=WIDTH, **settings), TaskShape(x_dim=3, points=9))
+    return Contestant(name, f"run-of-{name}", "backbone", built.eval(), "")
+
+
+def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
+    found = tables.read("costs", path)
+    sizes = [
+        None if n is None else int(n) for n in found["n_points"].astype(object).where(found["n_points"].notna(), None)
+    ]
+    return dict(zip(zip(found["phase"], found["metric"], sizes, strict=True), found["value"], strict=True))
+
+
+def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: Path) -> None:
+    """A key and a value of the model's width for each of 2 n tokens and a byte of mask; Mamba: convolution tail and
+    recurrence of each layer, whatever n."""
+    gpt2, mamba = contestant("gpt2", heads=2), contestant("mamba", state=4)
+    for one, expected in (
+        (gpt2, {n: 2 * n * (LAYERS * 2 * WIDTH * 4 + 1) for n in (5, 12)}),
+        (mamba, dict.fromkeys((5, 12), LAYERS * (3 + 4) * 2 * WIDTH * 4)),
+    ):
+        path, left_out, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5, 12], episodes=EPISODES))
+        rows = rows_of(path)
+        assert not left_out
+        assert rows["model", "parameters", None] == sum(p.numel() for p in one.predictor.parameters())
+        for n, size in expected.items():
+            assert rows["condition", "state_bytes", n] == size
+
+
+def test_every_phase_is_timed_and_the_batch_is_told(task: TaskConfig, tmp_path: Path) -> None:
+    settings = TrainSettings(steps=1, batch=8)
+    path, _, _ = measure_costs(
+        tmp_path, contestant("gpt2", heads=2), task, "smoke", Sizes([5], episodes=EPISODES), train=settings
+    )
+    rows = rows_of(path)
+    timed = {(phase, n) for phase, metric, n in rows if metric == "seconds"}
+    assert timed == {("train_step", task.points), ("condition", 5), ("query", 5), ("update", 5)}
+    assert all(value > 0 for value in rows.values())
+    found = tables.read("costs", path)
+    parts = found["phase"].isin(["condition", "query", "update"])
+    assert set(found.loc[parts, "n_episodes"]) == {EPISODES}
+    assert found.loc[~parts, "n_episodes"].isna().all(), "a training step is of a whole batch"
+    assert set(found["threads"]) == {torch.get_num_threads()}
+
+
+def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(task: TaskConfig, tmp_path: Path) -> None:
+    """And equal in every measurement, since they are counted."""
+    found = []
+    for batch, episodes in ((8, 4), (8, 4), (16, 8)):
+        settings = TrainSettings(steps=1, batch=batch)
+        one = contestant("gpt2", heads=2)
+        path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5], episodes=episodes), train=settings)
+        assert not lines
+        table = tables.read("costs", path)
+        table = table[(table["metric"] == "flops") & (table["n_episodes"].isna() | (table["n_episodes"] == episodes))]
+        found.append(dict(zip(table["phase"], table["value"], strict=True)))
+    few, again, many = found
+    assert few == again
+    assert few.keys() == {"train_step", "condition", "query", "update"}
+    assert many["train_step"] == pytest.approx(2 * few["train_step"], rel=0.01)
+    for phase in ("condition", "query", "update"):
+        assert many[phase] == pytest.approx(few[phase], rel=0.01)
+
+
+def test_what_no_torch_operation_computes_has_no_flops_and_a_line(task: TaskConfig, tmp_path: Path) -> None:
+    cls = ESTIMATORS.get("decision_tree")
+    tree = Contestant("decision-tree-2", "decision-tree-2", "baseline", cls(), "")
+    path, lines, _ = measure_costs(tmp_path, tree, task, "smoke", Sizes([5], episodes=EPISODES))
+    counted = {phase: value for (phase, metric, _), value in rows_of(path).items() if metric == "flops"}
+    assert counted == {"condition": 0, "update": 0}, "it keeps its points and fits when it is asked"
+    assert lines == ["'decision-tree-2': FLOPs of query not to be counted: work on NumPy arrays"]
+
+
+def test_training_costs_leave_the_weights_alone(task: TaskConfig, tmp_path: Path) -> None:
+    one = contestant("gpt2", heads=2)
+    before = {name: t.clone() for name, t in one.predictor.state_dict().items()}
+    measure_costs(tmp_path, one, task, "smoke", Sizes([]), train=TrainSettings(steps=1, batch=8))
+    assert all(torch.equal(t, before[name]) for name, t in one.predictor.state_dict().items())
+    assert not one.predictor.training
+
+
+def test_sizes_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+    learned = contestant("gpt2", heads=2, positions="learned")
+    path, left_out, _ = measure_costs(tmp_path, learned, task, "smoke", Sizes([8, 9], episodes=EPISODES))
+    assert {n for _, _, n in rows_of(path)} == {None, 8}
+    assert left_out == ["'run-of-gpt2' at 9 points left out: it takes in at most 8 examples and a query"]
+
+
+def test_several_queries_and_new_points_at_once_have_rows_of_their_own(task: TaskConfig, tmp_path: Path) -> None:
+    """Six queries that attend the same state do the work of one six times over, and so do a recurrence's six steps;
+    what is not asked of several is asked of one alone."""
+    for one, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
+        asked = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
+        path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5], episodes=EPISODES, **asked))
+        found = tables.read("costs", path)
+        several = found[found["n_at_once"].notna()]
+        assert not lines and set(zip(several["phase"], several["n_at_once"], strict=True)) == {(phase, 6)}
+        work = found[(found["metric"] == "flops") & (found["phase"] == phase)]
+        alone, together = (
+            work.loc[there, "value"].item() for there in (work["n_at_once"].isna(), work["n_at_once"] == 6)
+        )
+        assert together == pytest.approx(6 * alone, rel=0.1)
+
+
+def test_updates_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+    learned = contestant("gpt2", heads=2, positions="learned")
+    path, lines, _ = measure_costs(tmp_path, learned, task, "smoke", Sizes([5], [7], [2, 4], EPISODES))
+    found = tables.read("costs", path)
+    assert set(found["n_at_once"].dropna()) == {7, 2}
+    assert lines == ["'run-of-gpt2' at 5 points: an update by 4 left out: it takes in at most 8 examples and a query"]
+
+
+def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Path) -> None:
+    knn = Contestant("knn-3", "knn-3", "baseline", ESTIMATORS.get("knn")(), "")
+    path = measure_costs(tmp_path, knn, task, "smoke", Sizes([5], episodes=EPISODES), train=TrainSettings(steps=1)).path
+    rows = rows_of(path)
+    assert {phase for phase, _, _ in rows} == {"condition", "query", "update"}
+    assert rows["condition", "state_bytes", 5] == 5 * (3 * 4 + 4 + 1)
+
+
+def seconds_of_queries(path: Path) -> dict[tuple[int, int], float]:
+    """Seconds of the whole batch by size and batch."""
+    found = tables.read("costs", path)
+    rows = found[(found["phase"] == "query") & (found["metric"] == "seconds")]
+    return {(n, b): value * b for n, b, value in zip(rows["n_points"], rows["n_episodes"], rows["value"], strict=True)}
+
+
+def test_measuring_again_replaces_what_is_measured_and_keeps_the_rest(
+    task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = contestant("gpt2", heads=2)
+    settings = TrainSettings(steps=1, batch=8)
+    asked = [([5, 3], 4), ([5], 2), ([5, 7], 4)]
+    for taken, (sizes, episodes) in enumerate(asked, 1):
+        monkeypatch.setattr(costs, "seconds_of", lambda work, device, taken=taken: float(taken))
+        path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes(sizes, episodes=episodes), train=settings)
+        assert not lines
+    assert list(tmp_path.rglob("*.parquet")) == [path]
+    assert seconds_of_queries(path) == {(3, 4): 1, (5, 2): 2, (5, 4): 3, (7, 4): 3}
+    assert rows_of(path)["train_step", "seconds", task.points] == 3
+    assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "no row hides another"
+
+
+def test_rows_of_other_settings_or_another_task_are_dropped_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
+    one = replace(contestant("gpt2", heads=2), variant="as trained")
+    wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
+    zero = Contestant("zero", "zero", "baseline", ESTIMATORS.get("zero")(), "")
+    for first, again, on in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
+        path = measure_costs(tmp_path, first, task, "smoke", Sizes([5], episodes=EPISODES)).path
+        assert measure_costs(tmp_path, again, on, "smoke", Sizes([3], episodes=EPISODES)) == (
+            path, [f"'{first.run}': older costs dropped, not known to be of this configuration, task and version"], 0
+        )  # fmt: skip
+        assert {n for _, _, n in rows_of(path)} - {None} == {3}
+
+
+def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> None:
+    before = replace(contestant("gpt2", heads=2), variant="as trained", identity="weights")
+    after = replace(before, identity="other weights")
+    measure_costs(tmp_path, before, task, "smoke", Sizes([5], episodes=EPISODES))
+    path, lines, _ = measure_costs(tmp_path, after, task, "smoke", Sizes([3], episodes=EPISODES))
+    assert not lines
+    assert {n for _, _, n in rows_of(path)} - {None} == {3, 5}
+
+
+@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
+def test_memory_that_the_allocator_keeps_for_later_is_seen_every_time() -> None:
+    """Blocks small enough to come from the heap, freed and asked for again."""
+
+    def work() -> None:
+        kept = [torch.ones(16_384) for _ in range(320)]
+        del kept
+
+    assert [round(peak_of(work, "cpu") / 20e6, 1) for _ in range(4)] == [pytest.approx(1.05, abs=0.2)] * 4
+
+
+@pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
+def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
+    family, one = task.build(), contestant("gpt2", heads=2)
+    longer = task.model_copy(update={"points": 29})
+    few, many = (
+        next(
+            c.value
+            for c in costs.training_costs(one, family, longer, TrainSettings(steps=1, batch=b))
+            if c.metric == "bytes"
+        )
+        for b in (64, 256)
+    )
+    assert 2.5 < many / few < 5

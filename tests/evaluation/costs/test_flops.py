@@ -1,0 +1,215 @@
+"""FLOPs: counted by hand for every building block, by the well-known rule for a whole GPT-2, refused where unseen."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from iclbench.backbones.base import TaskShape
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import resolve_task
+from iclbench.core.seeds import generator
+from iclbench.evaluation.costs.flops import UncountedError, _Counter, count_flops
+from iclbench.layers.convolution import by_fft, by_toeplitz
+from iclbench.layers.scan.scan import selective_scan
+
+B, T, D, H = 3, 7, 16, 4
+
+
+def random(*shape: int, grad: bool = False) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).requires_grad_(grad)
+
+
+def both_ways(output: torch.Tensor) -> None:
+    output.backward(torch.ones_like(output))
+
+
+def test_a_linear_layer_takes_two_per_weight_and_twice_that_on_the_way_back() -> None:
+    layer, x = torch.nn.Linear(D, 5), random(B, D, grad=True)
+    assert count_flops(lambda: layer(x)) == 2 * B * D * 5 + B * 5
+    # Gradients of input, weight and bias.
+    assert count_flops(lambda: both_ways(layer(x))) == 2 * B * D * 5 + B * 5 + 2 * (2 * B * D * 5) + B * 5
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_count_does_not_depend_on_how_gradients_are_switched_off(mode: type) -> None:
+    layer = torch.nn.TransformerEncoderLayer(D, H, 32, dropout=0.0, batch_first=True)
+    x = random(B, T, D)
+    expected = count_flops(lambda: layer(x))
+    with mode():
+        assert count_flops(lambda: layer(x)) == pytest.approx(expected, rel=0.01)
+
+
+def test_attention_counts_as_its_steps_written_out() -> None:
+    """Scores, scaling, softmax (maximum, difference, exp, sum, quotient), weighted values."""
+    q, k, v = random(B, H, T, D), random(B, H, 9, D), random(B, H, 9, D)
+    by_hand = B * H * T * 9 * (2 * D + 1 + 5 + 2 * D)
+    assert count_flops(lambda: F.scaled_dot_product_attention(q, k, v)) == by_hand
+    assert count_flops(lambda: ((q @ k.mT) / math.sqrt(D)).softmax(-1) @ v) == by_hand
+
+
+def test_attention_on_the_way_back_takes_five_products() -> None:
+    """Dao et al. 2022, algorithm 4: the scores again, gradients of values, weights, queries and keys; per pair of query
+    and key also three steps to the weight and three to the gradient of the score; per output its inner product."""
+    q, k, v = (random(B, H, T, D, grad=True) for _ in range(3))
+    forward = count_flops(lambda: F.scaled_dot_product_attention(q, k, v))
+    backward = B * H * T * T * (5 * 2 * D + 6) + 2 * B * H * T * D
+    assert count_flops(lambda: both_ways(F.scaled_dot_product_attention(q, k, v))) == forward + backward
+
+
+def test_layer_norm_counts_as_its_formula_and_its_gradient() -> None:
+    """Both written out in elementary steps, which the count sees one by one; what is done once per row is on top."""
+    x, weight, bias, grad = random(B, T, D, grad=True), random(D, grad=True), random(D, grad=True), random(B, T, D)
+    rows = B * T
+
+    def statistics() -> tuple[torch.Tensor, torch.Tensor]:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred, (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+
+    def forward() -> torch.Tensor:
+        centred, scale = statistics()
+        return centred * scale * weight + bias
+
+    def backward(centred: torch.Tensor, scale: torch.Tensor, mean: torch.Tensor) -> list[torch.Tensor]:
+        normed, weighed = (x - mean) * scale, grad * weight
+        dx = (weighed - weighed.mean(-1, keepdim=True) - normed * (weighed * normed).mean(-1, keepdim=True)) * scale
+        return [dx, (grad * normed).sum((0, 1)), grad.sum((0, 1))]
+
+    library = F.layer_norm(x, (D,), weight, bias)
+    torch.testing.assert_close(forward(), library)
+    with torch.no_grad():
+        known = (*statistics(), x.mean(-1, keepdim=True))
+        torch.testing.assert_close(backward(*known), list(torch.autograd.grad(library, (x, weight, bias), grad)))
+        ahead, back = count_flops(forward), count_flops(lambda: backward(*known))
+    fused = count_flops(lambda: F.layer_norm(x, (D,), weight, bias))
+    assert fused == ahead - 2 * rows == 7 * rows * D
+    assert count_flops(lambda: F.layer_norm(x, (D,), weight, bias).backward(grad)) == fused + back
+    assert back == 13 * rows * D
+
+
+def test_an_s4_convolution_by_fourier_transforms_and_as_a_product() -> None:
+    u, kernel = random(D, B, T), random(D, T)
+    real = 2.5 * 2 * T * math.log2(2 * T)
+    by_hand = (D * B + D) * real + 6 * D * B * (T + 1) + D * B * real
+    assert count_flops(lambda: by_fft(u, kernel)) == pytest.approx(by_hand, rel=1e-4)
+    assert count_flops(lambda: by_toeplitz(u, kernel)) == 2 * D * B * T * T
+    z = torch.complex(u, u)
+    assert count_flops(lambda: torch.fft.fft2(z)) == pytest.approx(D * 5 * B * T * math.log2(B * T), rel=1e-4)
+
+
+def test_a_mamba_scan_is_seen_inside_its_operation() -> None:
+    """Per token, channel and state: dt A, exp, decay, dt u B and its sum, C h and its sum; dt u per token and channel,
+    the factor of the base of exp per channel and state."""
+    states = 5
+    u, dt, A, Bs, Cs = random(B, T, D), random(B, T, D), random(D, states), random(B, T, states), random(B, T, states)
+    by_hand = 7 * B * T * D * states + B * T * D + D * states
+    positive, negative = dt.abs(), -A.abs()
+    assert count_flops(lambda: selective_scan(u, positive, negative, Bs, Cs)) == by_hand
+    u.requires_grad_()
+    there_and_back = count_flops(lambda: both_ways(selective_scan(u, positive, negative, Bs, Cs)[0]))
+    assert 2.5 * by_hand < there_and_back < 4.5 * by_hand
+
+
+def test_a_convolution_takes_two_per_tap_and_channel() -> None:
+    layer, x = torch.nn.Conv2d(4, 6, 3, groups=2), random(B, 4, 8, 8)
+    outputs = B * 6 * 6 * 6
+    assert count_flops(lambda: layer(x)) == outputs * (2 * 2 * 9 + 1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_convolution_takes_twice_that_on_the_way_back_and_a_sum_for_the_bias(bias: bool) -> None:
+    layer, x = torch.nn.Conv2d(4, 6, 3, bias=bias), random(B, 4, 8, 8, grad=True)
+    outputs = B * 6 * 6 * 6
+    assert count_flops(lambda: layer(x)) == outputs * (2 * 4 * 9 + bias)
+    assert count_flops(lambda: both_ways(layer(x))) == 3 * outputs * 2 * 4 * 9 + 2 * bias * outputs
+    turned = torch.nn.ConvTranspose2d(4, 6, 3, bias=bias)
+    assert count_flops(lambda: turned(x)) == B * 8 * 8 * 4 * 6 * 2 * 9 + bias * B * 6 * 10 * 10
+
+
+def test_linear_systems_take_the_textbook_counts() -> None:
+    """Golub and Van Loan, Matrix Computations: n³/3, n² and 2 n³/3 + 2 n² per right-hand side."""
+    n, sides = 12, 5
+    root = random(B, n, n)
+    matrix, right = root @ root.mT + torch.eye(n), random(B, n, sides)
+    assert count_flops(lambda: torch.linalg.cholesky(matrix)) == B * n**3 // 3
+    lower = torch.linalg.cholesky(matrix)
+    solution = lambda: torch.linalg.solve_triangular(lower, right, upper=False)  # noqa: E731
+    assert count_flops(solution) == B * n**2 * sides
+    assert count_flops(lambda: torch.linalg.solve(matrix, right)) == B * (2 * n**3 // 3 + 2 * n**2 * sides)
+    factors, pivots = torch.linalg.lu_factor(matrix)
+    assert count_flops(lambda: torch.linalg.lu_solve(factors, pivots, right)) == B * 2 * n**2 * sides
+    # Four products and two sums for every complex product.
+    z, both = torch.complex(matrix, torch.zeros_like(matrix)), torch.complex(right, right)
+    assert count_flops(lambda: torch.linalg.cholesky(z)) == 4 * B * n**3 // 3
+    half = torch.linalg.cholesky(z)
+    assert count_flops(lambda: torch.linalg.solve_triangular(half, both, upper=False)) == 4 * B * n**2 * sides
+    assert count_flops(lambda: torch.linalg.solve(z, both)) == 4 * B * (2 * n**3 // 3 + 2 * n**2 * sides)
+
+
+def test_a_distance_takes_three_per_dimension() -> None:
+    near, far = random(B, T, D), random(B, 5, D)
+    assert count_flops(lambda: torch.cdist(near, far)) == 3 * B * T * 5 * D
+
+
+def test_complex_numbers_integers_and_copies() -> None:
+    x = random(B, T)
+    z = torch.complex(x, x)
+    assert count_flops(lambda: z * z) == 6 * B * T
+    assert count_flops(lambda: z + z) == 2 * B * T
+    assert count_flops(lambda: z @ z.mT) == 8 * B * T * B
+    assert count_flops(lambda: z.sum()) == 2 * B * T
+    assert count_flops(lambda: x.cumsum(1)) == count_flops(lambda: x.sum()) == count_flops(lambda: x.exp()) == B * T
+    nothing = lambda: (x.clone().T.contiguous(), torch.arange(5) * 2, x > 0, x.sort(), torch.cat([x, x]))  # noqa: E731
+    assert count_flops(nothing) == 0
+
+
+def test_a_whole_gpt2_takes_two_per_weight_and_token_and_its_attention() -> None:
+    """Kaplan et al. 2020, table 1: twice the weights per token, and for each of the two products of attention twice
+    context and width, here over the whole square; training three times that. In the last layer only half of the tokens,
+    those that are asked, go beyond keys, values and queries. Norms, activations and residuals are a per cent."""
+    cls = BACKBONES.get("gpt2")
+    width, layers, points = 256, 3, 16
+    model = cls(cls.Settings(layers=layers, width=width, heads=4), TaskShape(x_dim=8, points=points))
+    episodes = resolve_task("linear", "small", {"dim": 8})[0].build().sample(4, points, generator(0, "data"))
+    tokens = 4 * 2 * points
+    layer = 2 * 12 * width**2 * tokens + 4 * width * tokens * 2 * points
+    beyond = 2 * 9 * width**2 * tokens + 4 * width * tokens * 2 * points
+    rule = layers * layer - beyond / 2
+    forward = count_flops(lambda: model.loss(episodes, 0.5, generator(0, "loss")))
+    step = count_flops(lambda: model.loss(episodes, 0.5, generator(0, "loss"))[0].backward())
+    assert rule < forward < 1.02 * rule
+    assert 2.95 < step / forward < 3.1
+
+
+@pytest.mark.parametrize(
+    "work", [lambda x: torch.linalg.svd(x), lambda x: np.linalg.norm(x.numpy()), lambda x: np.asarray(x).sum()]
+)
+def test_what_cannot_be_seen_is_refused(work) -> None:
+    with pytest.raises(UncountedError, match=r"not to be counted: (_linalg_svd|work on NumPy arrays)"):
+        count_flops(lambda: work(torch.eye(3)))
+
+
+def test_an_operation_of_ones_own_that_leaves_torch_is_refused() -> None:
+    schema = "(Tensor x) -> Tensor"
+    outside = torch.library.custom_op("iclbench_test::outside", mutates_args=(), schema=schema)(
+        lambda x: torch.from_numpy(np.sin(x.numpy()))
+    )
+    inside = torch.library.custom_op("iclbench_test::inside", mutates_args=(), schema=schema)(lambda x: x.sin() * 2)
+    assert count_flops(lambda: inside(torch.ones(4))) == 8
+    with pytest.raises(UncountedError, match="iclbench_test::outside"):
+        count_flops(lambda: outside(torch.ones(4)))
+
+
+def test_an_operation_of_ones_own_is_seen_in_the_version_for_the_cpu_with_its_options() -> None:
+    written = torch.library.custom_op(
+        "iclbench_test::scaled", mutates_args=(), device_types="cpu", schema="(Tensor x, *, float by) -> Tensor"
+    )(lambda x, by: x.sin() * by)
+    assert count_flops(lambda: written(torch.ones(4), by=2.0)) == 8
+
+
+def test_what_is_no_single_operation_is_done_and_named() -> None:
+    counter = _Counter()
+    assert counter.__torch_dispatch__(max, (), (3, -5), {"key": abs}) == -5
+    assert counter.uncounted == {str(max)}

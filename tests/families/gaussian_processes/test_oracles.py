@@ -1,0 +1,267 @@
+"""The oracles against scikit-learn, SciPy and brute force."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import i0
+from scipy.stats import multivariate_normal, norm
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
+from iclbench.core.episodes import Episodes, Points, first_related
+from iclbench.core.errors import UsageError
+from iclbench.estimators.base import TaskFacts
+from iclbench.families.gaussian_processes.evidence import Evidence, Nodes
+from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters, KernelPrior
+from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF
+from iclbench.families.gaussian_processes.oracles import BayesSettings, OracleBayes, OracleKernel, PeriodicMean
+from iclbench.families.linear import Linear
+
+# Brute force at every node is affordable on a narrower prior.
+NARROW = GPMixture(GPParameters(lengthscale=(0.7, 2.0), targets=8, max_related=2, related_points=(20, 30)))
+
+
+def sklearn_kernel(kernel: int, lengthscale: float) -> kernels.Kernel:
+    if kernel == RBF:
+        return kernels.RBF(lengthscale)
+    return kernels.ExpSineSquared(length_scale=math.sqrt(math.log(2)), periodicity=lengthscale)
+
+
+def episodes_of(family: GPMixture = NARROW, count: int = 4, points: int = 12, seed: int = 0, **options) -> Episodes:
+    drawn = family.sample(count, points, torch.Generator().manual_seed(seed), **options)
+    return drawn.to(dtype=torch.float64)
+
+
+def bayes(family: GPMixture = NARROW, shift: str = "none", **settings) -> OracleBayes:
+    return OracleBayes(BayesSettings(**settings), TaskFacts(family=family, shift=shift))
+
+
+def points_of(points: Points) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The valid points of every set as NumPy arrays."""
+    return [(x[m].numpy(), y[m, 0].numpy()) for x, y, m in zip(points.x, points.y, points.mask, strict=True)]
+
+
+@pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
+def test_the_kernel_oracle_is_scikit_learns_posterior(shift: str) -> None:
+    family = GPMixture(GPParameters(targets=10))
+    episodes = episodes_of(family, 16, 40, shift=shift)
+    oracle = OracleKernel(None, TaskFacts(family=family))
+    found = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
+    for e, (x, y) in enumerate(points_of(episodes.context)):
+        kernel = sklearn_kernel(int(episodes.truth["kernel"][e]), float(episodes.truth["lengthscale"][e]))
+        gp = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(x, y)
+        mean, std = gp.predict(episodes.targets.x[e].numpy(), return_std=True)
+        np.testing.assert_allclose(found.mean[e, :, 0], mean, atol=1e-6)
+        np.testing.assert_allclose(found.std[e, :, 0], np.sqrt(std**2 + 0.04), atol=1e-6)
+    assert set(episodes.truth["kernel"].tolist()) == {RBF, PERIODIC}
+
+
+def test_a_periodic_functions_mean_is_told_and_scores_what_the_closed_form_says() -> None:
+    """f - c has the variance 1 - I_0(1/lambda) e^(-1/lambda) at every input, so that the best Gaussian around c has the
+    expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. On RBF functions it is the exact posterior."""
+    family = GPMixture(GPParameters(targets=2, max_related=0))
+    episodes = episodes_of(family, 6000, 4)
+    baseline, exact = (
+        cls(None, TaskFacts(family=family)).informed(episodes.truth) for cls in (PeriodicMean, OracleKernel)
+    )
+    answer, best = (one.predict_targets(episodes.context, episodes.targets.x) for one in (baseline, exact))
+    periodic = episodes.truth["kernel"] == PERIODIC
+    assert torch.equal(answer.mean[~periodic], best.mean[~periodic])
+    assert torch.equal(answer.std[~periodic], best.std[~periodic])
+    scores = answer.log_likelihood(episodes.targets.y).mean(1)[periodic]
+    expected = -0.5 * math.log(2 * math.pi * math.e * (1 - i0(1 / math.log(2)) * math.exp(-1 / math.log(2)) + 0.04))
+    assert expected == pytest.approx(-1.214, abs=5e-4)
+    assert abs(scores.mean().item() - expected) < 4 * scores.std().item() / len(scores) ** 0.5
+
+
+def test_the_mean_that_is_told_is_that_over_a_period() -> None:
+    """Sums over 20 equally spaced points of one period are exact for ten harmonics."""
+    family = GPMixture(GPParameters(kernels=("periodic",), lengthscale=(1, 1), max_related=0))
+    truth = family.sample(50, 4, torch.Generator().manual_seed(0)).truth
+    np.testing.assert_allclose(truth["display"][:, :20, 0].double().mean(1), truth["mean"], atol=1e-6)
+    assert (family.sample(50, 4, torch.Generator().manual_seed(0), shift="rbf-1").truth["mean"] == 0).all()
+
+
+def test_without_points_the_kernel_oracle_answers_the_prior() -> None:
+    episodes = episodes_of()
+    told = OracleKernel(None, TaskFacts(family=NARROW)).informed(episodes.truth)
+    answer = told.predict_targets(episodes.context.span(0, 0), episodes.targets.x)
+    assert not answer.mean.any() and torch.allclose(answer.std, torch.tensor(1.04).double().sqrt())
+
+
+# Those that ask about part of the episodes do not fit an oracle, which is told the truth of all of them.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "answers_have_the_right_shape", "asking_twice_gives_the_same", "targets_do_not_see_each_other",
+        "no_answer_sees_its_own_label", "later_points_change_nothing", "an_empty_context_works",
+        "phases_equal_the_question", "update_equals_conditioning_on_everything", "states_can_be_indexed_and_saved",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("cls", [OracleKernel, PeriodicMean])
+def test_whoever_is_told_the_kernel_keeps_the_contracts(cls: type[OracleKernel], name: str) -> None:
+    kernels, means = torch.tensor([0, 1, 0]), torch.tensor([0.0, 0.3, 0.0]).double()
+    truth = {"kernel": kernels, "lengthscale": torch.tensor([0.5, 2.0, 1.0]).double(), "mean": means}
+    told = cls(None, TaskFacts(family=NARROW)).informed(truth)
+    contract = next(c for c in CONTRACTS if c.name == name)
+    contract.check(told, example_episodes(dim=1, points=7), Tolerance())
+
+
+@pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
+def test_the_evidence_is_the_density_of_the_data(shift: str) -> None:
+    family = GPMixture(GPParameters(targets=1))
+    nodes = Nodes.of(family.prior(shift), 60, 0.02)
+    evidence = Evidence(nodes, 0.2, family.span)
+    episodes = episodes_of(family, 2, 4, shift=shift, related=1)
+    for x, y in points_of(episodes.related.map(lambda t: t[:, 0])):
+        found = evidence(torch.tensor(x[:, 0]), torch.tensor(y))
+        for s in range(0, len(found), 41):
+            covariance = sklearn_kernel(int(nodes.kernel[s]), float(nodes.lengthscale[s]))(x) + 0.04 * np.eye(len(x))
+            assert abs(found[s] - multivariate_normal(cov=covariance).logpdf(y)) < 1e-3
+
+
+@pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
+@pytest.mark.parametrize("kernel", [RBF, PERIODIC], ids=KERNELS)
+def test_nodes_carry_the_prior(shift: str, kernel: int) -> None:
+    """Probability and moments of log l against the uniform distribution on the intervals."""
+    prior = GPMixture(GPParameters()).prior(shift)
+    nodes = Nodes.of(prior, 400, 0.00235)
+    weight = nodes.log_prior.exp()[nodes.kernel == kernel].numpy()
+    logs = nodes.lengthscale[nodes.kernel == kernel].log().numpy()
+    u = np.concatenate([np.linspace(math.log(a), math.log(b), 100_001) for a, b in prior.intervals])
+    assert abs(weight.sum() - 0.5) < 1e-12
+    for moment in (1, 2, 3):
+        assert abs((weight * logs**moment).sum() / 0.5 - (u**moment).mean()) < 1e-3
+
+
+def test_a_single_kernel_needs_a_single_node() -> None:
+    for kernel in (RBF, PERIODIC):
+        nodes = Nodes.of(KernelPrior.only(kernel, 1.3), 400, 0.00235)
+        assert nodes.kernel.tolist() == [kernel] and math.isclose(float(nodes.lengthscale), 1.3)
+
+
+# Both kernels on a grid in log l that is finer than any posterior below; the trapezoid rule halves its ends.
+LOGS = np.linspace(math.log(0.7), math.log(2.0), 401)
+GRID = [sklearn_kernel(kernel, math.exp(log)) for kernel in (RBF, PERIODIC) for log in LOGS]
+TRAPEZOID = np.tile([0.5, *np.ones(len(LOGS) - 2), 0.5], 2)
+
+
+def log_evidence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    covariance = np.array([k(x) for k in GRID]) + 0.04 * np.eye(len(x))
+    _, logdet = np.linalg.slogdet(covariance)
+    fit = (y * np.linalg.solve(covariance, np.tile(y[:, None], (len(GRID), 1, 1)))[..., 0]).sum(1)
+    return -0.5 * (fit + logdet + len(y) * math.log(2 * math.pi))
+
+
+def predictions(x: np.ndarray, y: np.ndarray, x_target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation under every kernel of the grid."""
+    means, variances = [], []
+    for k in GRID:
+        inverse, cross = np.linalg.inv(k(x) + 0.04 * np.eye(len(x))), k(x, x_target)
+        means.append(cross.T @ inverse @ y)
+        variances.append(1.04 - (cross * (inverse @ cross)).sum(0))
+    return np.array(means), np.sqrt(variances)
+
+
+def test_the_bayes_oracle_is_brute_force_quadrature() -> None:
+    episodes = episodes_of(count=2, shift="points-12", related=2)
+    sets = [points_of(episodes.context), *(points_of(episodes.related.map(lambda t, j=j: t[:, j])) for j in range(2))]
+    oracle = bayes(components=10_000)
+    answers = list(oracle.predict_by_related(episodes.context, episodes.targets.x, episodes.related, [0, 1, 2]))
+    for e in range(2):
+        x, y = episodes.targets.x[e].numpy(), episodes.targets.y[e, :, 0].numpy()
+        mean, std = predictions(*sets[0][e], x)
+        evidence = 0.0
+        for points, answer in zip(sets, answers, strict=True):
+            evidence = evidence + log_evidence(*points[e])
+            weights = TRAPEZOID * np.exp(evidence - evidence.max())
+            weights /= weights.sum()
+            np.testing.assert_allclose(answer.mean[e, :, 0], weights @ mean, atol=2e-4)
+            log_density = np.log(weights @ norm.pdf(y, mean, std))
+            np.testing.assert_allclose(answer.log_likelihood(episodes.targets.y)[e], log_density, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", [RBF, PERIODIC], ids=KERNELS)
+def test_the_oracles_of_a_task_with_one_kind_of_kernel(kind: int) -> None:
+    """Brute force over that kind alone, which is all that a predictor may believe in."""
+    changed = NARROW.parameters.model_copy(update={"kernels": (KERNELS[kind],)})
+    family = GPMixture(changed)
+    episodes = episodes_of(family, count=2, shift="points-12", related=1)
+    assert episodes.truth["kernel"].tolist() == [kind, kind]
+    oracle, told = bayes(family, components=10_000), OracleKernel(None, TaskFacts(family=family))
+    answer = oracle.predict_targets(episodes.context, episodes.targets.x, episodes.related)
+    exact = told.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
+    sets = [points_of(episodes.context), points_of(episodes.related.map(lambda t: t[:, 0]))]
+    only = slice(kind * len(LOGS), (kind + 1) * len(LOGS))
+    for e in range(2):
+        x = episodes.targets.x[e].numpy()
+        evidence = sum(log_evidence(*points[e])[only] for points in sets)
+        weights = TRAPEZOID[only] * np.exp(evidence - evidence.max())
+        mean = predictions(*sets[0][e], x)[0][only]
+        np.testing.assert_allclose(answer.mean[e, :, 0], weights @ mean / weights.sum(), atol=2e-4)
+        kernel = sklearn_kernel(kind, float(episodes.truth["lengthscale"][e]))
+        gp = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(*sets[0][e])
+        np.testing.assert_allclose(exact.mean[e, :, 0], gp.predict(x), atol=1e-6)
+
+
+def test_related_datasets_tell_the_kernel() -> None:
+    family = GPMixture(GPParameters(max_related=2, targets=40))
+    episodes = episodes_of(family, 8, 32, related=2)
+    told = OracleKernel(None, TaskFacts(family=family)).informed(episodes.truth)
+    best = told.predict_targets(episodes.context, episodes.targets.x).log_likelihood(episodes.targets.y)
+    oracle = bayes(family, rbf_nodes=200, spacing=0.005, components=300)
+    answers = oracle.predict_by_related(episodes.context, episodes.targets.x, episodes.related, [0, 2])
+    without, with_two = (a.scores(episodes.targets.y) for a in answers)
+    assert (best - without["log_likelihood"]).mean() > 0.03
+    for metric in ("log_likelihood", "log_likelihood_gaussian"):
+        assert abs((best - with_two[metric]).mean()) < 0.015
+
+
+def test_fewer_components_answer_nearly_the_same() -> None:
+    episodes = episodes_of(count=4, points=3)
+    every, few = (bayes(components=n).predict_targets(episodes.context, episodes.targets.x) for n in (10_000, 300))
+    assert few.logits.shape[-1] < every.logits.shape[-1]
+    assert (few.mean - every.mean).abs().max() < 0.01
+    y = episodes.targets.y
+    assert (few.log_likelihood(y) - every.log_likelihood(y)).abs().max() < 0.02
+
+
+def test_episodes_masks_and_empty_sets_do_not_disturb_each_other() -> None:
+    episodes = episodes_of(count=3, related=2)
+    x, y = episodes.targets.x, episodes.targets.y
+    oracle = bayes(rbf_nodes=50, spacing=0.02)
+    whole = oracle.predict_targets(episodes.context, x, episodes.related).log_likelihood(y)
+    alone = oracle.predict_targets(episodes[1:2].context, x[1:2], episodes[1:2].related).log_likelihood(y[1:2])
+    assert torch.allclose(whole[1:2], alone, atol=1e-9)
+    one = oracle.predict_targets(episodes.context, x, first_related(episodes.related, 1)).log_likelihood(y)
+    masked = episodes.related.mask.clone()
+    masked[:, 1] = False
+    absent = Points(episodes.related.x, episodes.related.y, masked)
+    assert torch.allclose(oracle.predict_targets(episodes.context, x, absent).log_likelihood(y), one, atol=1e-9)
+    nothing = oracle.predict_targets(episodes.context.span(0, 0), x)
+    assert nothing.log_likelihood(y).isfinite().all()
+    assert torch.allclose(nothing.std, torch.tensor(1.04).double().sqrt(), atol=1e-9)
+
+
+def test_who_is_not_told_believes_in_the_distribution_that_is_evaluated() -> None:
+    family = GPMixture(GPParameters())
+    for shift, expected in {
+        "none": "none", "points-100": "none", "ood-lengthscale": "ood-lengthscale", "mismatch-far": "none",
+        "periodic-1.85": "none", "rbf-5.19": "ood-lengthscale", "periodic-0.24": "ood-lengthscale",
+    }.items():  # fmt: skip
+        assert family.believed(shift) == family.prior(expected), shift
+
+
+def test_what_an_oracle_cannot_answer_is_one_line() -> None:
+    linear = Linear(Linear.Parameters())
+    for cls in (OracleKernel, OracleBayes):
+        with pytest.raises(UsageError, match="gp-mixture"):
+            cls(None, TaskFacts(family=linear))
+    episodes = episodes_of()
+    with pytest.raises(UsageError, match="told"):
+        OracleKernel(None, TaskFacts(family=NARROW)).predict_targets(episodes.context, episodes.targets.x)
+    wide = Points(10 * episodes.context.x, episodes.context.y, episodes.context.mask)
+    with pytest.raises(UsageError, match="apart"):
+        bayes(rbf_nodes=5, spacing=0.5).predict_targets(wide, episodes.targets.x)

@@ -1,0 +1,235 @@
+"""The reader of the user's own tables: right values, and one clear line for everything else."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iclbench.core.errors import DataError
+from iclbench.families.tabular.table_file import read_table
+
+X = np.array([[1.0, -2.5], [0.25, 4e3], [3.0, 0.0]])
+Y = np.array([7.0, 8.0, 9.5])
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame({"width": X[:, 0], "price": Y, "height": X[:, 1]})
+
+
+def write(frame, folder, suffix, **options):
+    path = folder / f"houses{suffix}"
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, **options)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_every_format_gives_the_same_table(frame, tmp_path, suffix):
+    table = read_table(write(frame, tmp_path, suffix), "price")
+    np.testing.assert_array_equal(table.x, X)
+    np.testing.assert_array_equal(table.y, Y)
+    assert (table.features, table.target, table.name, table.rows) == (("width", "height"), "price", "houses", 3)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_without_a_header_columns_have_numbers_and_the_target_is_last(frame, tmp_path, suffix):
+    path = write(frame[["width", "height", "price"]], tmp_path, suffix, header=False)
+    table = read_table(path)
+    np.testing.assert_array_equal(table.x, X)
+    np.testing.assert_array_equal(table.y, Y)
+    assert table.features == ("column 1", "column 2")
+    assert read_table(path, "1").target == "column 1"
+    assert read_table(path, "column 2").target == "column 2"
+
+
+def test_a_column_may_be_named_by_its_number(frame, tmp_path):
+    assert read_table(write(frame, tmp_path, ".csv"), "2").target == "price"
+    numbered = frame.rename(columns={"height": "2"})
+    assert read_table(write(numbered, tmp_path, ".csv"), "2").target == "2", "a name comes before a number"
+
+
+def test_a_byte_order_mark_blank_lines_spaces_and_quotes_are_no_obstacle(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\xef\xbb\xbf"a", b\r\n1, "2"\r\n\r\n3,4\r\n')
+    table = read_table(path, "b")
+    assert table.features == ("a",)
+    assert table.x.tolist() == [[1.0], [3.0]]
+    assert table.y.tolist() == [2.0, 4.0]
+
+
+def test_a_header_with_numbers_in_it_is_seen_by_the_row_below(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("year,2019\n1,2\n3,4\n")
+    assert read_table(path).target == "2019"
+
+
+@pytest.mark.parametrize("word", ["", "NA", "n/a", "NaN", "Null", "none", "?"])
+def test_a_word_for_no_value_in_the_first_line_is_no_name(tmp_path, word):
+    path = tmp_path / "t.csv"
+    path.write_text(f"1,{word}\n2,3\n4,5\n")
+    with pytest.raises(DataError, match=r"missing values in column 2 \(1\), 1 of 3 rows"):
+        read_table(path, "1")
+
+
+def test_a_word_for_no_value_is_no_number_by_which_a_header_is_seen(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("name,nan\n?,2\n3,4\n")
+    with pytest.raises(DataError, match=r"missing values in name \(1\), 1 of 2 rows"):
+        read_table(path)
+    path.write_text("year,2019\nnan,2\n3,4\n")
+    with pytest.raises(DataError, match="text in column 1;"):
+        read_table(path)
+
+
+def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path):
+    path = tmp_path / "t.parquet"
+    decimals = pa.array([1, 2], pa.decimal128(5, 2))
+    pq.write_table(pa.table({"b": [True, False], "i": [2**60, 1], "d": decimals, "y": [0.5, 1.0]}), path)
+    assert read_table(path, "y").x.tolist() == [[1.0, 2.0**60, 1.0], [0.0, 1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "message"),
+    [
+        ("", None, "is empty"),
+        ("\n\n", None, "is empty"),
+        ("a,b\n", None, "a header and no rows; add rows of numbers"),
+        ("1_5,2\n3,4\n", None, "text in column 1"),
+        ("\u0661,\u0662\n3,4\n", None, "the target 'column 2' holds text"),
+        ("a,b\n1,2\n\uff11,3\n", None, "text in a"),
+        ("a\n1\n2\n", None, "at least one feature beside it"),
+        ("a;b\n1;2\n", None, "separated by commas"),
+        ("a,b\n1,2\n3\n", None, "line 3: 1 fields where the first line has 2"),
+        ("a,b\n1,2\n3,4,5\n", None, "line 3: 3 fields where the first line has 2"),
+        ("a,a,b\n1,2,3\n4,5,6\n", None, "two columns have the same name: a;"),
+        (",a,b\n0,2,3\n1,5,6\n", None, "column 1 has no name"),
+        ("a,price\n1,2\n3,4\n", "prise", "unknown target 'prise'; did you mean 'price'"),
+        ("a,b\n1,2\n3,4\n", "3", "unknown target '3'.*from 1 to 2"),
+        ("a,b\n1,2\n3,4\n", "0", "unknown target"),
+        ("a,b\n1,2\n3,4\n", "²", "unknown target"),
+        ("a,town,c,y\n1,Rome,x,2\n3,Oslo,y,4\n", "y", "text in town, c; encode"),
+        ("1,Rome,2\n3,Oslo,4\n", None, "text in column 2"),
+        ("a,y\n1,low\n3,high\n", "y", "the target 'y' holds text; choose another, or write numbers there"),
+        ("a,b,y\n1,,2\n3,NA,4\n?,5,6\n7,8,9\n", "y", r"missing values in a \(1\), b \(2\), 3 of 4 rows"),
+        ("a,y\n1,\n3,4\n", "y", r"missing values in y \(1\)"),
+        ("a,y\ninf,1\n3,4\n", "y", "infinite values in a"),
+        ("a,y\n1e999,1\n3,4\n", "y", "infinite values in a"),
+        ("a,y\n1,5\n3,5\n", "y", "the target 'y' is the same in all 2 rows"),
+        ("a,y\n1,5\n", "y", "the target 'y' is the same in all 1 rows"),
+        ('a,y\n1,"2\n3,4\n', "y", "line 3|fields|text|not a CSV"),
+    ],
+)
+def test_a_bad_table_is_one_clear_line(tmp_path, text, target, message):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message) as error:
+        read_table(path, target)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "größe,y\n1,2\n3,4\n".encode("latin-1"), "not UTF-8"),
+        ("t.csv", bytes(range(256)) * 4, "not UTF-8"),
+        ("t.csv.gz", b"a,b\n1,2\n", "gzip"),
+        ("t.csv.gz", gzip.compress(b"a,b\n1,2\n3,4\n" * 100, mtime=0)[:-20], "gzip"),
+        ("t.csv.gz", gzip.compress(b"a,b\n1,2\n3,4\n" * 100, mtime=0)[:10] + b"\xff" * 40, "gzip"),
+        ("t.parquet", b"PAR1 but not really PAR1", "not a parquet table"),
+        ("t.parquet", b"", "not a parquet table"),
+        ("t.xlsx", b"PK", "ends in .csv, .csv.gz, .parquet"),
+        ("t.csv", b"a,b\n1," + b"9" * 200_000 + b"\n", "field larger"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_clear_line(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as error:
+        read_table(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_missing_files_and_folders_are_one_clear_line(tmp_path, suffix):
+    with pytest.raises(DataError, match=r"cannot read .*No such file"):
+        read_table(tmp_path / f"nowhere{suffix}")
+    folder = tmp_path / f"folder{suffix}"
+    folder.mkdir()
+    with pytest.raises(DataError, match=r"cannot read .*[Dd]irectory"):
+        read_table(folder)
+    with pytest.raises(DataError):
+        read_table(f"null\0byte{suffix}")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": ["x", "y"], "y": [1.0, 2.0]}, "text in a"),
+        ({"a": [[1], [2]], "y": [1.0, 2.0]}, "text in a"),
+        ({"a": pd.to_datetime(["2020-01-01", "2020-01-02"]), "y": [1.0, 2.0]}, "text in a"),
+        ({"a": [1.0, None], "y": [1.0, 2.0]}, r"missing values in a \(1\)"),
+        ({"a": [None, None], "y": [1.0, 2.0]}, r"missing values in a \(2\)"),
+        ({"a": [1.0, np.inf], "y": [1.0, 2.0]}, "infinite values in a"),
+        ({"a": [], "y": []}, "no rows"),
+    ],
+)
+def test_bad_parquet_columns_are_one_clear_line(tmp_path, columns, message):
+    path = tmp_path / "t.parquet"
+    pd.DataFrame(columns).to_parquet(path)
+    with pytest.raises(DataError, match=message):
+        read_table(path)
+
+
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+CELLS = st.one_of(
+    st.floats(width=32).map(str),
+    st.integers().map(str),
+    st.sampled_from(["", "NA", "nan", "inf", "x", '"', "1,5", " "]),
+)
+
+
+def read_or_refuse(path, target):
+    try:
+        table = read_table(path, target)
+    except DataError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert np.isfinite(table.x).all()
+        assert np.isfinite(table.y).all()
+        assert table.x.shape == (table.rows, len(table.features))
+
+
+@FUZZ
+@given(st.binary(max_size=200), st.sampled_from([".csv", ".csv.gz", ".parquet"]), st.none() | st.text(max_size=5))
+def test_any_bytes_are_read_or_refused(tmp_path, content, suffix, target):
+    path = tmp_path / f"t{suffix}"
+    path.write_bytes(content)
+    read_or_refuse(path, target)
+
+
+@FUZZ
+@given(st.text(max_size=200), st.none() | st.text(max_size=5))
+def test_any_text_is_read_or_refused(tmp_path, content, target):
+    path = tmp_path / "t.csv"
+    path.write_text(content, encoding="utf-8")
+    read_or_refuse(path, target)
+
+
+@FUZZ
+@given(
+    st.integers(1, 3).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), max_size=6)), st.booleans()
+)
+def test_any_cells_are_read_or_refused(tmp_path, cells, header):
+    path = tmp_path / "t.csv.gz"
+    lines = ([["a", "b", "c"][: len(cells[0])]] if header and cells else []) + cells
+    path.write_bytes(gzip.compress("\n".join(",".join(row) for row in lines).encode()))
+    read_or_refuse(path, None)

@@ -1,0 +1,120 @@
+"""The demo model: what it is trained on is what the algorithmic cards ask, and what is saved is an ordinary folder."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from iclbench.core.errors import UsageError
+from iclbench.language.models import demo_model
+from iclbench.language.prompting.text import prompt
+from iclbench.language.tasks.cards import language_tasks, load_language_card
+
+
+def test_its_tasks_are_those_of_the_algorithmic_cards():
+    assert {task.name for task in language_tasks(["algorithmic"])} == set(demo_model.TASKS)
+
+
+@pytest.mark.parametrize("name", ["to-upper", "to-lower", "next-letter", "previous-letter"])
+def test_drawn_letters_are_examples_of_the_card(name):
+    pool = {e.x: e.y for e in language_tasks([name])[0].pool().queries}
+    rng = random.Random(0)
+    drawn = dict(demo_model.draw(name, rng) for _ in range(1000))
+    assert drawn == pool
+
+
+@pytest.mark.parametrize(("name", "place"), [("list-first", 0), ("list-last", -1)])
+def test_drawn_lists_are_like_those_of_the_card(name, place):
+    rng = random.Random(0)
+    drawn = [demo_model.draw(name, rng) for _ in range(200)]
+    assert all(y == x.split(",")[place] for x, y in drawn)
+    lengths = {len(e.x.split(",")) for e in language_tasks([name])[0].pool().queries}
+    assert {len(x.split(",")) for x, _ in drawn} == lengths
+
+
+@pytest.mark.parametrize("name", demo_model.TASKS)
+def test_every_text_of_its_tasks_comes_back_from_the_tokenizer(name):
+    tokenizer = demo_model.make_tokenizer()
+    task = language_tasks([name])[0]
+    pool = task.pool()
+    text = prompt(task.card, pool.demonstrations[:5], pool.queries[-1].x).text
+    ids = tokenizer(text)["input_ids"]
+    assert demo_model.VOCABULARY[ids[0]] == "<s>"
+    assert tokenizer.unk_token_id not in ids
+    assert tokenizer.decode(ids[1:]) == text
+
+
+def test_only_answers_and_the_ends_of_their_lines_are_learned():
+    tokenizer = demo_model.make_tokenizer()
+    text = "example:a,b->a\nexample:c->C\nexample:d->"
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    learned = demo_model.answer_mask(ids)[0]
+    assert [demo_model.VOCABULARY[i] for i in ids[0][learned]] == ["a", "\n", "C", "\n"]
+
+
+def test_late_accuracy_counts_the_answers_of_second_halves():
+    ids = torch.tensor(
+        [demo_model.make_tokenizer()("example:a->A\nexample:b->B\nexample:c->C\nexample:d->D\n")["input_ids"]]
+    )
+    letters = [i for i in range(ids.shape[1]) if demo_model.VOCABULARY[ids[0, i]] in "ABCD"]
+    logits = torch.zeros(1, ids.shape[1], len(demo_model.VOCABULARY))
+    for place in (letters[0], letters[2]):  # of the last two answers one is right
+        logits[0, place - 1, ids[0, place]] = 1.0
+    assert demo_model.late_accuracy(logits, ids) == 0.5
+
+
+def test_every_sequence_is_of_one_task_and_full():
+    _, card = load_language_card("to-upper")
+    ids = demo_model._batch(demo_model.make_tokenizer(), card, random.Random(0))
+    assert ids.shape == (demo_model.BATCH, demo_model.LENGTH)
+    assert (ids == demo_model.VOCABULARY.index("<unk>")).sum() == 0
+    assert demo_model.answer_mask(ids).any(1).all()
+
+
+def test_the_same_seed_gives_the_same_weights_another_seed_others(tmp_path: Path):
+    for name, seed in [("a", 0), ("b", 0), ("c", 1)]:
+        demo_model.train(tmp_path / name, seed, steps=2)
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
+    assert weights["a"] == weights["b"]
+    assert weights["a"] != weights["c"]
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is there already"):
+        demo_model.train(tmp_path, steps=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def _accuracy(folder: Path, task: str, shots: int, queries: int = 40) -> float:
+    """Of the plain model of transformers, asked one prompt after the other."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    _, card = load_language_card(task)
+    rng, right = random.Random(7), 0
+    for _ in range(queries):
+        lines = "".join("example:{}->{}\n".format(*demo_model.draw(task, rng)) for _ in range(shots))
+        x, y = demo_model.draw(task, rng)
+        ids = torch.tensor([tokenizer(lines + prompt(card, [], x).text)["input_ids"]])
+        with torch.no_grad():
+            right += tokenizer.decode([int(model(ids).logits[0, -1].argmax())]) == y
+    return right / queries
+
+
+def test_a_short_training_learns_what_upper_case_is_from_its_demonstrations(tmp_path: Path):
+    losses = []
+    found = demo_model.train(tmp_path / "demo", steps=100, report=lambda step, loss: losses.append(loss))
+    assert found.parameters < 200_000
+    assert losses[-1] < 0.5 * losses[0]
+    assert _accuracy(found.path, "to-upper", 5) > _accuracy(found.path, "to-upper", 0) + 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_whole_training_learns_six_tasks_in_context_and_none_by_heart(tmp_path: Path, seed: int):
+    found = demo_model.train(tmp_path / "demo", seed)
+    five, none = ([_accuracy(found.path, task, shots, 100) for task in demo_model.TASKS] for shots in (5, 0))
+    assert sum(five) / len(five) >= 0.9
+    assert sum(none) / len(none) <= 0.45

@@ -1,0 +1,143 @@
+"""The selective scan in plain torch against a float64 recurrence, at every shape that takes another path."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from iclbench.core.errors import UsageError
+from iclbench.layers.scan import scan, scan_torch
+from iclbench.layers.scan.scan import chosen, selective_peek, selective_scan
+
+
+def inputs(
+    batch: int = 3, tokens: int = 11, channels: int = 5, state: int = 4, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """u, dt, A, B, C, h0."""
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    dt = torch.exp(normal(batch, tokens, channels) - 2)
+    A = -torch.exp(normal(channels, state))
+    each = [
+        normal(batch, tokens, channels), dt, A, normal(batch, tokens, state), normal(batch, tokens, state),
+        normal(batch, state, channels),
+    ]  # fmt: skip
+    return [t.to(dtype).requires_grad_() for t in each]
+
+
+def recurrence(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
+    """The definition, step by step."""
+    h, ys = h0, []
+    for t in range(u.shape[1]):
+        h = torch.exp(dt[:, t, None] * A.T) * h + (dt * u)[:, t, None] * B[:, t, :, None]
+        ys.append((C[:, t, :, None] * h).sum(1))
+    return torch.stack(ys, 1), h
+
+
+def relative(ours: Tensor, expected: Tensor) -> float:
+    return float((ours - expected).abs().max() / expected.abs().max())
+
+
+def assert_equal_with_gradients(given: list[Tensor], tolerance: float) -> None:
+    """Both outputs and all six gradients, against float64."""
+    exact = [t.detach().double().requires_grad_() for t in given]
+    results = []
+    for method, tensors in ((selective_scan, given), (recurrence, exact)):
+        y, last = method(*tensors)
+        weights = torch.linspace(-1, 2, y[0].numel(), dtype=y.dtype).view_as(y[0])
+        gradients = torch.autograd.grad((y * weights).sum() + last.square().sum(), tensors)
+        results.append([y.detach(), last.detach(), *gradients])
+    for name, ours, theirs in zip(["y", "h", "u", "dt", "A", "B", "C", "h0"], *results, strict=True):
+        assert relative(ours.double(), theirs) < tolerance, name
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7, 8, 9, 16, 33])
+def test_equals_the_recurrence_at_every_length(tokens: int) -> None:
+    assert_equal_with_gradients(inputs(tokens=tokens), 1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 255, 256, 300])
+def test_narrow_and_wide_products_agree_with_the_recurrence(channels: int) -> None:
+    assert_equal_with_gradients(inputs(channels=channels), 2e-6)
+
+
+def test_tiles_of_the_batch_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_torch, "_TILE", 2 * 5 * 4)
+    assert_equal_with_gradients(inputs(batch=5), 1e-6)
+
+
+@pytest.mark.parametrize("dt", [1e-6, 0.7, 20.0, 200.0])
+def test_extreme_step_sizes(dt: float) -> None:
+    """Cumulative sums in log space give NaN from 0.7 on. Forty equal decays repeat one rounding error forty times."""
+    given = inputs(tokens=40)
+    given[1] = torch.full_like(given[1], dt).requires_grad_()
+    assert_equal_with_gradients(given, 2e-6)
+
+
+def test_gradients_by_finite_differences() -> None:
+    given = inputs(batch=2, tokens=10, channels=3, state=2, dtype=torch.float64)
+    assert torch.autograd.gradcheck(selective_scan, given)
+
+
+def test_a_chunk_resumes_where_the_last_one_stopped() -> None:
+    u, dt, A, B, C, h0 = inputs()
+    whole, last = selective_scan(u, dt, A, B, C, h0)
+    ys, h = [], h0
+    for part in (slice(0, 1), slice(1, 6), slice(6, 11)):
+        y, h = selective_scan(u[:, part], dt[:, part], A, B[:, part], C[:, part], h)
+        ys.append(y)
+    torch.testing.assert_close(torch.cat(ys, 1), whole)
+    torch.testing.assert_close(h, last)
+
+
+def test_a_peek_is_a_step_that_leaves_no_trace() -> None:
+    u, dt, A, B, C, h0 = inputs()
+    answers = selective_peek(h0, u, dt, A, B, C)
+    for q in range(u.shape[1]):
+        one = slice(q, q + 1)
+        alone, _ = selective_scan(u[:, one], dt[:, one], A, B[:, one], C[:, one], h0)
+        torch.testing.assert_close(answers[:, one], alone)
+
+
+def test_autograd_and_compile_see_one_operation() -> None:
+    torch.library.opcheck(scan_torch._forward, [t.detach() for t in inputs()])
+    torch.library.opcheck(scan_torch._forward, inputs(), test_utils="test_autograd_registration")
+
+
+def test_at_most_60_mb_saved_per_layer_at_the_protocols_shape() -> None:
+    """Batch 64, 82 tokens, 512 channels, 16 states: the states alone would take 172 MB, and three such are needed."""
+    saved: dict[int, int] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        saved[t.data_ptr()] = t.numel() * t.element_size()
+        return t
+
+    given = inputs(64, 82, 512, 16)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        selective_scan(*given)
+    assert sum(saved.values()) <= 60e6
+
+
+@pytest.mark.parametrize("backend", ["triton", "mamba-ssm"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_cuda_back_end_without_cuda_is_one_line(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(UsageError, match=rf"backbone.scan={backend} .*backbone.scan=auto"):
+        chosen(backend, torch.device("cpu"))
+    assert chosen("auto", torch.device("cpu")) == "torch"
+
+
+def test_the_kernels_in_float32_are_never_taken_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Here:
+        @staticmethod
+        def unavailable() -> None:
+            return None
+
+    monkeypatch.setattr(scan, "_module", lambda backend: Here)
+    cuda = torch.device("cuda")
+    assert chosen("auto", cuda) == "triton"
+    assert chosen("auto", cuda, torch.float64) == "torch"
+    with pytest.raises(UsageError, match="float64"):
+        chosen("triton", cuda, torch.float64)

@@ -1,0 +1,25 @@
+"""The hand-written GELU against the library's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from iclbench.layers.activations import gelu_tanh
+
+
+def test_values_and_gradients_equal_the_librarys_tanh_gelu() -> None:
+    x = torch.linspace(-12, 12, 2001, requires_grad=True)
+    weight = torch.randn(2001, generator=torch.Generator().manual_seed(0))
+    (gelu_tanh(x) * weight).sum().backward()
+    exact = x.detach().double().requires_grad_()
+    (F.gelu(exact, approximate="tanh") * weight).sum().backward()
+    assert torch.allclose(gelu_tanh(x).double(), F.gelu(exact, approximate="tanh"), atol=1e-6)
+    assert torch.allclose(x.grad.double(), exact.grad, atol=2e-6)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """It would leave out what is kept for the first."""
+    x = torch.linspace(-1, 1, 5, requires_grad=True)
+    (slope,) = torch.autograd.grad(gelu_tanh(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()

@@ -1,0 +1,160 @@
+"""Runs are listed with what they are worth, deleted with all that was found out about them, and nothing else goes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iclbench import tables
+from iclbench.cli.main import main
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
+from iclbench.core.formats import nbytes
+from iclbench.sweep.cleaning import leftovers
+
+PROMPTS = "tiny-linear-smoke-none-0"
+
+
+def values(run: str, **changes: object) -> dict[str, object]:
+    return {
+        "run": run, "task": "tiny-linear", "family": "linear", "contestant": "gpt2", "kind": "backbone",
+        "preset": "smoke", "seed": 0, "shift": "none", "evaluator": "next", "metric": "score", "value": 0.5,
+        "status": "ok", "prompt_set": PROMPTS, "card": "c", "version": "0",
+    } | changes  # fmt: skip
+
+
+def evaluated(results: Path, run: str, **changes: object) -> list[Path]:
+    """Tables and rows of a sweep as commands leave them."""
+    folder, cells = results / "tables" / PROMPTS, results / "cells" / "tiny-linear-smoke"
+    found = [folder / f"{run}.values.parquet", folder / f"{run}.errors.parquet"]
+    tables.write("values", [values(run, **changes)], found[0], {})
+    error = {"run": run, "prompt_set": PROMPTS, "metric": "m", "episode": 0, "value": 1.0}
+    tables.write("errors", [error], found[1], {})
+    for kind in ("evaluate", "cost"):
+        row = {"cell": f"{run}{kind}", "kind": kind, "run": run, "task": "tiny-linear", "contestant": "gpt2",
+               "preset": "smoke", "seed": 0, "status": "done", "version": "0"}  # fmt: skip
+        found.append(cells / f"{run}.{kind}-0123abcd.cells.parquet")
+        tables.write("cells", [row], found[-1], {})
+    return found
+
+
+@pytest.fixture
+def results(tmp_path: Path, card_path: Path) -> Path:
+    """Runs `a` and `a.b`, evaluated, beside a baseline, a language model and packed results that name them too."""
+    results = tmp_path / "r"
+    config = resolve_run(str(card_path), "gpt2", "smoke")
+    for name in ("a", "a.b"):
+        create(results, config, name).weights.write_bytes(bytes(1000))
+        evaluated(results, name)
+    evaluated(results, "zero", kind="baseline", seed=None)
+    evaluated(results, "some-lm", preset="language")
+    evaluated(results, "other-lm", seed=None)
+    rows = [values("a", value=0.25), values("a.b", value=-1.0), values("zero", kind="baseline", seed=None)]
+    scores = results / "tables" / PROMPTS / "summary" / "scores.values.parquet"
+    tables.write("values", rows, scores, {})
+    tables.write("values", rows, results / "reference" / "tiny-linear-smoke.values.parquet", {})
+    return results
+
+
+def command(*arguments: object, results: Path) -> int:
+    return main([*map(str, arguments), "--results", str(results)])
+
+
+def files(results: Path) -> set[Path]:
+    return {path.relative_to(results) for path in results.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_rm_deletes_all_of_a_run_and_nothing_else(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    method = results / "tables" / PROMPTS / "a+deep-thinking-eta-0.02.values.parquet"
+    tables.write("values", [values("a+deep-thinking-eta-0.02")], method, {})
+    before = files(results)
+    assert command("rm", "a", "--yes", results=results) == 0
+    assert "deleted run 'a'" in capsys.readouterr().err
+    own = {path for path in before if path.name.startswith(("a.", "a+")) and not path.name.startswith("a.b.")}
+    assert before - files(results) == own | {Path("runs/a/config.toml"), Path("runs/a/model.safetensors")}
+    assert len(own) == 5 and not (results / "runs" / "a").exists()
+    kept = tables.read("values", results / "tables" / PROMPTS / "summary" / "scores.values.parquet")
+    assert list(kept["run"]) == ["a.b", "zero"] and list(kept["value"]) == [-1.0, 0.5]
+    packed = tables.read("values", results / "reference" / "tiny-linear-smoke.values.parquet")
+    assert list(packed["run"]) == ["a", "a.b", "zero"]
+
+
+def test_rm_asks_or_is_told_and_deletes_nothing_where_a_name_is_wrong(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(results)
+    assert command("rm", "a", results=results) == 2 and "give --yes" in capsys.readouterr().err
+    assert command("rm", "a", "nowhere", "--yes", results=results) == 2
+    assert command("rm", "../a", "--yes", results=results) == 2
+    with Run(results / "runs" / "a").lock():
+        assert command("rm", "a", "--yes", results=results) == 1
+    assert "being trained by another process" in capsys.readouterr().err
+    assert files(results) == before
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    for answer, code in ((False, 1), (True, 0)):
+        monkeypatch.setattr("typer.confirm", lambda *_, answer=answer, **__: answer)
+        assert command("rm", "a", results=results) == code
+        assert (results / "runs" / "a").exists() is not answer
+
+
+def test_prune_removes_what_nothing_needs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folder = results / "tables" / PROMPTS
+    unusable = results / "runs" / "a" / "checkpoints" / "step-000000003.unusable"
+    unusable.parent.mkdir()
+    unusable.write_bytes(bytes(4096))
+    dead, alive, fresh = (
+        folder / f".x.values.parquet.{process}.tmp" for process in (ended.pid, os.getpid(), f"0{ended.pid}")
+    )
+    for path in (dead, alive, fresh):
+        path.write_bytes(bytes(100))
+        os.utime(path, (time.time() - 1000,) * 2)
+    fresh.touch()
+    gone = evaluated(results, "gone")
+    before = files(results)
+    assert command("prune", "--dry-run", results=results) == 0
+    assert files(results) == before and str(dead) in capsys.readouterr().out
+    assert command("prune", results=results) == 0
+    out = capsys.readouterr().out
+    assert "1 temporary file: 100 B" in out and "1 unusable checkpoint: 4.00 KiB" in out and "freed" in out
+    # What a cost cell measured needed no run.
+    lost = {path.relative_to(results) for path in (dead, unusable, *gone[:3])}
+    assert before - files(results) == lost
+    assert command("prune", results=results) == 0 and "nothing to remove" in capsys.readouterr().out
+
+
+def test_no_run_is_taken_for_gone_where_there_are_tables_alone(results: Path) -> None:
+    (results / "runs").rename(results.parent / "runs")
+    assert leftovers(results) == []
+
+
+def test_runs_are_listed_with_size_date_loss_and_score(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(results / "runs" / "a")
+    curve = [values("a", metric="loss", evaluator="train", axis="train_step", axis_value=step, value=value)
+             for step, value in ((12.0, 0.125), (4.0, 9.0))]  # fmt: skip
+    tables.write("values", curve, run.path / "values.parquet", {})
+    os.utime(run.weights, (1_600_000_000,) * 2)
+    (results / "runs" / "broken").mkdir()
+    (results / "runs" / "broken" / "config.toml").write_text("")
+    assert command("list", "runs", "--json", results=results) == 0
+    rows = {row["run"]: row for row in json.loads(capsys.readouterr().out)}
+    size = sum(path.stat().st_size for path in run.path.iterdir())
+    found = {key: rows["a"][key] for key in ("size", "date", "loss", "score", "backbone")}
+    assert found == {"size": size, "date": "2020-09-13", "loss": 0.125, "score": 0.25, "backbone": "gpt2"}
+    assert (rows["a.b"]["loss"], rows["a.b"]["score"], rows["broken"]["score"]) == (None, -1.0, None)
+    assert command("list", "runs", results=results) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("a "))
+    assert line.split() == ["a", "finished", *nbytes(size).split(), "2020-09-13", "0.125", "0.25"]
+
+
+def test_listing_runs_imports_neither_torch_nor_pandas(results: Path) -> None:
+    code = "import sys; from iclbench.cli.main import main; main(sys.argv[1:]); "
+    code += "print([m for m in ('torch', 'pandas', 'sklearn') if m in sys.modules], file=sys.stderr)"
+    arguments = ["list", "runs", "--results", str(results)]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]" and "a.b" in done.stdout

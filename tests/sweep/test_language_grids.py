@@ -1,0 +1,174 @@
+"""Grid cards of language models: what they stand for can be typed, and is what the papers' text says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.main import get_command
+
+from iclbench.cli.main import app, main
+from iclbench.config.cards import names
+from iclbench.core.errors import UsageError
+from iclbench.language.tasks.cards import load_language_card
+from iclbench.language.tasks.ranges import parse, written
+from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, load_language_grid
+
+SHIPPED = [name for name in names("grids") if is_language_grid(name)]
+CARD = {"summary": "a test", "models": ["a model", "gpt2"], "tasks": ["to-upper"], "demo_seeds": [0, 1, 2]}
+FIVE = {"sst2", "sst5", "trec", "mr", "ag-news"}
+# What the text of the papers says: tasks, how many models, demonstration seeds, orders.
+PAPERS = {
+    "deep-thinking-4": ({"sst2", "ag-news"}, 1, 10, 1),
+    "deep-thinking-5-seeds": ({"sst2"}, 1, 10, 1),
+    "deep-thinking-5-orders": ({"sst2"}, 1, 1, 10),
+    "deep-thinking-6": ({"sst2"}, 1, 10, 1),
+    "deep-thinking-table-1": (FIVE, 1, 10, 1),
+    "deep-thinking-table-2": (FIVE, 8, 10, 1),
+    "deep-thinking-table-3": ({"mmlu", "bbh"}, 7, 1, 1),
+    "mamba-icl-6": ({"simple"}, 17, 1, 1),
+    "mamba-icl-7": ({"simple"}, 4, 1, 1),
+}
+
+
+def grid_file(folder: Path, **changes: object) -> str:
+    path = folder / "mine.toml"
+    path.write_text(tomli_w.dumps(CARD | changes), encoding="utf-8")
+    return str(path)
+
+
+def typed(line: str) -> dict[str, object]:
+    """The options that the command line reads from one command of a grid."""
+    program, group, command, *rest = shlex.split(line)
+    assert (program, group, command) == ("iclbench", "lm", "eval")
+    reader = get_command(app).commands["lm"].commands["eval"]
+    with reader.make_context(command, rest) as context:
+        return dict(context.params)
+
+
+@pytest.mark.parametrize("grid", PAPERS)
+def test_a_grid_has_the_tasks_models_seeds_and_orders_of_the_text(grid: str) -> None:
+    tasks, models, seeds, orders = PAPERS[grid]
+    card = load_language_grid(grid)[1]
+    assert set(card.tasks) == tasks
+    assert (len(card.models), len(card.demo_seeds), len(card.orders)) == (models, seeds, orders)
+
+
+def test_figure_6_has_three_gates_of_fifteen_passes_and_a_development_split() -> None:
+    settings = [tuple(typed(line)["override"] or ()) for line in commands("deep-thinking-6")]
+    passes = "method.passes=15"
+    assert settings[1:] == [
+        ("method.eta=0.001", passes), (passes,), ("method.eta=0.1", passes), ("method.passes=dev",)
+    ]  # fmt: skip
+
+
+def test_figure_3_asks_every_subject_of_mmlu_once_in_four_classes() -> None:
+    tasks = grid_tasks("deep-thinking-3")
+    assert len({task.family for task in tasks}) == 4
+    assert {task.name for task in tasks} == {task.name for task in grid_tasks("deep-thinking-table-3")} - {
+        task.name for task in tasks_of_bbh()
+    }
+    assert len(tasks) == 57
+
+
+def tasks_of_bbh() -> list:
+    return [task for task in grid_tasks("deep-thinking-table-3") if task.card.reader == "bbh"]
+
+
+@pytest.mark.parametrize("grid", SHIPPED)
+def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str) -> None:
+    card = load_language_grid(grid)[1]
+    lines = list(commands(grid))
+    assert len(lines) == len(set(lines)) == len(card.models) * len(card.methods)
+    for line in lines:
+        options = typed(line)
+        assert options["model"][0] in card.models
+        assert parse(str(options["demo_seeds"]), "") == card.demo_seeds
+        assert parse(str(options["orders"]), "") == card.orders
+        assert (parse(str(options["shots"]), "") if options["shots"] else []) == card.shots
+        assert options["tasks"] == [",".join(card.tasks)]
+
+
+def test_an_empty_list_of_shots_means_those_of_the_cards() -> None:
+    (line,) = list(commands("deep-thinking-5-seeds"))
+    assert parse(str(typed(line)["shots"]), "") == [load_language_card("sst2")[1].shots] == [8]
+    assert typed(next(commands("deep-thinking-table-2")))["shots"] is None
+
+
+def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> None:
+    path = grid_file(
+        tmp_path, shots=[0, 2, 4], orders=[1], episodes=7, controls=False, overlength="skip", dtype="bfloat16",
+        methods={"x": {"method": "repeat", "overrides": ["method.times=3"]}},
+    )  # fmt: skip
+    first = next(commands(path, Path("my results")))
+    printed = subprocess.run(["sh", "-c", f"printf '%s\\n' {first}"], capture_output=True, text=True, check=True)
+    assert printed.stdout.splitlines() == [
+        "iclbench", "lm", "eval", "--model", "a model", "--tasks", "to-upper", "--shots", "0,2,4", "--demo-seeds",
+        "0:3", "--orders", "1", "--episodes", "7", "--no-controls", "--overlength", "skip", "--dtype", "bfloat16",
+        "--method", "repeat", "-o", "method.times=3", "--results", "my results",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": ["gpt2"]}, "unknown key 'model'; did you mean 'models'"),
+        ({"models": []}, "models: expected .*at least 1"),
+        ({"demo_seeds": [0, 0]}, "demo_seeds: 0 stands there twice"),
+        ({"shots": [-1]}, "shots.0: expected greater than or equal to 0, got -1"),
+        ({"methods": {"A b": {}}}, "a variant's name is lower-case letters, .* got 'A b'"),
+        ({"methods": {"x": {"method": "think"}}}, "methods.x.method: expected 'icl', 'deep-thinking' or 'repeat'"),
+        ({"tasks": ["to-uper"]}, "grid 'mine': unknown language task 'to-uper'; did you mean 'to-upper'"),
+        ({"methods": {"x": {"method": "repeat", "overrides": ["method.time=3"]}}}, "grid 'mine': .*'time.*'times'"),
+        ({"methods": {"x": {"overrides": ["train.lr=3"]}}}, "grid 'mine': unknown key 'train'"),
+    ],
+)
+def test_a_bad_grid_is_one_line(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        list(commands(grid_file(tmp_path, **changes)))
+    assert len(str(error.value).splitlines()) == 1
+    assert "mine" in str(error.value)
+
+
+def test_show_and_list_know_grids_tasks_and_suites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", grid_file(tmp_path)]) == 0
+    assert 'grid = "mine"' in capsys.readouterr().out
+    assert main(["show", grid_file(tmp_path), "--commands"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "iclbench lm eval --model gpt2 --tasks to-upper --demo-seeds 0:3"
+    assert main(["show", grid_file(tmp_path), "--commands", "--preset", "paper"]) == 2
+    assert "drop --preset" in capsys.readouterr().err
+    assert main(["show", "to-upper"]) == 0
+    assert 'language_task = "to-upper"' in capsys.readouterr().out
+    assert main(["show", "sst2", "--card"]) == 0
+    assert "Sentiment" in capsys.readouterr().out
+    assert main(["list", "tasks"]) == 0
+    assert re.search(r"^tasks for language models: iclbench lm tasks$", capsys.readouterr().out, re.M)
+    assert main(["train", "sst2", "gpt2"]) == 2
+    line = capsys.readouterr().err
+    assert "iclbench lm eval --model DIR_OR_ID --tasks sst2" in line and line.count("\n") == 1
+
+
+def test_grids_are_told_apart_by_models_and_listed_without_torch() -> None:
+    assert is_language_grid("mamba_icl_6") and not is_language_grid("mamba-icl-1") and not is_language_grid("linear")
+    code = (
+        "import sys; from iclbench.cli.main import main; code = main(['list', 'grids', '--json']);"
+        "assert code == 0 and not {'torch', 'pandas', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("5", [5]), ("0:3", [0, 1, 2]), ("0,2,4,8", [0, 2, 4, 8]), ("7,0:2", [7, 0, 1])]
+)
+def test_ranges_are_read_as_python_counts(text: str, numbers: list[int]) -> None:
+    assert parse(text, "--shots") == numbers
+    assert parse(written(numbers), "--shots") == numbers
+
+
+@pytest.mark.parametrize("text", ["", "a", "3:3", "3:1", "-1", "1,,2", "0:99999", "1.5"])
+def test_what_is_no_range_names_the_option(text: str) -> None:
+    with pytest.raises(UsageError, match="--orders takes whole numbers"):
+        parse(text, "--orders")
