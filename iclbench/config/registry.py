@@ -26,6 +26,7 @@ from typing import Any
 from iclbench.config import plugins, trust
 from iclbench.core.errors import UnknownNameError, UsageError, said, shortened
 from iclbench.core.signals import heed_ctrl_c
+from iclbench.moved import current
 
 log = logging.getLogger("iclbench")
 
@@ -110,7 +111,7 @@ class Registry:
 
     def entry(self, name: str) -> Entry:
         if ":" in name:
-            return Entry(name, package=trust.package_of(name))
+            return Entry(current(name), package=trust.package_of(name))
         found = self.entries.get(canonical(name))
         if found is None:
             raise UnknownNameError(self.kind, name, self.entries)

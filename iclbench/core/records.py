@@ -18,6 +18,7 @@ from torch import Tensor
 
 from iclbench.core.errors import DataError
 from iclbench.core.files import save_tensors
+from iclbench.moved import current
 
 _Record = TypeVar("_Record", bound="TensorRecord")
 
@@ -131,7 +132,7 @@ def _rebuild(spec: Any, tensor: Callable[[str], Tensor]) -> Any:
         case {"tensor": path}:
             return tensor(path)
         case {"record": name, "fields": fields}:
-            cls = TensorRecord._classes[name]
+            cls = TensorRecord._classes[current(name)]
             return cls(**{k: _rebuild(v, tensor) for k, v in fields.items()})
         case {"tuple": items}:
             return tuple(_rebuild(v, tensor) for v in items)
