@@ -39,9 +39,15 @@ class PlainGPT2(nn.Module):
     def __init__(self, dim: int, points: int, layers: int, width: int, heads: int) -> None:
         super().__init__()
         config = GPT2Config(
-            n_positions=2 * points, n_embd=width, n_layer=layers, n_head=heads,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
-        )  # fmt: skip
+            n_positions=2 * points,
+            n_embd=width,
+            n_layer=layers,
+            n_head=heads,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            use_cache=False,
+        )
         self.read_in, self.backbone, self.read_out = nn.Linear(dim, width), GPT2Model(config), nn.Linear(width, 1)
 
     def forward(self, xs: Tensor, ys: Tensor) -> Tensor:

@@ -38,9 +38,14 @@ BATCH, DIM = 64, 20
 
 # The baselines of Garg et al.'s code, which the Mamba paper's code runs, and how much faster all are in geometric mean.
 SEVEN = (
-    "least squares", "3-NN", "averaging", "Lasso, five alphas", "two-layer network", "tree of depth 4",
+    "least squares",
+    "3-NN",
+    "averaging",
+    "Lasso, five alphas",
+    "two-layer network",
+    "tree of depth 4",
     "XGBoost, its defaults",
-)  # fmt: skip
+)
 GOAL = 20
 COMMAND = "python benchmarks/estimators.py"
 

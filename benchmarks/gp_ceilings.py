@@ -47,11 +47,15 @@ def main() -> int:
         lines.append(f"| {points} | {shift} | {value:.4f} ± {error:.4f} |")
         print(lines[-1], file=sys.stderr, flush=True)
     text = [
-        "# The ceiling of the Gaussian-process task", "",
+        "# The ceiling of the Gaussian-process task",
+        "",
         f"`python benchmarks/gp_ceilings.py`: mean log-likelihood per target of `oracle-kernel` over {EPISODES:,} "
-        "stratified episodes, with its standard error.", "",
-        "| context points, up to | shift | ceiling |", "| --- | --- | --- |", *lines,
-    ]  # fmt: skip
+        "stratified episodes, with its standard error.",
+        "",
+        "| context points, up to | shift | ceiling |",
+        "| --- | --- | --- |",
+        *lines,
+    ]
     Path(__file__).with_suffix(".md").write_text("\n".join(text) + "\n")
     return int(wrong > 0)
 

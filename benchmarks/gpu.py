@@ -97,12 +97,16 @@ def report(rows: dict[str, list[Row]]) -> str:
             ["what", "forward (ms)", "with backward (ms)", "ratio", "peak (MB)", "note"],
             [
                 [
-                    row["what"], cell(row, "forward_s", 1e3), cell(row, "both_s", 1e3), ratio(row, first, "both_s"),
-                    cell(row, "peak_bytes", 1e-6), row.get("reason", ""),
+                    row["what"],
+                    cell(row, "forward_s", 1e3),
+                    cell(row, "both_s", 1e3),
+                    ratio(row, first, "both_s"),
+                    cell(row, "peak_bytes", 1e-6),
+                    row.get("reason", ""),
                 ]
                 for row in rows["blocks"]
             ],
-        )  # fmt: skip
+        )
     steps = {part: rows[part] for part in PARTS if part in rows and part not in ("check", "blocks")}
     if steps:
         text += ["## Training steps", "", "Ratios to the same model's float32 as trained.", ""]
@@ -112,10 +116,17 @@ def report(rows: dict[str, list[Row]]) -> str:
             base = next(iter(rows.get(part.split("-")[0] + "-float32", [])), {})
             for row in found:
                 rate = format(1 / row["step_s"], ".1f") if "step_s" in row else "-"
-                lines.append([
-                    row["what"], rate, ratio(row, base, "step_s"), cell(row, "step_s", 1e3),
-                    cell(row, "peak_bytes", 1e-9), cell(row, "first_s"), row.get("reason", ""),
-                ])  # fmt: skip
+                lines.append(
+                    [
+                        row["what"],
+                        rate,
+                        ratio(row, base, "step_s"),
+                        cell(row, "step_s", 1e3),
+                        cell(row, "peak_bytes", 1e-9),
+                        cell(row, "first_s"),
+                        row.get("reason", ""),
+                    ]
+                )
         text += table(head, lines)
     return "\n".join(text).rstrip() + "\n"
 

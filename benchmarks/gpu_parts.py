@@ -50,9 +50,16 @@ class Sizes:
 
 
 SMOKE = Sizes(
-    2, 4, 3, 8, 2, 0.01, "cpu", "aot_eager",
+    2,
+    4,
+    3,
+    8,
+    2,
+    0.01,
+    "cpu",
+    "aot_eager",
     {"gpt2": {"layers": 1, "width": 16, "heads": 2}, "mamba": {"layers": 1, "width": 16, "state": 2}},
-)  # fmt: skip
+)
 
 
 def row(what: str, work: Callable[[], dict[str, Any]]) -> None:

@@ -49,9 +49,13 @@ def encoder_alone(name: EncoderName) -> Callable[[], None]:
 
 def training_step(name: EncoderName) -> Callable[[], None]:
     shape = TaskShape(
-        x_dim=SIDE * SIDE, points=CONTEXT, classes=CLASSES, x_shape=(SIDE, SIDE), head="categorical",
+        x_dim=SIDE * SIDE,
+        points=CONTEXT,
+        classes=CLASSES,
+        x_shape=(SIDE, SIDE),
+        head="categorical",
         question="targets",
-    )  # fmt: skip
+    )
     model = for_task(Transformer, TransformerSettings(layers=4, encoder=name), shape)
     optimiser, asked = make_optimiser(model, SETTINGS), random_points(1)
     batch = Episodes(context=random_points(CONTEXT), targets=asked, scored=asked.mask, classes=CLASSES)

@@ -46,8 +46,14 @@ def model(folder: Path) -> LanguageModel:
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(folder)
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=len(words), hidden_size=256, intermediate_size=688, num_hidden_layers=6,
-                         num_attention_heads=8, max_position_embeddings=2048)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        max_position_embeddings=2048,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     return load(str(folder))
 
@@ -65,8 +71,15 @@ def prompts() -> list[Prompt]:
 
 def ours(llama: LanguageModel, asked: Sequence[Question], how: Method, wanted: set[int]) -> np.ndarray:
     batches = Batches(BATCH)
-    found = ask(llama, how, asked, lambda some, memory, at_end: candidate_scores(llama, some, batches, memory, at_end),
-                batches, shared=True, wanted=wanted)  # fmt: skip
+    found = ask(
+        llama,
+        how,
+        asked,
+        lambda some, memory, at_end: candidate_scores(llama, some, batches, memory, at_end),
+        batches,
+        shared=True,
+        wanted=wanted,
+    )
     return np.array(found[max(wanted)].replies)
 
 

@@ -60,9 +60,12 @@ def demo_boosting() -> dict[str, float]:
 def first_call(cache: str) -> float:
     """CPU seconds of the first tree and the first boosting in a new process, with code kept in the folder `cache`."""
     done = subprocess.run(
-        [sys.executable, "-c", FIRST], check=True, capture_output=True, text=True,
+        [sys.executable, "-c", FIRST],
+        check=True,
+        capture_output=True,
+        text=True,
         env={**os.environ, "NUMBA_CACHE_DIR": cache},
-    )  # fmt: skip
+    )
     return float(done.stdout)
 
 

@@ -201,11 +201,12 @@ def table(folder: Path, out: Path) -> None:
                 written(*found[part])
             )
     text = [
-        "# The periodic half of the Gaussian-process task", "",
+        "# The periodic half of the Gaussian-process task",
+        "",
         "`python benchmarks/periodic.py`: gap to `oracle-kernel` in nats per target, mean ± 1.96 standard errors over "
         f"{BIN_EPISODES} episodes of each bin, by training step of {BATCH} episodes. Mean level only: who knows the "
         "mean level of a function and nothing of its course.",
-    ]  # fmt: skip
+    ]
     for name, plan in PLANS.items():
         if not (folder / name / "curve.json").exists():
             continue

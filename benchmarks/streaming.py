@@ -198,15 +198,19 @@ def main() -> None:
     torch.set_num_threads(1)
     long, held = the_stream(options.points)
     table, flat = memory_table()
-    text = "\n".join([
-        "# A stream through `cmanp`",
-        "",
-        f"`python benchmarks/streaming.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one "
-        "thread, seconds of the CPU. The paper's size: d = 64, 6 blocks, 128 latents, 4 heads; dx = 2, dy = 3; random "
-        "weights.",
-        "",
-        *long, *table, *training_table(),
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            "# A stream through `cmanp`",
+            "",
+            f"`python benchmarks/streaming.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one "
+            "thread, seconds of the CPU. The paper's size: d = 64, 6 blocks, 128 latents, 4 heads; dx = 2, dy = 3; "
+            "random weights.",
+            "",
+            *long,
+            *table,
+            *training_table(),
+        ]
+    )
     print(text)
     if not options.dry:
         Path(__file__).with_suffix(".md").write_text(text + "\n")

@@ -37,20 +37,29 @@ CELLS, RUNS = 24, 10
 def write_grid(folder: Path, steps: int) -> Path:
     """Ten runs, each trained for some seconds and evaluated."""
     card = {
-        "family": "linear", "summary": "linear functions", "baselines": ["zero", "mean", "averaging"], "oracles": [],
+        "family": "linear",
+        "summary": "linear functions",
+        "baselines": ["zero", "mean", "averaging"],
+        "oracles": [],
         "presets": {
             "smoke": {
-                "points": 20, "episodes": 64, "parameters": {"dim": 5},
+                "points": 20,
+                "episodes": 64,
+                "parameters": {"dim": 5},
                 "train": {"steps": steps, "batch": 32, "lr": 1e-3, "checkpoint_every": steps},
                 "backbones": {"gpt2": {"layers": 3, "width": 32, "heads": 2}},
             }
         },
-    }  # fmt: skip
+    }
     (folder / "task.toml").write_text(tomli_w.dumps(card))
     grid = {
-        "summary": "24 cells", "tasks": [str(folder / "task.toml")], "backbones": ["gpt2"], "presets": ["smoke"],
-        "seeds": list(range(RUNS)), "evaluate": {},
-    }  # fmt: skip
+        "summary": "24 cells",
+        "tasks": [str(folder / "task.toml")],
+        "backbones": ["gpt2"],
+        "presets": ["smoke"],
+        "seeds": list(range(RUNS)),
+        "evaluate": {},
+    }
     (folder / "grid.toml").write_text(tomli_w.dumps(grid))
     return folder / "grid.toml"
 
@@ -61,9 +70,11 @@ def seconds(grid: Path, workers: int) -> tuple[float, float]:
         command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--results", results]
         started = time.perf_counter()
         subprocess.run(
-            [*command, "--workers", str(workers)], check=True, capture_output=True,
+            [*command, "--workers", str(workers)],
+            check=True,
+            capture_output=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         taken = time.perf_counter() - started
         costs = tables.read_all("costs", Path(results) / "runs")
         own = costs.loc[costs["phase"].eq("train") & costs["metric"].eq("seconds"), "value"]

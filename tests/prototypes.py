@@ -44,10 +44,13 @@ class Prototypes(Family):
         if evaluator == "icl_paired":
             once = self.sample_test("icl", episodes // 2, generator).map(lambda t: t.repeat_interleave(2, 0))
             exchanged = (torch.arange(episodes) % 2).bool().unsqueeze(1)
-            return replace(once, **{
-                name: replace(points, y=torch.where(exchanged, 1 - points.y, points.y))
-                for name, points in {"context": once.context, "targets": once.asked}.items()
-            })  # fmt: skip
+            return replace(
+                once,
+                **{
+                    name: replace(points, y=torch.where(exchanged, 1 - points.y, points.y))
+                    for name, points in {"context": once.context, "targets": once.asked}.items()
+                },
+            )
         return super().sample_test(evaluator, episodes, generator)
 
     def _episodes(
@@ -86,10 +89,15 @@ def prototype_card(**changes: object) -> dict[str, object]:
         "points": 6,
         "episodes": 70,
         "train": {
-            "steps": 12, "batch": 8, "lr": 1e-3, "log_every": 4, "checkpoint_every": 3, "evaluate_every": 5,
+            "steps": 12,
+            "batch": 8,
+            "lr": 1e-3,
+            "log_every": 4,
+            "checkpoint_every": 3,
+            "evaluate_every": 5,
         },
         "backbones": {"gpt2": {"layers": 2, "width": 16, "heads": 2}},
-    }  # fmt: skip
+    }
     card: dict[str, object] = {
         "family": "tests.prototypes:Prototypes",
         "summary": "noisy copies of prototypes",

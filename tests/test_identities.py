@@ -125,8 +125,9 @@ def test_a_raised_normaliser_has_its_tasks_scored_again_and_nothing_trained_agai
 
 
 def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, anchors = (resolve_run("bursty", "gpt2", "smoke", overrides=[f"task.anchor_compat={v}"]) for v in
-                      ("false", "true"))  # fmt: skip
+    plain, anchors = (
+        resolve_run("bursty", "gpt2", "smoke", overrides=[f"task.anchor_compat={v}"]) for v in ("false", "true")
+    )
     assert "code" not in plain.dump()["task"] and anchors.dump()["task"]["code"] == 2
     monkeypatch.setitem(versions.PROMPTS, "bursty", 5)
     for name in ("bursty", "iclbench.families.images.bursty:Bursty"):

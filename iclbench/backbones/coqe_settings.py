@@ -78,7 +78,14 @@ class CoQESettings(BackboneSettings):
 
 _OF_NUMBERS = ("sample_dim", "readout")
 _OF_LABELS = (
-    "variant", "noise", "noise_std", "noise_growth", "noise_every", "noise_first", "noise_on", "noise_lowest",
-)  # fmt: skip
+    "variant",
+    "noise",
+    "noise_std",
+    "noise_growth",
+    "noise_every",
+    "noise_first",
+    "noise_on",
+    "noise_lowest",
+)
 # Standard deviation, time of the first growth and place of the noise.
 _NOISE: dict[Variant, tuple[float, float, Where]] = {"released": (3.0, 0.2, "lowest"), "paper": (1.0, 0.1, "all")}

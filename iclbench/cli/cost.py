@@ -82,8 +82,14 @@ def cost(
 
     def measure(contestant: Contestant, of: Run) -> int:
         path, lines, missing = measure_costs(
-            results, contestant, of.config.task, of.config.preset, sizes, train=of.config.train, data_dir=data_dir,
-        )  # fmt: skip
+            results,
+            contestant,
+            of.config.task,
+            of.config.preset,
+            sizes,
+            train=of.config.train,
+            data_dir=data_dir,
+        )
         written.append(path)
         for line in lines:
             say(line)

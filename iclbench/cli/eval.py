@@ -31,8 +31,17 @@ if TYPE_CHECKING:
 
 # What stands beside a model on a user's own table.
 _TABLE_BASELINES = (
-    "zero", "mean", "least-squares", "ridge-1e-1", "lasso-1e-2", "knn-3", "gp-rbf", "mlp", "decision-tree-2", "xgboost",
-)  # fmt: skip
+    "zero",
+    "mean",
+    "least-squares",
+    "ridge-1e-1",
+    "lasso-1e-2",
+    "knn-3",
+    "gp-rbf",
+    "mlp",
+    "decision-tree-2",
+    "xgboost",
+)
 
 
 def evaluate(
@@ -162,12 +171,21 @@ def evaluate(
 
 
 def evaluate_run(
-    results: Path, run: Run, shift: list[str], extrapolate: int | str | None, device: str, seed: int = 0,
-    data_dir: Path | None = None, other: tuple[TaskConfig, Family | None] | None = None,
-    baseline: list[str] | None = None, evaluated: list[str] | None = None,
-    evaluator: list[str] | None = None, method: Method | None = None, fresh: bool = False,
+    results: Path,
+    run: Run,
+    shift: list[str],
+    extrapolate: int | str | None,
+    device: str,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    other: tuple[TaskConfig, Family | None] | None = None,
+    baseline: list[str] | None = None,
+    evaluated: list[str] | None = None,
+    evaluator: list[str] | None = None,
+    method: Method | None = None,
+    fresh: bool = False,
     remarks: dict[str, None] | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Evaluate one run with a progress bar, on prompts of its own task or of an `other`; returns the number of failed
     cells and notes the prompt sets, and what must be known of them to read their scores."""
     from iclbench.cli.terminal import say, step_bar

@@ -15,8 +15,11 @@ from iclbench.cli.options import RESULTS, Json, Results
 from iclbench.core.formats import fixed, nbytes, number
 
 # Too wide for a terminal; `iclbench show` has them too.
-_FOR_SCRIPTS = {"tasks": {"family", "evaluators"}, "grids": {"tasks", "backbones"},
-                "runs": {"task", "backbone", "preset", "seed"}}  # fmt: skip
+_FOR_SCRIPTS = {
+    "tasks": {"family", "evaluators"},
+    "grids": {"tasks", "backbones"},
+    "runs": {"task", "backbone", "preset", "seed"},
+}
 _NUMERIC = ("size", "loss", "score")
 
 
@@ -70,10 +73,15 @@ def _tasks() -> list[dict[str, str]]:
 
     cards = [load_task(name) for name in names("tasks")]
     return [
-        {"task": name, "family": card.family, "presets": " ".join(card.presets),
-         "evaluators": " ".join(card.evaluators), "summary": card.summary}
+        {
+            "task": name,
+            "family": card.family,
+            "presets": " ".join(card.presets),
+            "evaluators": " ".join(card.evaluators),
+            "summary": card.summary,
+        }
         for name, card in cards
-    ]  # fmt: skip
+    ]
 
 
 def _baselines() -> list[dict[str, str]]:
@@ -109,8 +117,15 @@ def _grids() -> list[dict[str, str]]:
         else:
             card = load_grid(name)[1]
             tasks, contestants, presets, summary = card.tasks, card.backbones, " ".join(card.presets), card.summary
-        rows.append({"grid": name, "tasks": " ".join(tasks), "backbones": " ".join(contestants), "presets": presets,
-                     "summary": summary})  # fmt: skip
+        rows.append(
+            {
+                "grid": name,
+                "tasks": " ".join(tasks),
+                "backbones": " ".join(contestants),
+                "presets": presets,
+                "summary": summary,
+            }
+        )
     return rows
 
 
@@ -133,8 +148,13 @@ def _runs(results: Path) -> list[dict[str, Any]]:
         try:
             config = run.config
             state = "finished" if run.finished else f"step {run.reached}/{config.train.steps}"
-            row |= {"task": config.task.name, "backbone": config.backbone.name, "preset": config.preset,
-                    "seed": str(config.seed), "state": state if run.diverged is None else "diverged"}  # fmt: skip
+            row |= {
+                "task": config.task.name,
+                "backbone": config.backbone.name,
+                "preset": config.preset,
+                "seed": str(config.seed),
+                "state": state if run.diverged is None else "diverged",
+            }
         except UsageError as error:
             row["state"] = str(error)
         row |= {"size": inventory.size(run), "date": inventory.date(run), "loss": inventory.loss(run)}

@@ -52,10 +52,15 @@ def report(
             return stack.enter_context(step_bar("sections", total))
 
         found = build(
-            results, folder, formats=() if formats.strip().lower() == "none" else _listed([formats.lower()]),
-            tasks=_listed(task or []), only=_listed(only or []), title=title, processes=workers or available(),
+            results,
+            folder,
+            formats=() if formats.strip().lower() == "none" else _listed([formats.lower()]),
+            tasks=_listed(task or []),
+            only=_listed(only or []),
+            title=title,
+            processes=workers or available(),
             progress=lambda done, total, last: bar(total)(done, last),
-        )  # fmt: skip
+        )
     for reason, number in Counter(found.missing.values()).items():
         say(f"{number} of {found.pictures + len(found.missing)} pictures are missing: {reason}")
     if found.undrawn:

@@ -16,16 +16,24 @@ def find(name: str) -> dict[str, Any]:
     entry, variant, cls = BACKBONES.entry(name), BACKBONES.variant(name), BACKBONES.get(name)
     settings = {
         key: {
-            "type": type_name(field.annotation), "default": repr(variant.frozen.get(key, field.default)),
+            "type": type_name(field.annotation),
+            "default": repr(variant.frozen.get(key, field.default)),
             "meaning": field.description or "",
         }
         for key, field in cls.Settings.model_fields.items()
-    }  # fmt: skip
+    }
     return {
-        "backbone": name, "variant_of": variant.backbone, "frozen": dict(variant.frozen), "class": entry.target,
-        "summary": entry.summary, "order": cls.order, "heads": list(cls.heads),
-        "uses_related": cls.uses_related, "removes_points": cls.removes_points, "settings": settings,
-    }  # fmt: skip
+        "backbone": name,
+        "variant_of": variant.backbone,
+        "frozen": dict(variant.frozen),
+        "class": entry.target,
+        "summary": entry.summary,
+        "order": cls.order,
+        "heads": list(cls.heads),
+        "uses_related": cls.uses_related,
+        "removes_points": cls.removes_points,
+        "settings": settings,
+    }
 
 
 def print_backbone(found: dict[str, Any]) -> None:

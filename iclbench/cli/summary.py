@@ -14,9 +14,7 @@ import typer
 from iclbench import tables
 
 
-def print_summary(
-    results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()
-) -> None:  # fmt: skip
+def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
     """Print a leaderboard per prompt set, of class labels one over all prompt sets of a task; or all rows as JSON; both
     `without` what runs scored whose code is another by now."""
     from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies

@@ -48,19 +48,35 @@ def print_verified(
         say(f"{len(found)}/{n} {each.cell.task} · {each.cell.run}: {_verdict(each)} ({each.seconds:.0f} s)")
     if json:
         lines = [
-            {"cell": each.cell.hash, "run": each.cell.run, "task": each.cell.task, "preset": each.cell.preset,
-             "rows": each.rows, "equal": each.equal, "difference": each.difference, "agrees": each.agrees,
-             "share_of_half_interval": each.share, "elsewhere": each.elsewhere,
-             "seconds": each.seconds}
+            {
+                "cell": each.cell.hash,
+                "run": each.cell.run,
+                "task": each.cell.task,
+                "preset": each.cell.preset,
+                "rows": each.rows,
+                "equal": each.equal,
+                "difference": each.difference,
+                "agrees": each.agrees,
+                "share_of_half_interval": each.share,
+                "elsewhere": each.elsewhere,
+                "seconds": each.seconds,
+            }
             for each in found
-        ]  # fmt: skip
+        ]
         typer.echo(json_module.dumps(lines, indent=2))
     else:
         rows = [
-            [each.cell.run, each.cell.task, each.cell.preset, str(each.rows), _verdict(each),
-             "; ".join(each.elsewhere) or "as here", f"{each.seconds:.0f} s"]
+            [
+                each.cell.run,
+                each.cell.task,
+                each.cell.preset,
+                str(each.rows),
+                _verdict(each),
+                "; ".join(each.elsewhere) or "as here",
+                f"{each.seconds:.0f} s",
+            ]
             for each in found
-        ]  # fmt: skip
+        ]
         columns = ["run", "task", "preset", "rows", "verdict", "computed first", "time"]
         table("", columns, rows, numeric=[3, 6])
     if any(each.elsewhere and not each.equal for each in found):

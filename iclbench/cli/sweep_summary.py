@@ -41,20 +41,39 @@ def print_dry_run(
         whole = estimates.of(plan.todo)
     if json:
         lines = [
-            {"task": cells[0].task, "preset": cells[0].preset, "cells": by_kind(plan, cells),
-             "to_do": to_do(plan, group), "parameters": parameters.get(group), **asdict(amounts[group])}
+            {
+                "task": cells[0].task,
+                "preset": cells[0].preset,
+                "cells": by_kind(plan, cells),
+                "to_do": to_do(plan, group),
+                "parameters": parameters.get(group),
+                **asdict(amounts[group]),
+            }
             for group, cells in by_group.items()
-        ]  # fmt: skip
-        total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan), "workers": workers, **asdict(whole),
-                 "there": found.there, "refused": found.refused, "no_data": found.no_data}  # fmt: skip
+        ]
+        total = {
+            "cells": by_kind(plan, plan.cells),
+            "to_do": to_do(plan),
+            "workers": workers,
+            **asdict(whole),
+            "there": found.there,
+            "refused": found.refused,
+            "no_data": found.no_data,
+        }
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
         return
     columns = ["task", "preset", *shown(plan), "work", "parameters", "time", "disk"]
     rows = [
-        [cells[0].task, cells[0].preset, *states(plan, cells), words(to_do(plan, group)),
-         "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))), *amount(amounts[group])]
+        [
+            cells[0].task,
+            cells[0].preset,
+            *states(plan, cells),
+            words(to_do(plan, group)),
+            "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))),
+            *amount(amounts[group]),
+        ]
         for group, cells in by_group.items()
-    ]  # fmt: skip
+    ]
     rows.append(["all", "", *states(plan, plan.cells), words(to_do(plan)), "", *amount(whole)])
     work = columns.index("work")
     table("", columns, rows, numeric=[*range(2, work), *range(work + 1, len(columns))], keys=(0, 1))
@@ -165,11 +184,13 @@ def _without_data(found: Found) -> Iterator[str]:
 def _again(plan: Plan) -> str:
     """How many cells are repeated, and for what."""
     why = Counter(
-        "train for weights that are not there" if cell.kind == "train"
-        else "summary for what is new" if cell.run == SUMMARY
+        "train for weights that are not there"
+        if cell.kind == "train"
+        else "summary for what is new"
+        if cell.run == SUMMARY
         else "evaluate for scores of single episodes, which packed files do not hold"
         for cell in plan.again
-    )  # fmt: skip
+    )
     return ", ".join(f"{number} {what}" for what, number in why.items())
 
 
@@ -179,6 +200,12 @@ def _failed(outcome: Outcome | None) -> bool:
 
 def _about(cell: GridCell, outcome: Outcome) -> dict[str, Any]:
     return {
-        "kind": cell.kind, "run": cell.run, "task": cell.task, "preset": cell.preset, "status": outcome.status,
-        "reason": outcome.reason, "seconds": outcome.seconds, "warnings": list(outcome.warnings),
-    }  # fmt: skip
+        "kind": cell.kind,
+        "run": cell.run,
+        "task": cell.task,
+        "preset": cell.preset,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "seconds": outcome.seconds,
+        "warnings": list(outcome.warnings),
+    }

@@ -30,9 +30,12 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[Callable[[int, s
     """A bar over a known number of steps; yields a function to be called with the steps done and a short text."""
     if err.is_terminal:
         columns = (
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
             TextColumn("{task.fields[text]}", markup=False),
-        )  # fmt: skip
+        )
         with Progress(*columns, console=err) as progress:
             bar = progress.add_task(label, total=total, completed=done, text="")
 

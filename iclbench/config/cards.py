@@ -199,8 +199,15 @@ class Published(Strict):
 
 # What of a task's card says what the numbers mean or what to put beside them; no number depends on it.
 _BESIDE_THE_PROTOCOL = {
-    "summary", "source", "notes", "baselines", "oracles", "shifts", "evaluators", "published",
-}  # fmt: skip
+    "summary",
+    "source",
+    "notes",
+    "baselines",
+    "oracles",
+    "shifts",
+    "evaluators",
+    "published",
+}
 
 
 class TaskCard(Strict):

@@ -315,8 +315,10 @@ def resolve_task(
         if head["head"] not in heads:
             del head[key]
     if head["context_targets"] is True and card.question != "targets":
-        raise UsageError(f"task '{task}': context_targets is for question = \"targets\": where the next point is asked "
-                         "after every number of points, all of them are scored; leave it out")  # fmt: skip
+        raise UsageError(
+            f"task '{task}': context_targets is for question = \"targets\": where the next point is asked "
+            "after every number of points, all of them are scored; leave it out"
+        )
     complete = validate(parameters, {**values, **changed}, where).model_dump(mode="json", exclude_none=True)
     config = {
         "name": task,

@@ -308,8 +308,9 @@ class Hold:
             if self._anew:
                 log.warning(
                     "%s was deleted or moved while run '%s' trained: it was made anew, with its configuration",
-                    self._run.path, self._run.name,
-                )  # fmt: skip
+                    self._run.path,
+                    self._run.name,
+                )
 
     def remember(self) -> None:
         """Keep the configuration, with which `renew` makes the folder anew."""
@@ -432,8 +433,10 @@ def _refuse_foreign(run: Run) -> None:
         return  # damaged: whoever loads them says so
     except ValueError as error:
         (run.path / "config.toml").unlink()
-        raise UsageError(f"the weights in {run.path}, which has no config.toml, belong to {error}; choose another "
-                         "--name or delete that folder") from error  # fmt: skip
+        raise UsageError(
+            f"the weights in {run.path}, which has no config.toml, belong to {error}; choose another "
+            "--name or delete that folder"
+        ) from error
 
 
 def refuse_other(run: Run, config: RunConfig) -> None:

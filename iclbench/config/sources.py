@@ -43,8 +43,10 @@ def _files(target: str) -> list[tuple[str, Path]]:
     top = target.partition(":")[0].partition(".")[0]
     spec = PathFinder.find_spec(top) or PathFinder.find_spec(top, [""])  # last the current folder, as `trust` has it
     if spec is None:
-        raise UsageError(f"cannot load '{target}': no module '{top}' here; install its package, or go to its "
-                         f"folder and give --trust {top}")  # fmt: skip
+        raise UsageError(
+            f"cannot load '{target}': no module '{top}' here; install its package, or go to its "
+            f"folder and give --trust {top}"
+        )
     folders = [Path(folder) for folder in spec.submodule_search_locations or []]
     if folders:
         return [(p.relative_to(folder).as_posix(), p) for folder in folders for p in folder.rglob("*.py")]

@@ -9,5 +9,13 @@ from iclbench.contracts import backbones, phases, questions, related
 from iclbench.contracts.contract import CONTRACTS, Contract, Tolerance, example_episodes, failures
 
 __all__ = [
-    "CONTRACTS", "Contract", "Tolerance", "backbones", "example_episodes", "failures", "phases", "questions", "related",
-]  # fmt: skip
+    "CONTRACTS",
+    "Contract",
+    "Tolerance",
+    "backbones",
+    "example_episodes",
+    "failures",
+    "phases",
+    "questions",
+    "related",
+]

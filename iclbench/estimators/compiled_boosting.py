@@ -72,9 +72,23 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
                     for k in range(n):
                         rows[f, k] = by_value[f, k]
                 _grow(
-                    rows, ranks, cuts, gradient, n, depth, rate, reciprocal, predicted, nodes, at, weights, goes_left,
-                    spare, stack, sums,
-                )  # fmt: skip
+                    rows,
+                    ranks,
+                    cuts,
+                    gradient,
+                    n,
+                    depth,
+                    rate,
+                    reciprocal,
+                    predicted,
+                    nodes,
+                    at,
+                    weights,
+                    goes_left,
+                    spare,
+                    stack,
+                    sums,
+                )
                 for q in range(queries.shape[2]):
                     node = 0
                     while nodes[node, 0] >= 0:
@@ -105,9 +119,23 @@ def _bin(x, order, b, f, n, by_value, ranks, cuts):
 @compiled
 @no_type_check
 def _grow(
-    rows, ranks, cuts, gradient, n, depth, rate, reciprocal, predicted,
-    nodes, at, weights, goes_left, spare, stack, sums,
-):  # fmt: skip
+    rows,
+    ranks,
+    cuts,
+    gradient,
+    n,
+    depth,
+    rate,
+    reciprocal,
+    predicted,
+    nodes,
+    at,
+    weights,
+    goes_left,
+    spare,
+    stack,
+    sums,
+):
     """Grow one tree on the first n points and add its weights to `predicted`.
 
     nodes `(2N, 3)`: coordinate (-1 in a leaf), left and right child.

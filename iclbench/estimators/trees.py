@@ -160,9 +160,15 @@ class GreedyTree(LibraryEstimator):
 
 
 def _trees(
-    answer_all: Callable[..., None], depth: int, seed: int,
-    x: np.ndarray, y: np.ndarray, order: np.ndarray, lengths: np.ndarray, queries: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+    answer_all: Callable[..., None],
+    depth: int,
+    seed: int,
+    x: np.ndarray,
+    y: np.ndarray,
+    order: np.ndarray,
+    lengths: np.ndarray,
+    queries: np.ndarray,
+) -> np.ndarray:
     answers = np.zeros(queries.shape[:3])
     answer_all(x, y.astype(np.float64), order, lengths, queries, depth, seed, answers)
     return answers
@@ -217,9 +223,16 @@ class XGBoost(LibraryEstimator):
 
 
 def _boosted(
-    answer_all: Callable[..., None], trees: int, depth: int, rate: np.float32,
-    x: np.ndarray, y: np.ndarray, order: np.ndarray, lengths: np.ndarray, queries: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+    answer_all: Callable[..., None],
+    trees: int,
+    depth: int,
+    rate: np.float32,
+    x: np.ndarray,
+    y: np.ndarray,
+    order: np.ndarray,
+    lengths: np.ndarray,
+    queries: np.ndarray,
+) -> np.ndarray:
     answers = np.zeros(queries.shape[:3], np.float32)
     answer_all(x, y, order, lengths, queries, trees, depth, rate, answers)
     return answers

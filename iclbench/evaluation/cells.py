@@ -158,9 +158,13 @@ def keep(results: Path, contestant: Entrant, prompts: Frozen, found: Tables, abo
 
 
 def _write(
-    results: Path, contestant: Entrant, prompts: Frozen, found: Tables, metadata: dict[str, str],
+    results: Path,
+    contestant: Entrant,
+    prompts: Frozen,
+    found: Tables,
+    metadata: dict[str, str],
     without: Collection[tables.TableName] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Write the tables of a cell and remove those `without`, which another contestant of this name may have left."""
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
     with writing(results):

@@ -82,9 +82,16 @@ def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path |
 
 def _of_run(run: str, config: RunConfig, model: Backbone, depends_on: dict[str, Any], device: str) -> Contestant:
     return Contestant(
-        config.backbone.name, run, "backbone", model, content_hash(depends_on), config.seed, config.variant,
-        device=device, libraries={"torch": torch.__version__},
-    )  # fmt: skip
+        config.backbone.name,
+        run,
+        "backbone",
+        model,
+        content_hash(depends_on),
+        config.seed,
+        config.variant,
+        device=device,
+        libraries={"torch": torch.__version__},
+    )
 
 
 def elsewhere(model: Contestant, run: Run, task: TaskConfig, family: Family) -> Contestant:
@@ -99,10 +106,12 @@ def elsewhere(model: Contestant, run: Run, task: TaskConfig, family: Family) -> 
     if all(getattr(trained, key) == getattr(task, key) for key in asked):
         return model
     shapes = {
-        "input dimensions": (own.x_dim, family.x_dim), "output dimensions": (own.y_dim, family.y_dim),
-        "classes": (own.classes, family.classes), "image shape": (own.x_shape, family.x_shape),
+        "input dimensions": (own.x_dim, family.x_dim),
+        "output dimensions": (own.y_dim, family.y_dim),
+        "classes": (own.classes, family.classes),
+        "image shape": (own.x_shape, family.x_shape),
         "head": (trained.head, task.head),
-    }  # fmt: skip
+    }
     differs = [f"{what} {theirs} there, {mine} here" for what, (mine, theirs) in shapes.items() if mine != theirs]
     if task.points > trained.points:
         differs.append(f"{task.points} examples there, trained with {trained.points}")
@@ -148,8 +157,10 @@ def _estimator(estimator: str, baseline: str) -> Any:
     """The class that a baseline's card names; raises `UsageError` when it is something else."""
     cls = ESTIMATORS.get(estimator)
     if not (isinstance(cls, type) and issubclass(cls, Predictor)):
-        raise UsageError(f"baseline '{baseline}': '{estimator}' is no estimator: it must be a subclass of "
-                         f"{FittedPredictor.__module__}.{FittedPredictor.__name__}")  # fmt: skip
+        raise UsageError(
+            f"baseline '{baseline}': '{estimator}' is no estimator: it must be a subclass of "
+            f"{FittedPredictor.__module__}.{FittedPredictor.__name__}"
+        )
     return cls
 
 

@@ -134,9 +134,16 @@ def evaluate(
 
 
 def evaluate_baseline(
-    results: Path, task: TaskConfig, preset: str, name: str, shifts: Sequence[str], evaluators: Sequence[str],
-    *, seed: int = 0, data_dir: Path | None = None,
-) -> Iterator[Cell]:  # fmt: skip
+    results: Path,
+    task: TaskConfig,
+    preset: str,
+    name: str,
+    shifts: Sequence[str],
+    evaluators: Sequence[str],
+    *,
+    seed: int = 0,
+    data_dir: Path | None = None,
+) -> Iterator[Cell]:
     """Evaluate one baseline or oracle of a task without any run beside it; summaries are left to the caller."""
     family = task.build(data_dir).held_out()
     asked = prompt_sets(task, preset, shifts, evaluators, seed, data_dir, family)
@@ -146,18 +153,27 @@ def evaluate_baseline(
 
 
 def prompt_sets(
-    task: TaskConfig, preset: str, shifts: Sequence[str], evaluators: Sequence[str], seed: int = 0,
-    data_dir: Path | None = None, family: Family | None = None,
-) -> list[PromptSet]:  # fmt: skip
+    task: TaskConfig,
+    preset: str,
+    shifts: Sequence[str],
+    evaluators: Sequence[str],
+    seed: int = 0,
+    data_dir: Path | None = None,
+    family: Family | None = None,
+) -> list[PromptSet]:
     """A prompt set for each shift and for each of the family's own tests."""
     asked = [PromptSet(task, preset, shift, seed, data_dir, family) for shift in shifts]
     return asked + [PromptSet(task, preset, "none", seed, data_dir, family, evaluator=name) for name in evaluators]
 
 
 def put(
-    results: Path, prompts: PromptSet, field: Sequence[Contestant], lookup: Lookup | None = None, fresh: bool = False,
+    results: Path,
+    prompts: PromptSet,
+    field: Sequence[Contestant],
+    lookup: Lookup | None = None,
+    fresh: bool = False,
     begins: Begins | None = None,
-) -> Iterator[Cell]:  # fmt: skip
+) -> Iterator[Cell]:
     """Put a prompt set to contestants, one after the other; what is there already is kept."""
     score = targets.evaluate_targets if prompts.task.question == "targets" else cells.evaluate_cell
     for contestant in field:
@@ -192,14 +208,28 @@ def write_published(results: Path, task: TaskConfig) -> None:
     """The published numbers of a task, at whatever preset they belong to, as rows of their own."""
     rows: list[dict[str, object]] = [
         {
-            "run": f"published-{p.contestant}", "task": task.name, "family": task.family, "contestant": p.contestant,
-            "kind": "published", "preset": p.preset, "shift": p.shift, "evaluator": p.evaluator or task.question,
-            "n_context": p.n_context, "n_related": p.n_related, "metric": p.metric, "value": p.value, "low": p.low,
-            "high": p.high, "data": assignments(p.data) or None, "status": "ok", "reason": f"{p.source}; {p.read}",
-            "card": task.card, "version": __version__,
+            "run": f"published-{p.contestant}",
+            "task": task.name,
+            "family": task.family,
+            "contestant": p.contestant,
+            "kind": "published",
+            "preset": p.preset,
+            "shift": p.shift,
+            "evaluator": p.evaluator or task.question,
+            "n_context": p.n_context,
+            "n_related": p.n_related,
+            "metric": p.metric,
+            "value": p.value,
+            "low": p.low,
+            "high": p.high,
+            "data": assignments(p.data) or None,
+            "status": "ok",
+            "reason": f"{p.source}; {p.read}",
+            "card": task.card,
+            "version": __version__,
         }
         for p in task.published
-    ]  # fmt: skip
+    ]
     if rows:
         with writing(results):
             tables.write("values", rows, results / "tables" / "published" / f"{task.name}.values.parquet", {})

@@ -27,9 +27,21 @@ from iclbench.families.base import Ceiling
 
 ADJUSTED = "log_likelihood_adjusted"
 _SHARED = [
-    "run", "task", "family", "contestant", "kind", "preset", "seed", "variant", "shift", "evaluator", "prompt_set",
-    "card", "status", "version",
-]  # fmt: skip
+    "run",
+    "task",
+    "family",
+    "contestant",
+    "kind",
+    "preset",
+    "seed",
+    "variant",
+    "shift",
+    "evaluator",
+    "prompt_set",
+    "card",
+    "status",
+    "version",
+]
 
 
 def write_gaps(results: Path, prompts: PromptSet) -> None:

@@ -82,9 +82,12 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, found: TargetScores)
 
 
 def mean_rows(
-    shared: dict[str, object], prompts: PromptSet, n_related: tuple[int, ...], scores: np.ndarray,
+    shared: dict[str, object],
+    prompts: PromptSet,
+    n_related: tuple[int, ...],
+    scores: np.ndarray,
     found: TargetScores | None = None,
-) -> cells.Rows:  # fmt: skip
+) -> cells.Rows:
     """Means and intervals of `(episodes, n_related)` over every part of the prompt set; a skipped row for a part with
     skipped episodes of what was `found`, a failed one where one of its scores is not finite."""
     rows: cells.Rows = []
@@ -107,11 +110,23 @@ def write_chance(results: Path, prompts: PromptSet) -> None:
     """The accuracy of guessing at a test, as a baseline of its own beside the contestants."""
     test = prompts.family.evaluators()[prompts.evaluator]
     about: dict[str, object] = {
-        "run": "chance", "task": prompts.task.name, "family": prompts.task.family, "data": prompts.data,
-        "contestant": "chance", "kind": "baseline", "preset": prompts.preset, "shift": "none",
-        "evaluator": prompts.evaluator, "n_related": 0,
-        "metric": "accuracy_within_choices", "value": test.chance, "normaliser": 1.0, "status": "ok",
-        "prompt_set": prompts.id, "card": prompts.task.card, "version": __version__,
-    }  # fmt: skip
+        "run": "chance",
+        "task": prompts.task.name,
+        "family": prompts.task.family,
+        "data": prompts.data,
+        "contestant": "chance",
+        "kind": "baseline",
+        "preset": prompts.preset,
+        "shift": "none",
+        "evaluator": prompts.evaluator,
+        "n_related": 0,
+        "metric": "accuracy_within_choices",
+        "value": test.chance,
+        "normaliser": 1.0,
+        "status": "ok",
+        "prompt_set": prompts.id,
+        "card": prompts.task.card,
+        "version": __version__,
+    }
     with writing(results):
         tables.write("values", [about], results / "tables" / prompts.id / "summary" / "chance.values.parquet", {})

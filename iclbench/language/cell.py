@@ -68,8 +68,11 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
     shared = shared_columns(contestant, prompts)
     if bad := outcome.answers.nonfinite:
         raise NonFiniteError(_nonfinite(bad, outcome.answers))
-    which = {"axis": "order", "axis_value": prompts.order} if prompts.order else {
-        "axis": "demo_seed", "axis_value": prompts.demo_seed}  # fmt: skip
+    which = (
+        {"axis": "order", "axis_value": prompts.order}
+        if prompts.order
+        else {"axis": "demo_seed", "axis_value": prompts.demo_seed}
+    )
     final = shared | which | ({"reason": outcome.reason} if outcome.reason else {})
     targets = [e.query.y for e in prompts.drawn]
     rows = [
@@ -78,9 +81,8 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
         if np.isfinite(scores).any()
     ]
     rows.append(
-        final | {"metric": "balanced_accuracy"}
-        | balanced(outcome.answers.scores["accuracy"], targets, prompts.seed)
-    )  # fmt: skip
+        final | {"metric": "balanced_accuracy"} | balanced(outcome.answers.scores["accuracy"], targets, prompts.seed)
+    )
     for passes, found in outcome.passes.items():
         rows += _trace_rows(shared, passes, found, prompts.seed)
     for passes, found in outcome.development.items():

@@ -60,9 +60,16 @@ def contestant(
     identity = content_hash(what | {"version": VERSION, "overlength": overlength} | depends)
     libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
     return Contestant(
-        model.name + method.suffix, "backbone", identity, content_hash(what, 8), model.device, libraries, model, method,
+        model.name + method.suffix,
+        "backbone",
+        identity,
+        content_hash(what, 8),
+        model.device,
+        libraries,
+        model,
+        method,
         beside=others,
-    )  # fmt: skip
+    )
 
 
 def constant() -> Contestant:

@@ -268,8 +268,17 @@ def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(
-        vocab_size=1, n_positions=positions, n_embd=width, n_layer=layers, n_head=heads,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=init_std, use_cache=False,
-        bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=1,
+        n_positions=positions,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        initializer_range=init_std,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     return GPT2Model(config)

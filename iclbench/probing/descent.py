@@ -48,9 +48,13 @@ class Descent:
         identity = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
         identity["version"] = versions.of_estimator("gradient-descent")
         return Contestant(
-            self.name, self.name, "baseline", GradientDescent(DescentSettings(steps=STEPS)),
-            content_hash(identity), libraries={"torch": torch.__version__},
-        )  # fmt: skip
+            self.name,
+            self.name,
+            "baseline",
+            GradientDescent(DescentSettings(steps=STEPS)),
+            content_hash(identity),
+            libraries={"torch": torch.__version__},
+        )
 
 
 DESCENTS = (

@@ -124,9 +124,16 @@ def probe_rank(
         asked = [own]
     for size in asked:
         prompts = RankSet(
-            task, run.config.preset, shift, seed, data_dir, evaluator=_TWO_LABELS if categorical else "",
-            context=size, contexts=contexts, queries=queries,
-        )  # fmt: skip
+            task,
+            run.config.preset,
+            shift,
+            seed,
+            data_dir,
+            evaluator=_TWO_LABELS if categorical else "",
+            context=size,
+            contexts=contexts,
+            queries=queries,
+        )
         exact = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
         for contestant in [model, *exact]:
             work = partial(_ranks, contestant, prompts)

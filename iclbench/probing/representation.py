@@ -100,13 +100,19 @@ def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Pa
         )
     untrained = run.config.build(run.config.task.build(data_dir)).eval()
     before = Contestant(
-        f"{model.name}-untrained", f"{run.name}-untrained", "baseline", untrained,
-        content_hash({"config": run.hash, "untrained": True, **run.codes}), libraries=model.libraries,
-    )  # fmt: skip
+        f"{model.name}-untrained",
+        f"{run.name}-untrained",
+        "baseline",
+        untrained,
+        content_hash({"config": run.hash, "untrained": True, **run.codes}),
+        libraries=model.libraries,
+    )
     (inputs,) = contestants.baselines(prompts, ["least-squares"])
     field: list[tuple[Contestant, _Represent]] = [
-        (model, _of(trained)), (before, _of(untrained)), (inputs, lambda x: x)
-    ]  # fmt: skip
+        (model, _of(trained)),
+        (before, _of(untrained)),
+        (inputs, lambda x: x),
+    ]
     for contestant, represent in field:
         work = partial(_scored, contestant, prompts, represent, drawn=contestant is model)
         yield kept(results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)

@@ -45,9 +45,16 @@ class Report:
 
 
 def build(
-    results: Path, out: Path, *, formats: Sequence[str] = (), title: str | None = None, tasks: Sequence[str] = (),
-    only: Sequence[str] = (), processes: int = 1, progress: Progress | None = None,
-) -> Report:  # fmt: skip
+    results: Path,
+    out: Path,
+    *,
+    formats: Sequence[str] = (),
+    title: str | None = None,
+    tasks: Sequence[str] = (),
+    only: Sequence[str] = (),
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> Report:
     """Write the report on a results folder to `out`.
 
     Beside the page: `tables/` as CSV, Markdown and LaTeX, and `figures/` with the rows behind every figure and its
@@ -76,9 +83,15 @@ def build(
 
 
 def _build(
-    found: Results, out: Path, script: Script, names: Collection[str], formats: Sequence[str], title: str | None,
-    processes: int, progress: Progress | None,
-) -> Report:  # fmt: skip
+    found: Results,
+    out: Path,
+    script: Script,
+    names: Collection[str],
+    formats: Sequence[str],
+    title: str | None,
+    processes: int,
+    progress: Progress | None,
+) -> Report:
     try:
         todo = jobs(found, names)
         made: dict[int, Part | None] = {}

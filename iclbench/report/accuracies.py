@@ -51,7 +51,11 @@ def _ends(task: Slice) -> pd.DataFrame:
 
 def _averaged(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     averaged = rows.groupby(keys, as_index=False).agg(
-        value=("value", "mean"), low=("low", "min"), high=("high", "max"), lowest=("value", "min"),
-        highest=("value", "max"), runs=("run", "nunique"),
-    )  # fmt: skip
+        value=("value", "mean"),
+        low=("low", "min"),
+        high=("high", "max"),
+        lowest=("value", "min"),
+        highest=("value", "max"),
+        runs=("run", "nunique"),
+    )
     return averaged.assign(run=run_names(rows, keys))

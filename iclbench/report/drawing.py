@@ -35,8 +35,11 @@ class Child:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", CHILD],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._told, encoding="utf-8",
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._told,
+                encoding="utf-8",
+            )
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(job, allow_nan=False) + "\n")

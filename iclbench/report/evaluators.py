@@ -32,14 +32,17 @@ class Meaning:
 _ONE_LABEL = "1 / training labels"
 TESTS = {
     "icl": Meaning(
-        "ICL", "classes never trained, four images of each of two, labelled at random: only the context can tell",
-        0.5, "1/2",
+        "ICL",
+        "classes never trained, four images of each of two, labelled at random: only the context can tell",
+        0.5,
+        "1/2",
     ),
     "icl_paired": Meaning(
         "ICL, paired",
         "each ICL sequence a second time with its two labels exchanged; right only if both are. Repeating the label of "
         "one place in the context, whatever the images, gets 1/2",
-        0.25, "1/4",
+        0.25,
+        "1/4",
     ),
     "iwl": Meaning("IWL", "no context image of the query's class: only the weights can tell", None, _ONE_LABEL),
     "iwl_macro": Meaning("IWL, macro", "IWL with every class asked equally often", None, _ONE_LABEL),
@@ -47,11 +50,13 @@ TESTS = {
     "iwl_rare": Meaning("IWL, rare", "IWL of all other classes", None, _ONE_LABEL),
     "iwl_new_drawings": Meaning("IWL, new drawings", "IWL by drawings that were kept from training", None, _ONE_LABEL),
     "flip": Meaning(
-        "flip", "trained classes with the two labels exchanged: above 1/2 the context wins, below it the weights",
-        0.5, "1/2",
+        "flip",
+        "trained classes with the two labels exchanged: above 1/2 the context wins, below it the weights",
+        0.5,
+        "1/2",
     ),
     "targets": Meaning("as trained", "fresh sequences drawn as in training", None, _ONE_LABEL),
-}  # fmt: skip
+}
 
 
 def meaning(evaluator: str) -> Meaning:

@@ -16,11 +16,24 @@ FORMATS = ("png", "svg")
 TABLE_FORMATS = ("csv", "md", "tex")
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", "–": "--", "−": "$-$", "·": r"$\cdot$",
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "–": "--",
+    "−": "$-$",
+    "·": r"$\cdot$",
     "[": "{[}",  # a leading bracket would be read as the optional argument of the row before
-}  # fmt: skip
+}
 _IN_LATEX = str.maketrans(_LATEX)
 _IN_MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|~"})
 _SPACES = re.compile(r"\s+")
@@ -95,10 +108,20 @@ def latex(table: Table) -> str:
         )
     spec = "".join("r" if c.numeric else "l" for c in table.columns)
     lines = [
-        "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{spec}}}", r"\toprule",
-        rf"{head} \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(table.caption)}}}",
-        rf"\label{{tab:{table.name}}}", r"\end{table}",
-    ]  # fmt: skip
+        "% needs \\usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\begin{{tabular}}{{{spec}}}",
+        r"\toprule",
+        rf"{head} \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\caption{{{_latex(table.caption)}}}",
+        rf"\label{{tab:{table.name}}}",
+        r"\end{table}",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -152,10 +152,11 @@ def prepared(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     where = values["prompt_set"].str.extract(_IDENTIFIER).astype("Int64")
     axis_seed = values["axis_value"].where(values["axis"].eq("demo_seed").fillna(False).astype(bool))
     values = values.assign(
-        model=named["model"], method=named["method"].fillna(""),
+        model=named["model"],
+        method=named["method"].fillna(""),
         demo_seed=where["seed"].fillna(axis_seed.astype("Int64")).fillna(0).astype(int),
         order=where["order"].fillna(0).astype(int),
-    )  # fmt: skip
+    )
     for column in ("value", "low", "high", "axis_value"):
         values[column] = values[column].astype(float)
     return _comparable(values)
@@ -207,9 +208,13 @@ def over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Means over cells: the standard deviation and Student's 95 % interval over them where there are several, else the
     interval of the one."""
     found = rows.groupby(list(keys), as_index=False, dropna=False).agg(
-        value=("value", "mean"), sd=("value", "std"), low=("low", "min"), high=("high", "max"),
-        seeds=("demo_seed", "nunique"), n_episodes=("n_episodes", "max"),
-    )  # fmt: skip
+        value=("value", "mean"),
+        sd=("value", "std"),
+        low=("low", "min"),
+        high=("high", "max"),
+        seeds=("demo_seed", "nunique"),
+        n_episodes=("n_episodes", "max"),
+    )
     several = found["seeds"] > 1
     n = found["seeds"].clip(lower=2).to_numpy(float)
     half = stats.t.ppf(0.975, n - 1) * found["sd"] / np.sqrt(n)
@@ -230,8 +235,11 @@ def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str
     own = rows[rows["task"].isin(tasks)]
     own = own.assign(below=(own["value"] - own["low"]) ** 2, above=(own["high"] - own["value"]) ** 2)
     found = own.groupby(list(keys), as_index=False, dropna=False).agg(
-        value=("value", "mean"), below=("below", _root), above=("above", _root), tasks=("task", "nunique"),
-    )  # fmt: skip
+        value=("value", "mean"),
+        below=("below", _root),
+        above=("above", _root),
+        tasks=("task", "nunique"),
+    )
     found = found[found["tasks"] == len(tasks)]
     found = found.assign(low=found["value"] - found["below"], high=found["value"] + found["above"])
     return found.drop(columns=["below", "above", "tasks"]).reset_index(drop=True)

@@ -59,9 +59,14 @@ class Contest:
         """A row per contestant: the mean over runs (seeds), `lowest` and `highest` of them, the envelope of their
         intervals, how many `runs` and, in `run`, which."""
         found = self.rows.groupby(["contestant", "kind"], as_index=False).agg(
-            score=("value", "mean"), lowest=("value", "min"), highest=("value", "max"), low=("low", "min"),
-            high=("high", "max"), runs=("run", "nunique"), run=("run", lambda runs: "; ".join(sorted(set(runs)))),
-        )  # fmt: skip
+            score=("value", "mean"),
+            lowest=("value", "min"),
+            highest=("value", "max"),
+            low=("low", "min"),
+            high=("high", "max"),
+            runs=("run", "nunique"),
+            run=("run", lambda runs: "; ".join(sorted(set(runs)))),
+        )
         numbers = ["score", "lowest", "highest", "low", "high"]
         return found.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
 

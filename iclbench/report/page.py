@@ -72,18 +72,22 @@ def render(
 ) -> str:
     """The whole page; `vega` is the script that draws figures, `undrawn` says why there is none; `notes` stand in the
     header."""
-    return _environment().get_template("page.html").render(
-        sections=parts,
-        contents=contents(parts),
-        title=title,
-        subtitle=subtitle,
-        style=Markup(_asset("page.css")),
-        script=Markup(_asset("page.js")),
-        vega=Markup(vega),
-        choices=choices([each.section for each in parts]),
-        undrawn=undrawn,
-        notes=list(notes),
-    )  # fmt: skip
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            sections=parts,
+            contents=contents(parts),
+            title=title,
+            subtitle=subtitle,
+            style=Markup(_asset("page.css")),
+            script=Markup(_asset("page.js")),
+            vega=Markup(vega),
+            choices=choices([each.section for each in parts]),
+            undrawn=undrawn,
+            notes=list(notes),
+        )
+    )
 
 
 @cache

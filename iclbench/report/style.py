@@ -29,12 +29,20 @@ CONFIG: dict[str, Any] = {
     "background": "white",
     "view": {"stroke": None},
     "axis": {
-        "domainColor": "#888", "tickColor": "#888", "gridColor": "#E8E8E8", "labelColor": "#333", "titleColor": INK,
-        "labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal", "titlePadding": 8, "labelOverlap": True,
+        "domainColor": "#888",
+        "tickColor": "#888",
+        "gridColor": "#E8E8E8",
+        "labelColor": "#333",
+        "titleColor": INK,
+        "labelFontSize": 12,
+        "titleFontSize": 13,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelOverlap": True,
     },
     "legend": {"labelFontSize": 12, "symbolStrokeWidth": 2, "symbolSize": 250, "labelLimit": 220, "rowPadding": 4},
     "title": {"fontSize": 13, "fontWeight": "bold", "anchor": "start", "color": INK, "offset": 8},
-}  # fmt: skip
+}
 
 
 def vega_lite() -> str:

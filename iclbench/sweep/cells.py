@@ -148,9 +148,13 @@ def _of_run(run: GridRun) -> Iterator[GridCell]:
     config = run.config
     contestant = config.backbone.name
     of_run: dict[str, Any] = {
-        "run": run.name, "contestant": contestant, "frozen": config.task, "preset": config.preset, "config": config,
+        "run": run.name,
+        "contestant": contestant,
+        "frozen": config.task,
+        "preset": config.preset,
+        "config": config,
         "reason": run.without,
-    }  # fmt: skip
+    }
     train = GridCell("train", **of_run)
     yield train
     if run.cost:  # needs no weights: they do not matter to what a backbone costs

@@ -195,9 +195,11 @@ _LIKE = (["task", "preset", "contestant"], ["preset", "contestant"], ["task", "p
 
 def _alike(cell: GridCell) -> list[tuple[str, ...]]:
     of = {
-        "task": cell.task, "preset": cell.preset, "contestant": cell.contestant,
+        "task": cell.task,
+        "preset": cell.preset,
+        "contestant": cell.contestant,
         "sort": _sort(cell.run, cell.config is None),
-    }  # fmt: skip
+    }
     return [(cell.kind, *(of[column] for column in columns)) for columns in _LIKE]
 
 

@@ -308,12 +308,21 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
     ending = f"-{preset}-s{config.seed}"
     name = run_name(config).removesuffix(ending) + (f"-{variant}" if variant else "") + ending
     return GridRun(
-        name, task, backbone, config, tuple(settings), evaluate=card.evaluate is not None, extrapolate=extrapolate,
-        shifts=shifts, baselines=tuple(card.evaluate.baselines if card.evaluate else ()),
-        evaluation_seed=card.evaluate.seed if card.evaluate else 0, contexts=contexts,
-        probes=tuple(card.probe.of if card.probe else ()), without=card.without_reason(task, backbone),
+        name,
+        task,
+        backbone,
+        config,
+        tuple(settings),
+        evaluate=card.evaluate is not None,
+        extrapolate=extrapolate,
+        shifts=shifts,
+        baselines=tuple(card.evaluate.baselines if card.evaluate else ()),
+        evaluation_seed=card.evaluate.seed if card.evaluate else 0,
+        contexts=contexts,
+        probes=tuple(card.probe.of if card.probe else ()),
+        without=card.without_reason(task, backbone),
         cost=tuple(sorted({trained, *card.cost.points})) if card.cost else (),
-    )  # fmt: skip
+    )
 
 
 def _shifts(names: list[str], config: RunConfig, extrapolate: int | None) -> Iterator[str]:

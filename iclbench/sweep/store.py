@@ -132,16 +132,28 @@ def record(results: Path, cell: GridCell, outcome: Outcome, place: Place) -> Non
 def row(cell: GridCell, outcome: Outcome, place: Place) -> dict[str, object]:
     """What the tables say of a cell."""
     about: dict[str, object] = {
-        "cell": cell.hash, "kind": cell.kind, "run": cell.run, "task": cell.task, "contestant": cell.contestant,
-        "preset": cell.preset, "seed": cell.seed, "status": outcome.status, "reason": outcome.reason,
+        "cell": cell.hash,
+        "kind": cell.kind,
+        "run": cell.run,
+        "task": cell.task,
+        "contestant": cell.contestant,
+        "preset": cell.preset,
+        "seed": cell.seed,
+        "status": outcome.status,
+        "reason": outcome.reason,
         "version": __version__,
-    }  # fmt: skip
+    }
     if outcome.status in ("skipped", "awaiting"):
         return about
     return about | {
-        "files": json.dumps(sorted(outcome.files)), "seconds": outcome.seconds, "device": device_name(place.device),
-        "hardware": hardware(), "kernels": kernels.here(), "threads": place.threads, "libraries": libraries(),
-    }  # fmt: skip
+        "files": json.dumps(sorted(outcome.files)),
+        "seconds": outcome.seconds,
+        "device": device_name(place.device),
+        "hardware": hardware(),
+        "kernels": kernels.here(),
+        "threads": place.threads,
+        "libraries": libraries(),
+    }
 
 
 def _named(files: Any) -> tuple[str, ...]:

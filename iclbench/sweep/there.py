@@ -44,9 +44,10 @@ def look(plan: Plan, results: Path, data_dir: Path | None = None) -> Found:
     failing = {cell.hash for cell in plan.todo if cell.run in refused and cell.kind != "cost"}
     again = {cell.hash for cell in plan.again}
     there = [
-        cell for cell in plan.todo
+        cell
+        for cell in plan.todo
         if cell.hash not in failing | again and not cell.reason and _is_there(results, cell, data_dir)
-    ]  # fmt: skip
+    ]
     settled = failing | {cell.hash for cell in there}
     left = replace(
         plan,
@@ -112,9 +113,14 @@ def _is_evaluated(results: Path, cell: GridCell, data_dir: Path | None) -> bool:
     try:
         family = cell.frozen.build(data_dir).held_out()
         sets = prompt_sets(
-            cell.frozen, cell.preset, cell.asked["shifts"], cell.asked["evaluators"], cell.asked["seed"], data_dir,
+            cell.frozen,
+            cell.preset,
+            cell.asked["shifts"],
+            cell.asked["evaluators"],
+            cell.asked["seed"],
+            data_dir,
             family,
-        )  # fmt: skip
+        )
         if cell.baseline is not None:
             return all(is_done(results, contestants.baselines(each, [cell.baseline])[0], each) for each in sets)
         run = contestants.backbone(Run(results / "runs" / cell.run), data_dir=data_dir)

@@ -241,9 +241,13 @@ def _elsewhere(store: Store, cell: GridCell, place: Place, used: str) -> tuple[s
         return ()
     recorded = store.rows.loc[cell.hash]
     here = {
-        "device": device_name(place.device), "hardware": hardware(), "kernels": used, "threads": place.threads,
-        "iclbench": __version__, **json.loads(libraries()),
-    }  # fmt: skip
+        "device": device_name(place.device),
+        "hardware": hardware(),
+        "kernels": used,
+        "threads": place.threads,
+        "iclbench": __version__,
+        **json.loads(libraries()),
+    }
     there = {name: recorded[name] for name in ("device", "hardware", "kernels", "threads")}
     there |= {"iclbench": recorded["version"]}
     there |= {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])

@@ -152,9 +152,15 @@ def _evaluate(cell: GridCell, place: Place) -> list[Path]:
         found = evaluate_baseline(place.results, cell.frozen, cell.preset, cell.baseline, shifts, tests, **asked)
     else:
         found = evaluate(
-            place.results, _run(cell, place), shifts, tests, device=place.device, baseline_names=[], summaries=False,
+            place.results,
+            _run(cell, place),
+            shifts,
+            tests,
+            device=place.device,
+            baseline_names=[],
+            summaries=False,
             **asked,
-        )  # fmt: skip
+        )
     return _files(place.results, found)
 
 
@@ -183,12 +189,10 @@ def _probe(cell: GridCell, place: Place) -> list[Path]:
 
     run, contexts = _run(cell, place), cell.asked["contexts"] or None
     kinds: dict[str, Callable[[], Iterator[Cell]]] = {
-        "layers": lambda: probe(
-            place.results, run, contexts=contexts, device=place.device, data_dir=place.data_dir
-        ),
+        "layers": lambda: probe(place.results, run, contexts=contexts, device=place.device, data_dir=place.data_dir),
         "rank": lambda: probe_rank(place.results, run, sizes=contexts, data_dir=place.data_dir),
         "representation": lambda: probe_representation(place.results, run, data_dir=place.data_dir),
-    }  # fmt: skip
+    }
     try:
         return _files(place.results, kinds[cell.asked["probe"]]())
     except NotProbedError as error:
@@ -202,9 +206,14 @@ def _cost(cell: GridCell, place: Place) -> list[Path]:
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, place.device, place.data_dir)
     path, left_out, _ = measure_costs(
-        place.results, contestant, cell.frozen, cell.preset, Sizes(cell.asked["points"]),
-        train=cell.config.train, data_dir=place.data_dir,
-    )  # fmt: skip
+        place.results,
+        contestant,
+        cell.frozen,
+        cell.preset,
+        Sizes(cell.asked["points"]),
+        train=cell.config.train,
+        data_dir=place.data_dir,
+    )
     for line in left_out:
         log.warning(line)
     return [path]

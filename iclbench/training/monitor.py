@@ -68,11 +68,18 @@ class Monitor:
         if found.problem is not None:
             raise NonFiniteError(found.problem)
         return [
-            {"evaluator": name, "axis": "train_step", "axis_value": float(step), "n_related": n, "metric": metric,
-             "prompt_set": whole.id, **summary}
+            {
+                "evaluator": name,
+                "axis": "train_step",
+                "axis_value": float(step),
+                "n_related": n,
+                "metric": metric,
+                "prompt_set": whole.id,
+                **summary,
+            }
             for metric, scores in found.scores.items()
             for n, summary in zip(found.n_related, summaries(scores, first.seed), strict=True)
-        ]  # fmt: skip
+        ]
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:
         task = self._task.model_copy(update={"episodes": episodes})

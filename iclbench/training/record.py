@@ -39,9 +39,13 @@ def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) 
     """Write the training curve as far as it goes, with a failed row where it ends, and last why it ended there."""
     normaliser = _normaliser(run, family)
     end = _shared(run) | {
-        "evaluator": "train", "axis": "train_step", "axis_value": float(error.step), "metric": "loss",
-        "status": "failed", "reason": error.reason,
-    }  # fmt: skip
+        "evaluator": "train",
+        "axis": "train_step",
+        "axis_value": float(error.step),
+        "metric": "loss",
+        "status": "failed",
+        "reason": error.reason,
+    }
     curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != end["axis_value"]]
     scored = [_shared(run) | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write("values", [*curve, *scored, end], run.path / "values.parquet", {"config": run.hash})
@@ -59,9 +63,16 @@ def _shared(run: Run) -> dict[str, object]:
     """What all rows of a training share."""
     config = run.config
     return _about(run) | {
-        "family": config.task.family, "data": config.task.data, "kind": "backbone", "seed": config.seed,
-        "variant": config.variant, "shift": "none", "status": "ok", "card": config.task.card, "version": __version__,
-    }  # fmt: skip
+        "family": config.task.family,
+        "data": config.task.data,
+        "kind": "backbone",
+        "seed": config.seed,
+        "variant": config.variant,
+        "shift": "none",
+        "status": "ok",
+        "card": config.task.card,
+        "version": __version__,
+    }
 
 
 def _normaliser(run: Run, family: Family) -> float:
@@ -72,7 +83,13 @@ def _curve(run: Run, normaliser: float, progress: Progress) -> Rows:
     shared = _shared(run)
     return [
         shared
-        | {"evaluator": "train", "axis": "train_step", "axis_value": float(step), "metric": "loss",
-           "value": loss / normaliser, "normaliser": normaliser}
+        | {
+            "evaluator": "train",
+            "axis": "train_step",
+            "axis_value": float(step),
+            "metric": "loss",
+            "value": loss / normaliser,
+            "normaliser": normaliser,
+        }
         for step, loss in zip(progress.steps, progress.losses, strict=True)
-    ]  # fmt: skip
+    ]

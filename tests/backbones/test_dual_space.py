@@ -94,8 +94,10 @@ def test_softmax_attention_has_no_bound_on_its_rank() -> None:
 
     def matrix(attention: object) -> np.ndarray:
         assert callable(attention)
-        rows = [[attention(prompt(x[c, None, None], y[c, None], q[None]), value, key_query) for q in queries]
-                for c in range(64)]  # fmt: skip
+        rows = [
+            [attention(prompt(x[c, None, None], y[c, None], q[None]), value, key_query) for q in queries]
+            for c in range(64)
+        ]
         return np.array(rows)
 
     assert ranks(matrix(linear_attention)) == [1] * 5

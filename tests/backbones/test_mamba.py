@@ -37,9 +37,15 @@ def theirs(ours: Mamba) -> torch.nn.Module:
 
     s = ours.settings
     config = MambaConfig(
-        vocab_size=1, hidden_size=s.width, state_size=s.state, num_hidden_layers=s.layers, conv_kernel=s.conv,
-        expand=s.expand, time_step_rank=math.ceil(s.width / 16), use_cache=False,
-    )  # fmt: skip
+        vocab_size=1,
+        hidden_size=s.width,
+        state_size=s.state,
+        num_hidden_layers=s.layers,
+        conv_kernel=s.conv,
+        expand=s.expand,
+        time_step_rank=math.ceil(s.width / 16),
+        use_cache=False,
+    )
     other = MambaModel(config).eval()
     own = {k: v for k, v in ours.state_dict().items() if k.startswith(("layers.", "norm_f."))}
     missing, unexpected = other.load_state_dict(own, strict=False)

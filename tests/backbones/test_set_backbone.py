@@ -74,9 +74,11 @@ def test_where_nothing_is_scored_there_is_nothing_to_learn():
         shape = TaskShape(x_dim=2, points=3, question=question, classes=classes, head=head)
         cls = BACKBONES.get("gpt2" if question == "next" else "coqe" if classes else "cnp")
         model = cls(cls.Settings(width=8), shape)
-        asked = nowhere if classes is None else replace(
-            nowhere, classes=2, context=replace(context, y=torch.ones(2, 3, dtype=torch.long))
-        )  # fmt: skip
+        asked = (
+            nowhere
+            if classes is None
+            else replace(nowhere, classes=2, context=replace(context, y=torch.ones(2, 3, dtype=torch.long)))
+        )
         loss, _ = model.loss(asked, 0.0, torch.Generator().manual_seed(0))
         loss.backward()
         assert loss == 0

@@ -75,8 +75,9 @@ def test_a_batch_equals_plain_loops_over_episodes_and_datasets(name, settings, p
     found = model.predict_targets(episodes.context, episodes.targets.x, episodes.related)
     for b, (n, beside) in enumerate(SIZES):
         x, y = episodes.context.x[b, :n].numpy(), episodes.context.y[b, :n].numpy()
-        related = [(episodes.related.x[b, j, :k].numpy(), episodes.related.y[b, j, :k].numpy())
-                   for j, k in enumerate(beside)]  # fmt: skip
+        related = [
+            (episodes.related.x[b, j, :k].numpy(), episodes.related.y[b, j, :k].numpy()) for j, k in enumerate(beside)
+        ]
         raw = torch.from_numpy(answer(model, (x, y), episodes.targets.x[b].numpy(), related))
         expected = model.read(raw.unsqueeze(0))
         torch.testing.assert_close(found.mean[b], expected.mean[0], rtol=1e-10, atol=1e-10)

@@ -13,9 +13,16 @@ from iclbench.cli.main import app
 from iclbench.cli.summary import print_summary
 
 SHARED = {
-    "task": "bursty", "family": "bursty", "preset": "smoke", "status": "ok", "axis": None, "card": "c", "version": "1",
-    "n_related": 0, "metric": "accuracy_within_choices",
-}  # fmt: skip
+    "task": "bursty",
+    "family": "bursty",
+    "preset": "smoke",
+    "status": "ok",
+    "axis": None,
+    "card": "c",
+    "version": "1",
+    "n_related": 0,
+    "metric": "accuracy_within_choices",
+}
 
 
 def row(run: str, evaluator: str, value: float, kind: str = "backbone", **other: object) -> dict[str, object]:

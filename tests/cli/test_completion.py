@@ -57,9 +57,14 @@ def complete(
     ],
 )
 def test_names_are_completed(
-    line: str, wanted: str, unwanted: str, shell: str, results: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    line: str,
+    wanted: str,
+    unwanted: str,
+    shell: str,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, out = complete(line.replace("RESULTS", str(results)), shell, monkeypatch, capsys)
     assert code == 0
     assert wanted in out and unwanted not in out

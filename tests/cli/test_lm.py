@@ -143,9 +143,12 @@ def test_an_evaluation_ends_in_a_table_and_is_kept(models, tmp_path: Path, capsy
         found["axis"].fillna("")
     )
     assert set(found["contestant"]) == {
-        "demo-lm", "demo-lm+deep-thinking-passes-2", "demo-lm+deep-thinking-eta-0-passes-2", "demo-lm+repeat-2",
+        "demo-lm",
+        "demo-lm+deep-thinking-passes-2",
+        "demo-lm+deep-thinking-eta-0-passes-2",
+        "demo-lm+repeat-2",
         "majority",
-    }  # fmt: skip
+    }
     assert set(found["preset"]) == {"language"}
     assert "Loading" not in err and "Loading" not in out and "it/s" not in err
 
@@ -254,9 +257,12 @@ def test_ctrl_c_keeps_what_is_finished(models, tmp_path: Path) -> None:
     asked = ["--model", str(models("llama")), "--tasks", "algorithmic", "--shots", "2", "--demo-seeds", "0:10"]
     command = [sys.executable, "-m", "iclbench", "lm", "eval", *asked, "--results", str(tmp_path / "results")]
     started = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=heed_ctrl_c,
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("tiny-llama.values.parquet")) and time.monotonic() < deadline:
         assert started.poll() is None
@@ -314,22 +320,42 @@ def rows(task: str, family: str, *given: tuple[str, int, str, float], **further:
     found = []
     for contestant, shots, what, value in given:
         baseline = contestant == "majority"
-        found.append({
-            "run": contestant, "contestant": contestant, "task": task, "family": family, "preset": "language",
-            "kind": "baseline" if baseline else "backbone", "shift": what if what == "shuffled-labels" else "none",
-            "metric": "accuracy" if what == "shuffled-labels" else what, "value": value, "low": value - 0.1,
-            "high": value + 0.1, "n_context": shots, "evaluator": "choice", "status": "ok", "card": "c", "version": "0",
-            **further,
-        })  # fmt: skip
+        found.append(
+            {
+                "run": contestant,
+                "contestant": contestant,
+                "task": task,
+                "family": family,
+                "preset": "language",
+                "kind": "baseline" if baseline else "backbone",
+                "shift": what if what == "shuffled-labels" else "none",
+                "metric": "accuracy" if what == "shuffled-labels" else what,
+                "value": value,
+                "low": value - 0.1,
+                "high": value + 0.1,
+                "n_context": shots,
+                "evaluator": "choice",
+                "status": "ok",
+                "card": "c",
+                "version": "0",
+                **further,
+            }
+        )
     return found
 
 
 BOTH = (
-    ("lm", 0, "accuracy", 0.2), ("lm", 4, "accuracy", 0.6), ("lm", 4, "accuracy_sd", 0.05),
-    ("lm", 4, "balanced_accuracy", 0.55), ("lm", 4, "shuffled-labels", 0.3), ("lm+repeat-2", 4, "accuracy", 0.7),
-    ("lm+repeat-2", 4, "accuracy_gain", 0.1), ("majority", 4, "accuracy", 0.5), ("majority", 0, "accuracy", 0.5),
+    ("lm", 0, "accuracy", 0.2),
+    ("lm", 4, "accuracy", 0.6),
+    ("lm", 4, "accuracy_sd", 0.05),
+    ("lm", 4, "balanced_accuracy", 0.55),
+    ("lm", 4, "shuffled-labels", 0.3),
+    ("lm+repeat-2", 4, "accuracy", 0.7),
+    ("lm+repeat-2", 4, "accuracy_gain", 0.1),
+    ("majority", 4, "accuracy", 0.5),
+    ("majority", 0, "accuracy", 0.5),
     ("majority", 4, "accuracy_sd", 0.0),
-)  # fmt: skip
+)
 
 
 def test_a_tasks_table_has_every_contestant_once_for_each_number_of_demonstrations() -> None:
@@ -353,8 +379,11 @@ def test_a_method_without_plain_icl_beside_it_is_not_called_plain() -> None:
 
 
 def test_the_overview_has_means_of_families_and_none_where_a_task_is_missing() -> None:
-    values = [*rows("sst2", "sentiment", *BOTH), *rows("mr", "sentiment", ("lm", 4, "accuracy", 0.8), *BOTH[7:]),
-              *rows("trec", "type", ("lm", 4, "accuracy", 0.1), ("lm", 8, "accuracy", 0.3))]  # fmt: skip
+    values = [
+        *rows("sst2", "sentiment", *BOTH),
+        *rows("mr", "sentiment", ("lm", 4, "accuracy", 0.8), *BOTH[7:]),
+        *rows("trec", "type", ("lm", 4, "accuracy", 0.1), ("lm", 8, "accuracy", 0.3)),
+    ]
     columns, lines = overview_board(tables.frame("values", values), "lm")
     assert columns == ["task", "shots", "zero-shot", "plain", "repeat-2", "shuffled", "majority"]
     assert lines == [

@@ -25,9 +25,7 @@ DATA = "x1,x2,x3,y1\n1,2,3,0.5\n0,1,0,-1\n0.1,0.2,0.3,?\n1,1,1,2\n0.1,0.2,0.3,\n
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     card = small_card(head="gaussian")
-    card["presets"]["smoke"]["backbones"]["cmanp"] = {
-        "layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3
-    }  # fmt: skip
+    card["presets"]["smoke"]["backbones"]["cmanp"] = {"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3}
     (folder / "tiny-linear.toml").write_text(tomli_w.dumps(card))
     assert main(["train", str(folder / "tiny-linear.toml"), "cmanp", "-p", "smoke", "--results", str(folder)]) == 0
     return folder
@@ -135,10 +133,13 @@ def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
 ) -> None:
     command = [sys.executable, "-m", "iclbench", "stream", RUN, "--results", str(results), "--device", "cpu"]
     with subprocess.Popen(
-        [*command, "--save", str(tmp_path / "state")], text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*command, "--save", str(tmp_path / "state")],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         preexec_fn=heed_ctrl_c,
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write("1,2,3,0.5\n0.1,0.2,0.3,?\n")
         process.stdin.flush()

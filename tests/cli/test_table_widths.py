@@ -54,11 +54,28 @@ def values(**columns: Any) -> pd.DataFrame:
     """Rows of the table `values` of one prompt set."""
     rows = len(max((v for v in columns.values() if isinstance(v, list)), key=len))
     shared = {
-        "run": LONG, "task": "my-own-linear-in-twenty-dimensions", "family": "linear", "contestant": LONG,
-        "kind": "backbone", "preset": "small", "shift": "none", "evaluator": "next", "axis": None, "axis_value": None,
-        "n_context": None, "n_related": None, "metric": "auc", "low": 0.1, "high": 12345.25, "n_episodes": 64,
-        "status": "ok", "reason": None, "prompt_set": "set", "card": "c", "version": "0",
-    }  # fmt: skip
+        "run": LONG,
+        "task": "my-own-linear-in-twenty-dimensions",
+        "family": "linear",
+        "contestant": LONG,
+        "kind": "backbone",
+        "preset": "small",
+        "shift": "none",
+        "evaluator": "next",
+        "axis": None,
+        "axis_value": None,
+        "n_context": None,
+        "n_related": None,
+        "metric": "auc",
+        "low": 0.1,
+        "high": 12345.25,
+        "n_episodes": 64,
+        "status": "ok",
+        "reason": None,
+        "prompt_set": "set",
+        "card": "c",
+        "version": "0",
+    }
     whole = {key: v if isinstance(v, list) else [v] * rows for key, v in (shared | columns).items()}
     return tables.frame("values", pd.DataFrame(whole).to_dict("records"))
 
@@ -91,11 +108,16 @@ def depths() -> pd.DataFrame:
     metrics = ["squared_error", "scale", "scale_std", "shift", "shift_std"]
     rows = [
         values(
-            run=[LONG] * 12, evaluator="probe", axis="layer", axis_value=list(range(1, 13)), n_context=[500] * 12,
-            metric=metric, value=[243.25 + i for i in range(12)],
+            run=[LONG] * 12,
+            evaluator="probe",
+            axis="layer",
+            axis_value=list(range(1, 13)),
+            n_context=[500] * 12,
+            metric=metric,
+            value=[243.25 + i for i in range(12)],
         )
         for metric in metrics
-    ]  # fmt: skip
+    ]
     return pd.concat(rows)
 
 
@@ -130,11 +152,23 @@ def costs() -> pd.DataFrame:
     measured = [("model", "parameters"), *[("train_step", m) for m in ("flops", "seconds", "bytes")]]
     measured += [(phase, m) for phase in ("condition", "query", "update") for m in ("flops", "seconds", "state_bytes")]
     rows = [
-        {"run": LONG, "task": "t", "contestant": "c", "preset": "small", "phase": phase, "n_points": n,
-         "metric": metric, "value": 243e6 + n, "device": "cpu", "threads": 1, "n_episodes": 64, "version": "0"}
+        {
+            "run": LONG,
+            "task": "t",
+            "contestant": "c",
+            "preset": "small",
+            "phase": phase,
+            "n_points": n,
+            "metric": metric,
+            "value": 243e6 + n,
+            "device": "cpu",
+            "threads": 1,
+            "n_episodes": 64,
+            "version": "0",
+        }
         for phase, metric in measured
         for n in (40, 500)
-    ]  # fmt: skip
+    ]
     return tables.frame("costs", rows)
 
 
@@ -188,10 +222,17 @@ def grid(folder: Path) -> Path:
     path = folder / "tiny.toml"
     path.write_text(
         tomli_w.dumps(
-            {"summary": "tiny", "tasks": [str(task)], "backbones": ["gpt2", "cnp"], "presets": ["smoke"],
-             "seeds": [0], "evaluate": {}, "probe": {}}
+            {
+                "summary": "tiny",
+                "tasks": [str(task)],
+                "backbones": ["gpt2", "cnp"],
+                "presets": ["smoke"],
+                "seeds": [0],
+                "evaluate": {},
+                "probe": {},
+            }
         )
-    )  # fmt: skip
+    )
     return path
 
 
@@ -219,9 +260,7 @@ TABLES = {
     "eval labels": lambda m, f: accuracy_table.print_accuracies(Path("nowhere"), [accuracies()]),
     "probe": board(depths, probe_tables.depth_table, probe_tables.examples_in_context),
     "probe --rank": board(ranks, probe_tables.rank_table, probe_tables.rank_title),
-    "probe --representation": board(
-        features, probe_tables.representation_table, probe_tables.representation_title
-    ),
+    "probe --representation": board(features, probe_tables.representation_table, probe_tables.representation_title),
     "cost": show_costs,
     "sweep --verify": show_verified,
     "sweep --dry-run": command("sweep", "GRID", "--dry-run"),
@@ -231,7 +270,7 @@ TABLES = {
     "lm tasks": command("lm", "tasks"),
     "lm demo-model": show_demo_model,
     **{f"list {what}": command("list", what) for what in ("tasks", "backbones", "baselines", "families", "grids")},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -255,9 +294,12 @@ ROWS = st.integers(1, 9).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, numeric=st.sets(st.integers(0, 8)), width=st.sampled_from([20, 80, 200]))
 def test_any_table_is_printed_whole(
-    rows: list[list[str]], numeric: set[int], width: int,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    rows: list[list[str]],
+    numeric: set[int],
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     header, *lines = rows
     terminal.table("", header, lines, sorted(numeric))

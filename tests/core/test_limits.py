@@ -136,8 +136,9 @@ def test_text_in_a_parquet_table_is_told_without_reading_it(tmp_path: Path) -> N
 
 
 def test_result_tables_of_too_many_rows_are_refused(tmp_path: Path, small: None) -> None:
-    rows = tables.frame("errors", [{"run": "r", "prompt_set": "p", "metric": "m", "episode": i, "value": 0.0}
-                                   for i in range(20_000)])  # fmt: skip
+    rows = tables.frame(
+        "errors", [{"run": "r", "prompt_set": "p", "metric": "m", "episode": i, "value": 0.0} for i in range(20_000)]
+    )
     tables.write("errors", rows, tmp_path / "x.errors.parquet", {})
     with pytest.raises(tables.TableError, match=r"20,000 rows|raise the limit"):
         tables.read("errors", tmp_path / "x.errors.parquet")
@@ -241,16 +242,26 @@ LONG, MANY = "a" * 5000, "several words " * 500
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["train", LONG, "gpt2"], ["train", "linear", MANY], ["train", f"./{LONG}.toml", "gpt2"], [LONG],
-        ["train", "linear", "gpt2", "-o", LONG], ["train", "linear", "gpt2", "-o", f"{MANY}=3"],
-        ["train", "linear", "gpt2", "-o", f"train.{LONG}=3"], ["train", "linear", "gpt2", "-o", f"train.lr={MANY}"],
-        ["train", "linear", "gpt2", "--name", MANY], ["train", "linear", "gpt2", "--seed", MANY],
-        ["train", "linear", "gpt2", "--trust", f"../{LONG}"], ["train", "linear", "gpt2", "--max-bytes", LONG],
-        ["eval", LONG], ["show", MANY], ["list", LONG], ["check", f"{LONG}:{LONG}"],
+        ["train", LONG, "gpt2"],
+        ["train", "linear", MANY],
+        ["train", f"./{LONG}.toml", "gpt2"],
+        [LONG],
+        ["train", "linear", "gpt2", "-o", LONG],
+        ["train", "linear", "gpt2", "-o", f"{MANY}=3"],
+        ["train", "linear", "gpt2", "-o", f"train.{LONG}=3"],
+        ["train", "linear", "gpt2", "-o", f"train.lr={MANY}"],
+        ["train", "linear", "gpt2", "--name", MANY],
+        ["train", "linear", "gpt2", "--seed", MANY],
+        ["train", "linear", "gpt2", "--trust", f"../{LONG}"],
+        ["train", "linear", "gpt2", "--max-bytes", LONG],
+        ["eval", LONG],
+        ["show", MANY],
+        ["list", LONG],
+        ["check", f"{LONG}:{LONG}"],
         ["lm", "eval", "-m", LONG, "-t", LONG],
     ],
     ids=lambda arguments: " ".join(word[:12] for word in arguments),
-)  # fmt: skip
+)
 def test_an_error_echoes_200_characters_at_most(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,9 +69,14 @@ def test_libraries_own_errors_are_known(ask: Callable[[], object]) -> None:
     ],
 )
 def test_commands_say_what_to_make_smaller(
-    command: str, where: str, smaller: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    where: str,
+    smaller: str,
+    trained: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(GPT2, where, greedy)
     results = trained.path.parents[1]
     arguments = [trained.name] if command != "train" else [str(results / "tiny-linear.toml"), "gpt2", "-p", "smoke"]

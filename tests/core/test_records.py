@@ -105,8 +105,16 @@ def test_truncated_foreign_and_missing_files_are_errors(nested, tmp_path):
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(
-    st.sampled_from(["record", "fields", "tensor", "tuple", "dict", "value", "a"]), x), max_leaves=6))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda x: (
+            st.lists(x)
+            | st.dictionaries(st.sampled_from(["record", "fields", "tensor", "tuple", "dict", "value", "a"]), x)
+        ),
+        max_leaves=6,
+    )
+)
 def test_any_description_is_a_record_or_an_error(tmp_path, description):
     save_file({"a": torch.ones(1)}, str(tmp_path / "any"), {"record": json.dumps(description)})
     with pytest.raises(DataError):

@@ -184,9 +184,11 @@ def by_hand(bare: Any, passes: int, eta: float, momentum: float, precision: torc
         for layer in range(len(memory) // 2):
             past.update(memory[2 * layer].float(), memory[2 * layer + 1].float(), layer)
         out = bare(
-            input_ids=DEMONSTRATIONS, attention_mask=torch.ones(1, 2 * L), past_key_values=past,
+            input_ids=DEMONSTRATIONS,
+            attention_mask=torch.ones(1, 2 * L),
+            past_key_values=past,
             position_ids=torch.arange(L, 2 * L)[None],
-        )  # fmt: skip
+        )
         present = [t[:, :, L:] for layer in out.past_key_values.layers for t in (layer.keys, layer.values)]
         pull = [new.to(precision) - old for new, old in zip(present, memory, strict=True)]
         step = pull if step is None else [g + momentum * m for g, m in zip(pull, step, strict=True)]

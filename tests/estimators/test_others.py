@@ -195,7 +195,9 @@ def test_the_grid_of_gamma_is_the_one_of_the_paper(scale: float) -> None:
     assert errors.shape == (300,)
     assert best == pytest.approx(grid[errors.numpy().argmin()], rel=1e-9)
     for at in (0, 150, 299):
-        found = [plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[at], 5, False)
-                 for c, t in ((context[b : b + 1], targets[b : b + 1]) for b in range(2))]  # fmt: skip
+        found = [
+            plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[at], 5, False)
+            for c, t in ((context[b : b + 1], targets[b : b + 1]) for b in range(2))
+        ]
         expected = np.mean((np.array(found) - targets.y[:, 0, 0].numpy()) ** 2)
         assert errors[at].item() == pytest.approx(expected, rel=1e-6)

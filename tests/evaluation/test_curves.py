@@ -61,10 +61,16 @@ def test_the_name_of_a_prompt_set_is_a_hash_of_what_its_episodes_depend_on(task:
     """As 0.1.0 gave it: kept results are found by it."""
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
     about = {
-        "family": "linear", "parameters": task.parameters, "data": prompts.family.fingerprint, "shift": "orthants",
-        "seed": 4, "version": versions.of_prompts("linear", task.parameters), "question": "next", "points": 8,
+        "family": "linear",
+        "parameters": task.parameters,
+        "data": prompts.family.fingerprint,
+        "shift": "orthants",
+        "seed": 4,
+        "version": versions.of_prompts("linear", task.parameters),
+        "question": "next",
+        "points": 8,
         "episodes": 48,
-    }  # fmt: skip
+    }
     text = json.dumps(about, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     assert prompts.id == f"tiny-linear-smoke-orthants-{digest}"

@@ -82,9 +82,7 @@ def test_what_is_asked_for_reaches_everybody(config: RunConfig, loaded: list, tm
         found.append(cell)
         assert len(begun) == len(found), "told of every cell before it is worked on"
         assert cell.reason is None and cell.shipped == "" and cell.prompts.data_dir == tmp_path
-    assert told(found) == [
-        (name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")
-    ]  # fmt: skip
+    assert told(found) == [(name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")]
     assert begun == [(name, shift) for name, shift, _, _ in told(found)]
     assert loaded == [(run.name, "cpu", tmp_path)]
     assert found[0].prompts.family is found[-1].prompts.family, "one for all: it holds the data"
@@ -262,9 +260,13 @@ def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig)
     assert len(found) == 6
     facts = [0.0, 100]
     expected = {
-        "estimator": "knn", "settings": {"k": 3}, "facts": facts, "prefixes": None,
-        "version": versions.of_estimator("knn"), "libraries": {},
-    }  # fmt: skip
+        "estimator": "knn",
+        "settings": {"k": 3},
+        "facts": facts,
+        "prefixes": None,
+        "version": versions.of_estimator("knn"),
+        "libraries": {},
+    }
     assert knn.identity == contestants.content_hash(expected)
     of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}, "prefixes": tree.prefixes}
     of_tree |= {"version": versions.of_estimator("decision-tree"), "libraries": tree.libraries}
@@ -286,11 +288,13 @@ def test_a_run_that_thinks_is_another_contestant(config: RunConfig, tmp_path: Pa
     twin = contestants.thinking(replace(plain, identity="other weights"), method)
     assert twin.identity != found.identity and twin.variant == found.variant
     refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: contestants.thinking(plain, Method("icl", PlainICL())),
-         r"^--method icl is for language models \(iclbench lm eval\); runs take deep-thinking$"),
+        (
+            lambda: contestants.thinking(plain, Method("icl", PlainICL())),
+            r"^--method icl is for language models \(iclbench lm eval\); runs take deep-thinking$",
+        ),
         (lambda: contestants.thinking(replace(plain, predictor=Half()), method), "is for language models"),
         (lambda: contestants.thinking(plain, Method("dt", DeepThinking(passes="dev"))), "run 'a-run': passes"),
-    ]  # fmt: skip
+    ]
     for work, why in refused:
         with pytest.raises(UsageError, match=why):
             work()

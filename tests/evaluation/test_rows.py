@@ -52,19 +52,36 @@ class Half(Predictor):
 
 def contestant(**changes: Any) -> Contestant:
     about: dict[str, Any] = {
-        "name": "gpt2", "run": "a-run", "kind": "backbone", "predictor": Half(), "identity": "who", "seed": 3,
-        "variant": "as trained", "libraries": {"torch": "2"},
-    }  # fmt: skip
+        "name": "gpt2",
+        "run": "a-run",
+        "kind": "backbone",
+        "predictor": Half(),
+        "identity": "who",
+        "seed": 3,
+        "variant": "as trained",
+        "libraries": {"torch": "2"},
+    }
     return Contestant(**about | changes)
 
 
 def shared(prompts: PromptSet, evaluator: str) -> dict[str, Any]:
     return {
-        "run": "a-run", "task": prompts.task.name, "family": prompts.task.family, "contestant": "gpt2",
-        "kind": "backbone", "preset": "smoke", "seed": 3, "variant": "as trained", "context_order": "causal",
-        "shift": prompts.shift, "evaluator": evaluator, "prompt_set": prompts.id, "card": prompts.task.card,
-        "status": "ok", "version": __version__,
-    }  # fmt: skip
+        "run": "a-run",
+        "task": prompts.task.name,
+        "family": prompts.task.family,
+        "contestant": "gpt2",
+        "kind": "backbone",
+        "preset": "smoke",
+        "seed": 3,
+        "variant": "as trained",
+        "context_order": "causal",
+        "shift": prompts.shift,
+        "evaluator": evaluator,
+        "prompt_set": prompts.id,
+        "card": prompts.task.card,
+        "status": "ok",
+        "version": __version__,
+    }
 
 
 @pytest.fixture
@@ -108,8 +125,12 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
         at = (row["episode"], row["n_context"])
         assert row.pop("value") == pytest.approx(errors[at], rel=1e-6)
         assert row == {
-            "run": "a-run", "prompt_set": prompts.id, "metric": "squared_error", "episode": at[0], "n_context": at[1]
-        }  # fmt: skip
+            "run": "a-run",
+            "prompt_set": prompts.id,
+            "metric": "squared_error",
+            "episode": at[0],
+            "n_context": at[1],
+        }
 
 
 def test_values_are_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +216,16 @@ def test_costs_are_told_of_the_tasks_own_distribution(
         assert row.pop("value") > 0
         assert row.pop("metric") in ("seconds", "bytes")
         assert row == {
-            "run": "a-run", "task": "tiny-linear", "contestant": "gpt2", "preset": "smoke", "phase": "evaluate",
-            "n_points": points, "device": "cpu", "threads": torch.get_num_threads(), "version": __version__,
-        }  # fmt: skip
+            "run": "a-run",
+            "task": "tiny-linear",
+            "contestant": "gpt2",
+            "preset": "smoke",
+            "phase": "evaluate",
+            "n_points": points,
+            "device": "cpu",
+            "threads": torch.get_num_threads(),
+            "version": __version__,
+        }
 
 
 def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
@@ -280,11 +308,23 @@ def test_the_row_of_guessing_at_a_test(tmp_path: Path) -> None:
     path = tmp_path / "tables" / prompts.id / "summary" / "chance.values.parquet"
     (row,) = told("values", path)
     assert row == {
-        "run": "chance", "task": task.name, "family": task.family, "contestant": "chance", "kind": "baseline",
-        "preset": "smoke", "shift": "none", "evaluator": "thirds", "n_related": 0, "metric": "accuracy_within_choices",
-        "value": pytest.approx(1 / 3), "normaliser": 1.0, "status": "ok", "prompt_set": prompts.id, "card": task.card,
+        "run": "chance",
+        "task": task.name,
+        "family": task.family,
+        "contestant": "chance",
+        "kind": "baseline",
+        "preset": "smoke",
+        "shift": "none",
+        "evaluator": "thirds",
+        "n_related": 0,
+        "metric": "accuracy_within_choices",
+        "value": pytest.approx(1 / 3),
+        "normaliser": 1.0,
+        "status": "ok",
+        "prompt_set": prompts.id,
+        "card": task.card,
         "version": __version__,
-    }  # fmt: skip
+    }
 
 
 def test_published_numbers_are_rows_of_their_own(task: TaskConfig, tmp_path: Path) -> None:
@@ -297,9 +337,15 @@ def test_published_numbers_are_rows_of_their_own(task: TaskConfig, tmp_path: Pat
         of_card = {name: value for name, value in card.model_dump().items() if value is not None}
         source, read = of_card.pop("source"), of_card.pop("read")
         assert row == {"evaluator": "targets"} | of_card | {
-            "run": f"published-{card.contestant}", "task": "gp-mixture", "family": asked.family, "kind": "published",
-            "status": "ok", "reason": f"{source}; {read}", "card": asked.card, "version": __version__,
-        }  # fmt: skip
+            "run": f"published-{card.contestant}",
+            "task": "gp-mixture",
+            "family": asked.family,
+            "kind": "published",
+            "status": "ok",
+            "reason": f"{source}; {read}",
+            "card": asked.card,
+            "version": __version__,
+        }
     evaluate.write_published(tmp_path, task)
     assert [other.name for other in path.parent.iterdir()] == [path.name], "no file where a card has none"
 
@@ -309,9 +355,13 @@ def test_rows_of_the_examples_that_are_drawn(related: PromptSet, tmp_path: Path)
     examples.write_prompts(tmp_path, related)
     folder = tmp_path / "tables" / related.id
     expected = {
-        "task": "gp-mixture", "preset": "smoke", "shift": "none", "prompt_set": related.id, "output": 0,
+        "task": "gp-mixture",
+        "preset": "smoke",
+        "shift": "none",
+        "prompt_set": related.id,
+        "output": 0,
         "version": __version__,
-    }  # fmt: skip
+    }
     inputs = related.family.display_inputs()
     assert inputs is not None
     rows = told("examples", folder / "a-run.examples.parquet")

@@ -28,9 +28,12 @@ def test_the_zero_predictor_and_a_model_alone_have_no_scores(tmp_path: Path) -> 
 
 def test_everything_that_is_wrong_with_the_oracles_is_said_and_of_nobody_else(tmp_path: Path) -> None:
     zero, lost, worse, knn, gpt2 = areas(
-        zero=("baseline", 0.9), lost=("oracle", 0.1), worse=("oracle", 1.2), knn=("baseline", 0.5),
+        zero=("baseline", 0.9),
+        lost=("oracle", 0.1),
+        worse=("oracle", 1.2),
+        knn=("baseline", 0.5),
         gpt2=("backbone", 0.3),
-    )  # fmt: skip
+    )
     found = reasons(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
     assert found == {"squared_error: 1 is knn (the oracle lost failed, worse is no better than zero)"}
     assert reasons(tmp_path / "alone", [zero, failed(lost), gpt2]) == {
@@ -78,10 +81,18 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
     kinds = {"zero": "baseline", "told": "oracle", "knn": "baseline"}
     values = [row(run, kinds[run], "targets", metric, v, n_related=0) for (run, metric), v in known.items()]
     errors: Rows = [
-        {"run": run, "prompt_set": "prompts", "metric": metric, "n_context": 4, "n_related": 0, "episode": i,
-         "value": v}
-        for (run, metric), v in known.items() for i in range(4)
-    ]  # fmt: skip
+        {
+            "run": run,
+            "prompt_set": "prompts",
+            "metric": metric,
+            "n_context": 4,
+            "n_related": 0,
+            "episode": i,
+            "value": v,
+        }
+        for (run, metric), v in known.items()
+        for i in range(4)
+    ]
     return values, errors
 
 

@@ -33,11 +33,26 @@ def row(
     run: str, kind: str, evaluator: str, metric: str, value: float, half: float = 0.05, **more: object
 ) -> dict[str, object]:
     return {
-        "run": run, "task": "t", "family": "f", "contestant": run, "kind": kind, "preset": "smoke", "shift": "none",
-        "evaluator": evaluator, "metric": metric, "value": value, "low": value - half, "high": value + half,
-        "n_episodes": EPISODES, "normaliser": 1.0, "status": "ok", "prompt_set": "prompts", "card": "c",
-        "version": __version__, **more,
-    }  # fmt: skip
+        "run": run,
+        "task": "t",
+        "family": "f",
+        "contestant": run,
+        "kind": kind,
+        "preset": "smoke",
+        "shift": "none",
+        "evaluator": evaluator,
+        "metric": metric,
+        "value": value,
+        "low": value - half,
+        "high": value + half,
+        "n_episodes": EPISODES,
+        "normaliser": 1.0,
+        "status": "ok",
+        "prompt_set": "prompts",
+        "card": "c",
+        "version": __version__,
+        **more,
+    }
 
 
 def scored(folder: Path, about: Any, values: Rows, errors: Rows | None = None) -> pd.DataFrame | None:
@@ -56,9 +71,13 @@ def areas(**values: tuple[str, float]) -> Rows:
 
 def test_score_runs_from_the_zero_predictor_to_the_oracle_and_its_interval_with_it(tmp_path: Path) -> None:
     values = areas(
-        zero=("baseline", 0.9), ridge=("oracle", 0.1), knn_3=("baseline", 0.5), lucky=("baseline", 0.05),
-        gpt2=("backbone", 0.2), diverged=("backbone", 3.0),
-    )  # fmt: skip
+        zero=("baseline", 0.9),
+        ridge=("oracle", 0.1),
+        knn_3=("baseline", 0.5),
+        lucky=("baseline", 0.05),
+        gpt2=("backbone", 0.2),
+        diverged=("backbone", 3.0),
+    )
     found = scored(tmp_path, prompts("next", "point"), values)
     assert found is not None
     score = found.droplevel("n_related")
@@ -127,9 +146,12 @@ def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
     shared = draw.normal(size=EPISODES)
     asked = {"told": EPISODES, "inferring": EPISODES // 2}
     scores = {
-        ("told", 0): -0.3 + 0.2 * shared, ("inferring", 0): -0.8 + 0.3 * shared, ("inferring", 2): -0.5 + 0.3 * shared,
-        ("icicl", 0): -1.2 + 0.3 * shared, ("icicl", 2): -1.0 + 0.4 * shared,
-    }  # fmt: skip
+        ("told", 0): -0.3 + 0.2 * shared,
+        ("inferring", 0): -0.8 + 0.3 * shared,
+        ("inferring", 2): -0.5 + 0.3 * shared,
+        ("icicl", 0): -1.2 + 0.3 * shared,
+        ("icicl", 2): -1.0 + 0.4 * shared,
+    }
     squared = {("zero", 0): 1 + draw.random(EPISODES), ("knn", 0): 0.5 + draw.random(EPISODES)}
     kinds = {"told": "oracle", "inferring": "oracle", "icicl": "backbone", "zero": "baseline", "knn": "baseline"}
     values, errors = [], []
@@ -138,10 +160,17 @@ def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
             own = own[: asked.get(run, EPISODES)]
             values.append(row(run, kinds[run], "targets", metric, own.mean(), n_related=related))
             errors += [
-                {"run": run, "prompt_set": "prompts", "metric": metric, "n_context": 4, "n_related": related,
-                 "episode": i, "value": v}
+                {
+                    "run": run,
+                    "prompt_set": "prompts",
+                    "metric": metric,
+                    "n_context": 4,
+                    "n_related": related,
+                    "episode": i,
+                    "value": v,
+                }
                 for i, v in enumerate(own)
-            ]  # fmt: skip
+            ]
     return values, errors, scores | squared
 
 
@@ -193,9 +222,11 @@ def test_tests_are_scored_from_guessing_to_who_can_know(tmp_path: Path) -> None:
         values = [
             row(run, kind, name, "accuracy_within_choices", value, n_related=0)
             for run, kind, value in (
-                ("chance", "baseline", known[name].chance), ("pixel-1nn", "baseline", 0.9), ("gpt2", "backbone", 0.7)
+                ("chance", "baseline", known[name].chance),
+                ("pixel-1nn", "baseline", 0.9),
+                ("gpt2", "backbone", 0.7),
             )
-        ]  # fmt: skip
+        ]
         about = prompts("targets", "categorical", name, evaluators=lambda: known)
         found[name] = scored(tmp_path / name, about, values)
     icl, iwl = found["icl"], found["iwl"]
@@ -219,9 +250,12 @@ def of_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
 
 def test_the_best_baseline_of_a_test_scores_one_and_neither_guessing_nor_a_model_does(tmp_path: Path) -> None:
     values = accuracies(
-        chance=("baseline", 0.99), b_worse=("baseline", 0.7), b_first=("baseline", 0.9), b_same=("baseline", 0.9),
+        chance=("baseline", 0.99),
+        b_worse=("baseline", 0.7),
+        b_first=("baseline", 0.9),
+        b_same=("baseline", 0.9),
         gpt2=("backbone", 0.95),
-    )  # fmt: skip
+    )
     found = of_test(tmp_path, Evaluator(0.5), values)
     assert found is not None and set(found["reason"]) == {"accuracy_within_choices: 1 is b-first"}
     assert found["value"]["b-worse"] == pytest.approx(0.5) and found["value"]["gpt2"] == pytest.approx(0.45 / 0.4)

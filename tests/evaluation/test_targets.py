@@ -156,8 +156,9 @@ def test_what_follows_from_all_contestants_of_targets_is_written(prompts, model,
     summarise(tmp_path, asked)
     folder = tmp_path / "tables" / asked.id
     assert sorted(path.name for path in (folder / "summary").iterdir()) == [
-        "gaps.values.parquet", "scores.values.parquet"
-    ]  # fmt: skip
+        "gaps.values.parquet",
+        "scores.values.parquet",
+    ]
     assert (folder / "prompts.examples.parquet").exists()
 
 
@@ -424,8 +425,13 @@ def test_the_first_two_coordinates_of_every_valid_point_are_kept(inputs: int):
     about = dict.fromkeys(("run", "task", "contestant", "kind", "preset", "shift", "prompt_set", "version"), "a")
     rows = examples._rows(about | {"role": "context"}, x, y, torch.tensor([[True, True], [False, True]]))
     assert rows[["episode", "point", "output"]].to_numpy(int).tolist() == [
-        [0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1], [1, 1, 0], [1, 1, 1]
-    ]  # fmt: skip
+        [0, 0, 0],
+        [0, 0, 1],
+        [0, 1, 0],
+        [0, 1, 1],
+        [1, 1, 0],
+        [1, 1, 1],
+    ]
     assert rows["value"].tolist() == [1, 2, 3, 4, 7, 8]
     assert rows["x1"].tolist() == [0, 0, 3, 3, 9, 9]
     assert rows["x2"].tolist() == [1, 1, 4, 4, 10, 10] if inputs > 1 else rows["x2"].isna().all()

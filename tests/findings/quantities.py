@@ -67,12 +67,43 @@ class Reference:
     def quantities(self) -> dict[str, Any]:
         """What entries are written in: the public methods by name, and some of Python's functions."""
         own: list[Callable[..., Any]] = [
-            self.score, self.scores, self.shifted, self.seed_gap, self.lead, self.gain, self.ahead, self.behind,
-            self.tied, self.least, self.most, self.ranked, self.n_ranked, self.mean_rank, self.told_apart,
-            self.accuracy, self.peak, self.beyond, self.value, self.cost, self.ratio, self.spread, self.dearest,
-            self.cells, self.libraries, self.contestants, self.tasks_at, trained, card, published, grid, benchmark,
-            package, exit_codes, default_bytes, language_tasks,
-        ]  # fmt: skip
+            self.score,
+            self.scores,
+            self.shifted,
+            self.seed_gap,
+            self.lead,
+            self.gain,
+            self.ahead,
+            self.behind,
+            self.tied,
+            self.least,
+            self.most,
+            self.ranked,
+            self.n_ranked,
+            self.mean_rank,
+            self.told_apart,
+            self.accuracy,
+            self.peak,
+            self.beyond,
+            self.value,
+            self.cost,
+            self.ratio,
+            self.spread,
+            self.dearest,
+            self.cells,
+            self.libraries,
+            self.contestants,
+            self.tasks_at,
+            trained,
+            card,
+            published,
+            grid,
+            benchmark,
+            package,
+            exit_codes,
+            default_bytes,
+            language_tasks,
+        ]
         python = [abs, all, any, dict, float, len, max, min, set, sorted, sum]
         return {f.__name__: f for f in (*own, *python, mean)} | {
             "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
@@ -241,9 +272,7 @@ class Reference:
         """Costs by task, preset, phase and metric."""
         return dict(iter(self.results.costs.groupby(["task", "preset", "phase", "metric"])))
 
-    def cost(
-        self, who: str, task: str, phase: str, metric: str, n: int | None = None, preset: str = "grid"
-    ) -> float:  # fmt: skip
+    def cost(self, who: str, task: str, phase: str, metric: str, n: int | None = None, preset: str = "grid") -> float:
         """FLOPs, bytes or seconds of a phase at n points (of a training step: at its own), or parameters."""
         found = self._costs(task, preset, phase, metric, n)
         if who not in found:

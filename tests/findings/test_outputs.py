@@ -70,8 +70,13 @@ def test_packed_runs_are_printed_from_their_rows() -> None:
     lines = output_of("iclbench eval bursty-coqe-small-s0 bursty-mamba-small-s0", PACKED)
     assert lines[0] == "bursty, small: accuracy among the labels that are admitted"
     assert {line.split()[0] for line in lines[2:-1]} == {
-        "nearest-class-mean", "bursty-coqe-small-s0", "pixel-1nn", "majority", "bursty-mamba-small-s0", "chance",
-    }  # fmt: skip
+        "nearest-class-mean",
+        "bursty-coqe-small-s0",
+        "pixel-1nn",
+        "majority",
+        "bursty-mamba-small-s0",
+        "chance",
+    }
     assert lines[-1].startswith("from the reference results") and "coqe" not in lines[-1]
     with pytest.raises(LookupError, match="linear-gpt3-grid-s0: no rows"):
         output_of("iclbench eval linear-gpt2-grid-s0 linear-gpt3-grid-s0", PACKED)

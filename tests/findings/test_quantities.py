@@ -76,9 +76,10 @@ cost("mamba", "linear", "train_step", "flops") / 1e9
 
 def test_a_packed_value_that_changes_is_told_with_its_sentence_alone(linear: Reference, tmp_path: Path) -> None:
     text = TEXT.format(
-        lead=linear.lead("mamba", "gpt2", "linear").value, score=linear.score("mamba", "linear"),
+        lead=linear.lead("mamba", "gpt2", "linear").value,
+        score=linear.score("mamba", "linear"),
         flops=linear.cost("mamba", "linear", "train_step", "flops") / 1e9,
-    )  # fmt: skip
+    )
     assert check("a.md", text, linear.quantities) == []
     for path in PACKED.glob("linear-grid.*.parquet"):
         shutil.copy(path, tmp_path)

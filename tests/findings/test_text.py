@@ -8,9 +8,15 @@ from iclbench.report.pairs import Difference
 from tests.findings.text import check, rewritten
 
 QUANTITIES: dict[str, Any] = {
-    "gap": Difference(0.1449, 0.0491, 0.2386), "n": 9, "less": -0.8342, "torch": "2.13.0", "where": "tabular",
-    "points": 1369, "holds": True, "fails": False,
-}  # fmt: skip
+    "gap": Difference(0.1449, 0.0491, 0.2386),
+    "n": 9,
+    "less": -0.8342,
+    "torch": "2.13.0",
+    "where": "tabular",
+    "points": 1369,
+    "holds": True,
+    "fails": False,
+}
 TEXT = """# Title
 
 Mamba is ahead of GPT-2 on all nine classes (Grazzi et al. 2024, figure 1), by 0.14 [0.05, 0.24] on `tabular`. S4 is

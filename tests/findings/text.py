@@ -8,9 +8,28 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 _WORDS = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
-]  # fmt: skip
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+    "twenty",
+]
 # 'one' is a pronoun more often than a number.
 WORDS = {word: n for n, word in enumerate(_WORDS) if n > 1} | {"twice": 2}
 OPEN, CLOSE = "<!-- numbers", "-->"

@@ -18,26 +18,93 @@ from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import contents, formulas, manners, page, untouched
 
 TEXTS = (
-    "<script>canary()</script>", '"><canary onclick="canary()">', "</script><script>canary()</script>", "<!-- canary",
-    "javascript:canary()", "{{ canary }}{% raw %}", "${canary}", "[bold]canary[/bold][/]", "[link=http://canary]x[/link]",
-    "=canary|' /C calc'!A0", "@canary", "+canary()", "-canary", "\x1b[2J\x1b[31mcanary", "a\nerror: canary",
+    "<script>canary()</script>",
+    '"><canary onclick="canary()">',
+    "</script><script>canary()</script>",
+    "<!-- canary",
+    "javascript:canary()",
+    "{{ canary }}{% raw %}",
+    "${canary}",
+    "[bold]canary[/bold][/]",
+    "[link=http://canary]x[/link]",
+    "=canary|' /C calc'!A0",
+    "@canary",
+    "+canary()",
+    "-canary",
+    "\x1b[2J\x1b[31mcanary",
+    "a\nerror: canary",
     "a\rcanary",
-    "\u202ecanary", "canary\0", "../../canary", "/canary", "..", ".", "~root", "C:\\canary", "canary\\..\\..",
+    "\u202ecanary",
+    "canary\0",
+    "../../canary",
+    "/canary",
+    "..",
+    ".",
+    "~root",
+    "C:\\canary",
+    "canary\\..\\..",
     "canary" * 3000,
-    "", " ", "%s%n%x", "$(touch canary)", "`touch canary`", "; touch canary;", "--canary", "-", "con", "\ud800", "ﬀ",
+    "",
+    " ",
+    "%s%n%x",
+    "$(touch canary)",
+    "`touch canary`",
+    "; touch canary;",
+    "--canary",
+    "-",
+    "con",
+    "\ud800",
+    "ﬀ",
     "é" * 300,
-    "😀", "\N{ARABIC-INDIC DIGIT ONE}", "1_5", "NaN", "-inf", "1e999", "9" * 400, "0x10", "None", "true", "]]>",
+    "😀",
+    "\N{ARABIC-INDIC DIGIT ONE}",
+    "1_5",
+    "NaN",
+    "-inf",
+    "1e999",
+    "9" * 400,
+    "0x10",
+    "None",
+    "true",
+    "]]>",
     "&lt;canary&gt;",
-)  # fmt: skip
+)
 NUMBERS = (
-    "nan", "inf", "-inf", "1e999", "-1", "0", "1e-320", "9" * 400, "1_5", "0x10", "true", "''", "[]", "{}",
+    "nan",
+    "inf",
+    "-inf",
+    "1e999",
+    "-1",
+    "0",
+    "1e-320",
+    "9" * 400,
+    "1_5",
+    "0x10",
+    "true",
+    "''",
+    "[]",
+    "{}",
     "[[[[[[[[[[1]]]]]]]]]]",
-    "1.5", "2147483648", "9223372036854775808", "1979-05-27", "'''", "\N{FULLWIDTH DIGIT ONE}", "1e308", "=", "a=b",
-)  # fmt: skip
+    "1.5",
+    "2147483648",
+    "9223372036854775808",
+    "1979-05-27",
+    "'''",
+    "\N{FULLWIDTH DIGIT ONE}",
+    "1e308",
+    "=",
+    "a=b",
+)
 HUGE = (
-    "backbone.layers=1000000000", "backbone.width=1000000000", "backbone.heads=1000000000", "train.batch=1000000000",
-    "task.dim=1000000000", "train.batch=100000000", "backbone.layers=3000000", "task.dim=300000",
-)  # fmt: skip
+    "backbone.layers=1000000000",
+    "backbone.width=1000000000",
+    "backbone.heads=1000000000",
+    "train.batch=1000000000",
+    "task.dim=1000000000",
+    "train.batch=100000000",
+    "backbone.layers=3000000",
+    "task.dim=300000",
+)
 # No trial may starve the machine that it runs on.
 ROOMY = Limits(memory=3_000_000_000)
 
@@ -73,17 +140,37 @@ def _option(trial: Trial) -> list[str]:
     """A hostile word for an option."""
     text = trial.dice.choice([t for t in TEXTS if usable(t)])
     option = trial.dice.choice(
-        [(*TRAIN[:-1],), ("eval", "--shift"), ("eval", "--evaluator"), ("eval", "--baseline"), ("probe", "--shift"),
-         ("show",),
-         ("list",), ("eval",), ("probe",), ("stream",), ("cost",), ("train", "tiny.toml"), ("train",), ("sweep",),
-          ("check",),
-         ("eval", "--csv"), ("eval", "gpt", "--csv", "table.csv", "--target"), ("report", "--formats"), ("stream",
-          "cnp", "--state"),
-         ("lm", "tasks"), (*TRAIN, "--preset"), (*TRAIN, "--device"), (*TRAIN, "--config"), (*TRAIN, "-o"), ("eval",
-          "--method"),
-         ("eval", "-o"), ("lm", "eval", "--offline", "--model", "canary", "--tasks"), ("sweep", "grid.toml",
-          "--dry-run", "--only")]
-    )  # fmt: skip
+        [
+            (*TRAIN[:-1],),
+            ("eval", "--shift"),
+            ("eval", "--evaluator"),
+            ("eval", "--baseline"),
+            ("probe", "--shift"),
+            ("show",),
+            ("list",),
+            ("eval",),
+            ("probe",),
+            ("stream",),
+            ("cost",),
+            ("train", "tiny.toml"),
+            ("train",),
+            ("sweep",),
+            ("check",),
+            ("eval", "--csv"),
+            ("eval", "gpt", "--csv", "table.csv", "--target"),
+            ("report", "--formats"),
+            ("stream", "cnp", "--state"),
+            ("lm", "tasks"),
+            (*TRAIN, "--preset"),
+            (*TRAIN, "--device"),
+            (*TRAIN, "--config"),
+            (*TRAIN, "-o"),
+            ("eval", "--method"),
+            ("eval", "-o"),
+            ("lm", "eval", "--offline", "--model", "canary", "--tasks"),
+            ("sweep", "grid.toml", "--dry-run", "--only"),
+        ]
+    )
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     outcome = trial.run((*option, text), limits=ROOMY)
@@ -94,16 +181,35 @@ def _option(trial: Trial) -> list[str]:
 def _number(trial: Trial) -> list[str]:
     """A hostile number for a setting."""
     key = trial.dice.choice(
-        ("train.lr", "train.steps", "train.batch", "train.clip", "train.warmup", "train.betas",
-         "train.checkpoint_every",
-         "train.log_every", "train.evaluate_every", "task.points", "task.episodes", "task.dim", "backbone.layers",
-         "backbone.width", "backbone.heads", "backbone.init_std", "train.curriculum", "train.schedule", "train", "",
-         "task")
-    )  # fmt: skip
+        (
+            "train.lr",
+            "train.steps",
+            "train.batch",
+            "train.clip",
+            "train.warmup",
+            "train.betas",
+            "train.checkpoint_every",
+            "train.log_every",
+            "train.evaluate_every",
+            "task.points",
+            "task.episodes",
+            "task.dim",
+            "backbone.layers",
+            "backbone.width",
+            "backbone.heads",
+            "backbone.init_std",
+            "train.curriculum",
+            "train.schedule",
+            "train",
+            "",
+            "task",
+        )
+    )
     value = trial.dice.choice(NUMBERS)
     trial.copy("")
-    outcome = trial.run((*TRAIN, "-o", f"{key}={value}", "-o", "train.steps=2")[: 10 if key != "train.steps" else 9],
-                        limits=ROOMY)  # fmt: skip
+    outcome = trial.run(
+        (*TRAIN, "-o", f"{key}={value}", "-o", "train.steps=2")[: 10 if key != "train.steps" else 9], limits=ROOMY
+    )
     return [f"-o {key}={value[:40]}: {c}" for c in manners(outcome, {0, 1, 2})]
 
 
@@ -198,10 +304,19 @@ def _lines(trial: Trial) -> list[str]:
     trial.copy("trained")
     bad = trial.dice.choice(
         [t.encode(errors="surrogatepass") for t in TEXTS]
-        + [b"1,2,3,%s" % n.encode() for n in NUMBERS] + [b"1," * 100_000, b"9" * 3_000_000, b"\xff\xfe1\x00,",
-        b"\x00" * 5000,
-           b"1,2,3", b",,,", b"?,?,?,?", b"1,2,3,1e300", b"1;2;3;4"]
-    )  # fmt: skip
+        + [b"1,2,3,%s" % n.encode() for n in NUMBERS]
+        + [
+            b"1," * 100_000,
+            b"9" * 3_000_000,
+            b"\xff\xfe1\x00,",
+            b"\x00" * 5000,
+            b"1,2,3",
+            b",,,",
+            b"?,?,?,?",
+            b"1,2,3,1e300",
+            b"1;2;3;4",
+        ]
+    )
     before = b"0.5,1,2,3\n" * trial.dice.randrange(3)
     outcome = trial.run(("stream", "cnp", "--save", "kept"), stdin=before + bad + b"\n1,2,3,?\n", limits=ROOMY)
     found = manners(outcome, {0, 1, 2})
@@ -258,9 +373,16 @@ def _code(trial: Trial) -> list[str]:
         )
     )
     found = []
-    others = (("show", "./evil.toml"), ("train", "./evil.toml", "gpt2", "--preset", "smoke"), ("stream", "gpt"),
-    PROBE, TRAIN,
-              ("sweep", "evil-grid.toml", "--dry-run"), ("list", "tasks"), ("sweep", "evil-grid.toml"))  # fmt: skip
+    others = (
+        ("show", "./evil.toml"),
+        ("train", "./evil.toml", "gpt2", "--preset", "smoke"),
+        ("stream", "gpt"),
+        PROBE,
+        TRAIN,
+        ("sweep", "evil-grid.toml", "--dry-run"),
+        ("list", "tasks"),
+        ("sweep", "evil-grid.toml"),
+    )
     for arguments in trial.dice.sample([*READERS, *others], 5):
         found += [f"{arguments[0]}: {c}" for c in manners(trial.run(arguments, path=[trial.folder]), {0, 1, 2})]
         if canary.exists():
@@ -320,10 +442,18 @@ def _language(trial: Trial) -> list[str]:
     (trial.folder / "mine.jsonl").write_bytes(lines)
     if how == "config":
         config = json.loads((model / "config.json").read_text())
-        odd = trial.dice.choice(({"model_type": texts[0]}, {"model_type": 7}, {"model_type": None}, {"n_layer": -1},
-        {"n_embd": "x"},
-                                 {"architectures": [texts[0]]}, {"auto_map": {"AutoConfig": "evil--evil.Evil"}},
-                                 {"n_positions": 0}))  # fmt: skip
+        odd = trial.dice.choice(
+            (
+                {"model_type": texts[0]},
+                {"model_type": 7},
+                {"model_type": None},
+                {"n_layer": -1},
+                {"n_embd": "x"},
+                {"architectures": [texts[0]]},
+                {"auto_map": {"AutoConfig": "evil--evil.Evil"}},
+                {"n_positions": 0},
+            )
+        )
         (model / "config.json").write_text(json.dumps(config | odd))
         how = f"config {odd}"
     outcome = trial.run(LANGUAGE, limits=ROOMY)

@@ -150,9 +150,20 @@ def _impossible(trial: Trial, path: Path) -> str:
     with safe_open(path, framework="pt") as file:
         metadata, tensors = dict(file.metadata()), {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     key, value = trial.dice.choice(
-        [("step", "-5"), ("step", "999999999"), ("step", "NaN"), ("seconds", "nan"), ("seconds", "-1e999"),
-         ("scored", "{"), ("scored", "7"), ("scored", '[{"<b>": 1}]'), ("bytes", '"x"'), ("bytes", "[]"), ("step", "1")]
-    )  # fmt: skip
+        [
+            ("step", "-5"),
+            ("step", "999999999"),
+            ("step", "NaN"),
+            ("seconds", "nan"),
+            ("seconds", "-1e999"),
+            ("scored", "{"),
+            ("scored", "7"),
+            ("scored", '[{"<b>": 1}]'),
+            ("bytes", '"x"'),
+            ("bytes", "[]"),
+            ("step", "1"),
+        ]
+    )
     save_file(tensors, path, metadata | {key: value})
     return f"{key}={value}"
 
@@ -204,8 +215,21 @@ def _images(trial: Trial) -> list[str]:
     mnist(trial.folder / "data")
     target = trial.dice.choice(sorted((trial.folder / "data/mnist").iterdir()))
     how = damage(trial, target)
-    arguments = ("train", "image-completion-mnist", "cnp", "--preset", "smoke", "--data-dir", "data",
-                 "-o", "train.steps=2", "-o", "train.batch=2", "-o", "backbone.width=8")  # fmt: skip
+    arguments = (
+        "train",
+        "image-completion-mnist",
+        "cnp",
+        "--preset",
+        "smoke",
+        "--data-dir",
+        "data",
+        "-o",
+        "train.steps=2",
+        "-o",
+        "train.batch=2",
+        "-o",
+        "backbone.width=8",
+    )
     return [f"{target.name}, {how}: {c}" for c in manners(trial.run(arguments), {0, 1, 2})]
 
 

@@ -134,15 +134,31 @@ def _variables(trial: Trial) -> list[str]:
     """Nonsense in environment variables, and folders that are not there."""
     trial.copy()
     name, value = trial.dice.choice(
-        [("ICLBENCH_RESULTS", "tiny.toml"), ("ICLBENCH_RESULTS", "/dev/null"), ("ICLBENCH_RESULTS", ""),
-         ("ICLBENCH_THREADS", "x"),
-         ("ICLBENCH_THREADS", "0"), ("ICLBENCH_DEVICE", "quantum"), ("ICLBENCH_DATA", "/nowhere"), ("ICLBENCH_DATA",
-          "tiny.toml"),
-         ("HOME", "/nonexistent"), ("HOME", ""), ("TMPDIR", "/nowhere"), ("TERM", "dumb"), ("PATH", ""),
-          ("ICLBENCH_WORKERS", "x"),
-         ("ICLBENCH_MAX_BYTES", "x"), ("ICLBENCH_MAX_BYTES", "-1"), ("ICLBENCH_TRUST", "os:sys, ,"), ("NO_COLOR", "1"),
-         ("FORCE_COLOR", ""), ("XDG_CACHE_HOME", "/dev/null"), ("ICLBENCH_RESULTS", "a/b/c/d"), ("LANG", "xx_YY")]
-    )  # fmt: skip
+        [
+            ("ICLBENCH_RESULTS", "tiny.toml"),
+            ("ICLBENCH_RESULTS", "/dev/null"),
+            ("ICLBENCH_RESULTS", ""),
+            ("ICLBENCH_THREADS", "x"),
+            ("ICLBENCH_THREADS", "0"),
+            ("ICLBENCH_DEVICE", "quantum"),
+            ("ICLBENCH_DATA", "/nowhere"),
+            ("ICLBENCH_DATA", "tiny.toml"),
+            ("HOME", "/nonexistent"),
+            ("HOME", ""),
+            ("TMPDIR", "/nowhere"),
+            ("TERM", "dumb"),
+            ("PATH", ""),
+            ("ICLBENCH_WORKERS", "x"),
+            ("ICLBENCH_MAX_BYTES", "x"),
+            ("ICLBENCH_MAX_BYTES", "-1"),
+            ("ICLBENCH_TRUST", "os:sys, ,"),
+            ("NO_COLOR", "1"),
+            ("FORCE_COLOR", ""),
+            ("XDG_CACHE_HOME", "/dev/null"),
+            ("ICLBENCH_RESULTS", "a/b/c/d"),
+            ("LANG", "xx_YY"),
+        ]
+    )
     arguments = trial.dice.choice((*READERS, TRAIN, STREAM, ("doctor",), ("list", "tasks")))
     outcome = trial.run(arguments, environment={name: value})
     return [

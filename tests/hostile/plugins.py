@@ -65,15 +65,24 @@ class Net(FunctionFamily):
         return raw
 """
 RAISES = (
-    "raise ValueError('canary')", "raise RuntimeError('a\\nb\\x1b[31m' + 'c' * 5000)", "raise KeyError()", "1 / 0",
+    "raise ValueError('canary')",
+    "raise RuntimeError('a\\nb\\x1b[31m' + 'c' * 5000)",
+    "raise KeyError()",
+    "1 / 0",
     "raise Exception",
-    "raise NotImplementedError", "assert False", "raise RecursionError('deep')", "raise MemoryError()",
+    "raise NotImplementedError",
+    "assert False",
+    "raise RecursionError('deep')",
+    "raise MemoryError()",
     "raise StopIteration",
-    "raise OSError(28, 'No space left on device')", "raise UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')",
+    "raise OSError(28, 'No space left on device')",
+    "raise UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')",
     "import nowhere_at_all",
-    "raise BrokenPipeError()", "raise ImportError('canary')", "raise TypeError('canary')",
+    "raise BrokenPipeError()",
+    "raise ImportError('canary')",
+    "raise TypeError('canary')",
     "raise AttributeError('canary')",
-)  # fmt: skip
+)
 ENDS = (
     "raise SystemExit",
     "raise SystemExit(0)",
@@ -83,18 +92,33 @@ ENDS = (
     "exit()",
 )
 HARMLESS = (
-    "print('canary', file=sys.stderr)", "warnings.warn('canary')", "time.sleep(0.001)", "os.environ['CANARY'] = '1'",
-    "import logging; logging.getLogger('net').debug('canary')", "torch.manual_seed(7)", "torch.rand(3)",
-)  # fmt: skip
+    "print('canary', file=sys.stderr)",
+    "warnings.warn('canary')",
+    "time.sleep(0.001)",
+    "os.environ['CANARY'] = '1'",
+    "import logging; logging.getLogger('net').debug('canary')",
+    "torch.manual_seed(7)",
+    "torch.rand(3)",
+)
 WRONG = (
-    "raw = raw[:, :1].expand(-1, 3, -1) if raw.shape[1] != 3 else raw[:, :2]", "raw = raw.unsqueeze(0)",
-    "return None", "return 1.0",
-    "return raw", "return self.read(raw[..., :0])", "raw = raw[:-1]", "return 'canary'", "return [raw]",
+    "raw = raw[:, :1].expand(-1, 3, -1) if raw.shape[1] != 3 else raw[:, :2]",
+    "raw = raw.unsqueeze(0)",
+    "return None",
+    "return 1.0",
+    "return raw",
+    "return self.read(raw[..., :0])",
+    "raw = raw[:-1]",
+    "return 'canary'",
+    "return [raw]",
     "return self.read(raw.long())",
-)  # fmt: skip
-NOT_FINITE = ("raw = raw * float('nan')", "raw = raw / 0", "raw = torch.full_like(raw, float('inf')) + raw * 0",
-              "raw = raw.index_fill(1, torch.tensor([0]), float('nan'))",
-              "raw = raw + (raw.new_tensor(float('nan')) if torch.rand(()) < 2 else 0)")  # fmt: skip
+)
+NOT_FINITE = (
+    "raw = raw * float('nan')",
+    "raw = raw / 0",
+    "raw = torch.full_like(raw, float('inf')) + raw * 0",
+    "raw = raw.index_fill(1, torch.tensor([0]), float('nan'))",
+    "raw = raw + (raw.new_tensor(float('nan')) if torch.rand(()) < 2 else 0)",
+)
 TRUST = {"ICLBENCH_TRUST": "hostile_net"}
 LIMITS = Limits(memory=3_000_000_000)
 

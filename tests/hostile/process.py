@@ -23,14 +23,33 @@ from pathlib import Path
 SECONDS = 120.0  # a command that takes longer hangs
 # Imported once, before any fork. Not `cli.terminal`: it looks at its own stdout when it is imported.
 MODULES = (
-    "torch", "pandas", "pyarrow.parquet", "safetensors.torch", "altair", "rich.progress", "rich.table", "rich.markup",
-    "iclbench.cli.main", "iclbench.config.resolution", "iclbench.config.registry", "iclbench.config.runs",
+    "torch",
+    "pandas",
+    "pyarrow.parquet",
+    "safetensors.torch",
+    "altair",
+    "rich.progress",
+    "rich.table",
+    "rich.markup",
+    "iclbench.cli.main",
+    "iclbench.config.resolution",
+    "iclbench.config.registry",
+    "iclbench.config.runs",
     "iclbench.training.loop",
-    "iclbench.evaluation.evaluate", "iclbench.probing.probe", "iclbench.probing.rank", "iclbench.report",
-    "iclbench.families.linear", "iclbench.backbones.gpt2", "iclbench.backbones.cnp", "iclbench.estimators.knn",
-    "iclbench.estimators.least_squares", "iclbench.streaming.stream", "iclbench.streaming.answers", "torch._dynamo",
+    "iclbench.evaluation.evaluate",
+    "iclbench.probing.probe",
+    "iclbench.probing.rank",
+    "iclbench.report",
+    "iclbench.families.linear",
+    "iclbench.backbones.gpt2",
+    "iclbench.backbones.cnp",
+    "iclbench.estimators.knn",
+    "iclbench.estimators.least_squares",
+    "iclbench.streaming.stream",
+    "iclbench.streaming.answers",
+    "torch._dynamo",
     "transformers.models.gpt2.modeling_gpt2",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -186,10 +205,15 @@ class Command:
             self.limits.apply(forked=False)
 
         process = subprocess.Popen(
-            [sys.executable, "-m", "iclbench", *self.arguments], cwd=os.fsencode(self.folder), env=environment,
-            stdin=self._files[0], stdout=self._files[1], stderr=self._files[2], preexec_fn=prepare,
+            [sys.executable, "-m", "iclbench", *self.arguments],
+            cwd=os.fsencode(self.folder),
+            env=environment,
+            stdin=self._files[0],
+            stdout=self._files[1],
+            stderr=self._files[2],
+            preexec_fn=prepare,
             start_new_session=True,
-        )  # fmt: skip
+        )
         process.returncode = 0  # waited for here, not there
         return process.pid
 

@@ -33,9 +33,21 @@ SWEEP = ("sweep", "grid.toml", "--workers", "2")
 REPORT = ("report", "--formats", "none")
 STREAM = ("stream", "cnp", "--csv", "points.csv", "--save", "state")
 LANGUAGE = (
-    "lm", "eval", "--model", "model", "--tasks", "mine.jsonl", "--shots", "1", "--demo-seeds", "0", "--episodes", "4",
-    "--no-controls", "--offline",
-)  # fmt: skip
+    "lm",
+    "eval",
+    "--model",
+    "model",
+    "--tasks",
+    "mine.jsonl",
+    "--shots",
+    "1",
+    "--demo-seeds",
+    "0",
+    "--episodes",
+    "4",
+    "--no-controls",
+    "--offline",
+)
 # Every command that reads the results folder, and what it says where nothing is wrong.
 READERS = (EVAL, PROBE, ("cost", "cnp", "--points", "4", "--episodes", "2"), ("list", "runs"), ("show", "gpt"), REPORT)
 
@@ -129,9 +141,15 @@ def inputs(home: Path) -> None:
     preset: dict[str, Any] = card["presets"]["smoke"]  # type: ignore[index]
     few = preset | {"train": preset["train"] | {"steps": 4}, "backbones": preset["backbones"] | {"cnp": {"width": 16}}}
     (home / "swept.toml").write_text(tomli_w.dumps(card | {"presets": {"smoke": few}}))
-    grid = {"summary": "tiny", "tasks": ["swept.toml"], "backbones": ["gpt2", "cnp"], "presets": ["smoke"],
-    "seeds": [0],
-            "evaluate": {"shifts": ["orthants"]}, "probe": {}}  # fmt: skip
+    grid = {
+        "summary": "tiny",
+        "tasks": ["swept.toml"],
+        "backbones": ["gpt2", "cnp"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {"shifts": ["orthants"]},
+        "probe": {},
+    }
     (home / "grid.toml").write_text(tomli_w.dumps(grid))
     lines = [f"{i % 7 / 3},{i % 5 - 2},{i % 3},{'?' if i % 4 == 3 else i % 9 / 4}" for i in range(LINES)]
     (home / "points.csv").write_text("\n".join(lines) + "\n")

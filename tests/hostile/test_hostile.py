@@ -22,10 +22,13 @@ def ended(code: int = 0, out: str = "", err: str = "", hung: bool = False) -> Ou
 @pytest.mark.parametrize(
     "outcome",
     [
-        ended(0, "x 1.0\n"), ended(1, err="note: x\nerror: disk full\n"), ended(2, err="error: unknown task\n"),
-        ended(130, err="interrupted\n"), ended(1, "2 failed\n"),
+        ended(0, "x 1.0\n"),
+        ended(1, err="note: x\nerror: disk full\n"),
+        ended(2, err="error: unknown task\n"),
+        ended(130, err="interrupted\n"),
+        ended(1, "2 failed\n"),
     ],
-)  # fmt: skip
+)
 def test_good_manners_are_no_complaint(outcome: Outcome) -> None:
     assert verdicts.manners(outcome) == []
 
@@ -62,11 +65,14 @@ def test_lost_and_other_numbers_are_found() -> None:
 @pytest.mark.parametrize(
     ("html", "injected"),
     [
-        ("<p>&lt;script&gt;canary()&lt;/script&gt;</p>", False), ('<a href="#canary">x</a>', False),
-        ('<script>const data = "<\\/script><script>canary()"</script>', False), ("<script>canary()</script>", True),
-        ('<p title=""><canary onclick="canary()">', True), ('<a href="javascript:canary()">x</a>', True),
+        ("<p>&lt;script&gt;canary()&lt;/script&gt;</p>", False),
+        ('<a href="#canary">x</a>', False),
+        ('<script>const data = "<\\/script><script>canary()"</script>', False),
+        ("<script>canary()</script>", True),
+        ('<p title=""><canary onclick="canary()">', True),
+        ('<a href="javascript:canary()">x</a>', True),
     ],
-)  # fmt: skip
+)
 def test_what_is_injected_into_a_page_is_found(tmp_path: Path, html: str, injected: bool) -> None:
     (tmp_path / "index.html").write_text(f"<html>{html}</html>")
     assert bool(verdicts.page(tmp_path / "index.html")) == injected

@@ -61,8 +61,15 @@ def prompts(task: LanguageTask, shots: int = 4, episodes: int = 8, **changes: ob
     return LanguagePrompts(task, shots, episodes, **changes)  # type: ignore[arg-type]
 
 
-def run(results: Path, model: object, tasks: list[LanguageTask], name: str = "icl", *, settings: dict | None = None,
-        **options: object) -> list[Cell]:  # fmt: skip
+def run(
+    results: Path,
+    model: object,
+    tasks: list[LanguageTask],
+    name: str = "icl",
+    *,
+    settings: dict | None = None,
+    **options: object,
+) -> list[Cell]:
     return list(evaluate(results, model, tasks, method(name, settings or {}), **{"episodes": 8} | options))  # type: ignore[arg-type]
 
 
@@ -252,9 +259,11 @@ def test_a_task_without_answers_to_choose_from_is_refused_before_anything_is_com
 
 @pytest.mark.parametrize(
     ("settings", "where"),
-    [({"passes": "dev", "eta": 1.0}, "development episodes"),
-     ({"setting": "released", "momentum": 0.0, "eta": 1.0}, "best T on the evaluation data")],
-)  # fmt: skip
+    [
+        ({"passes": "dev", "eta": 1.0}, "development episodes"),
+        ({"setting": "released", "momentum": 0.0, "eta": 1.0}, "best T on the evaluation data"),
+    ],
+)
 def test_the_number_of_passes_is_chosen_where_it_is_said(settings: dict, where: str, reviews, tmp_path: Path) -> None:
     development = prompts(reviews, split="development", episodes=400)
     model = right([prompts(reviews), development], only_after=3)
@@ -399,12 +408,14 @@ def replace_longest(model: Scripted, longest: int) -> Scripted:
 
 @pytest.mark.parametrize(
     ("changes", "options", "line"),
-    [({"forgets": "it was scripted so"}, {"name": "deep-thinking"}, "cannot do Deep-Thinking: it was scripted so"),
-     ({}, {"name": "deep-thinking", "shots": [2, 0]}, "needs demonstrations; give --shots from 1 on"),
-     ({}, {"name": "repeat", "shots": [0]}, "needs demonstrations; give --shots from 1 on"),
-     ({"called": "majority"}, {}, "choose another with --name"),
-     ({"called": "../up"}, {}, "cannot be a run name")],
-)  # fmt: skip
+    [
+        ({"forgets": "it was scripted so"}, {"name": "deep-thinking"}, "cannot do Deep-Thinking: it was scripted so"),
+        ({}, {"name": "deep-thinking", "shots": [2, 0]}, "needs demonstrations; give --shots from 1 on"),
+        ({}, {"name": "repeat", "shots": [0]}, "needs demonstrations; give --shots from 1 on"),
+        ({"called": "majority"}, {}, "choose another with --name"),
+        ({"called": "../up"}, {}, "cannot be a run name"),
+    ],
+)
 def test_what_cannot_be_done_is_one_line_before_anything_is_computed(
     changes, options, line, reviews, tmp_path: Path
 ) -> None:

@@ -18,14 +18,31 @@ MEMORY = ("gpt2", "opt", "gpt_neo", "gptj", "gpt_neox", "llama", "qwen2")
 RECURRENT = ("mamba", "rwkv")
 LENGTH = 160
 
-_ROTARY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-           "max_position_embeddings": LENGTH}  # fmt: skip
+_ROTARY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": LENGTH,
+}
 _CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LENGTH},
-    "opt": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
-            "max_position_embeddings": LENGTH, "word_embed_proj_dim": 16},
-    "gpt_neo": {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
-                "window_size": 6, "max_position_embeddings": LENGTH},
+    "opt": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "ffn_dim": 48,
+        "max_position_embeddings": LENGTH,
+        "word_embed_proj_dim": 16,
+    },
+    "gpt_neo": {
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 6,
+        "max_position_embeddings": LENGTH,
+    },
     "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LENGTH, "rotary_dim": 4},
     "gpt_neox": _ROTARY,
     "llama": {**_ROTARY, "num_key_value_heads": 2},
@@ -34,7 +51,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "context_length": LENGTH},
-}  # fmt: skip
+}
 _SPECIAL = ["<s>", "</s>", "<unk>"]
 # What begins every text, as the published tokenizers of the architecture have it.
 _OPENING = {"llama": "<s>", "mistral": "<s>", "opt": "</s>"}
@@ -85,9 +102,11 @@ def fast_tokenizer(kind: Kind, opening: str | None = None) -> PreTrainedTokenize
         backend.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         backend.train_from_iterator(
-            _CORPUS, trainers.BpeTrainer(vocab_size=300, special_tokens=_SPECIAL, initial_alphabet=alphabet,
-                                         show_progress=False)
-        )  # fmt: skip
+            _CORPUS,
+            trainers.BpeTrainer(
+                vocab_size=300, special_tokens=_SPECIAL, initial_alphabet=alphabet, show_progress=False
+            ),
+        )
     if opening:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{opening} $A", special_tokens=[(opening, _SPECIAL.index(opening))]

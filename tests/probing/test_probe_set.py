@@ -30,8 +30,14 @@ def test_fewer_tasks_are_the_first_of_more() -> None:
 
 def test_everything_that_changes_the_episodes_changes_the_name() -> None:
     changes: list[dict[str, object]] = [
-        {}, {"context": 7}, {"fit": 3}, {"test": 4}, {"tasks": 64}, {"seed": 1}, {"shift": "orthants"}
-    ]  # fmt: skip
+        {},
+        {"context": 7},
+        {"fit": 3},
+        {"test": 4},
+        {"tasks": 64},
+        {"seed": 1},
+        {"shift": "orthants"},
+    ]
     assert len({probe_set(**change).id for change in changes}) == len(changes)
     assert probe_set().id == probe_set().id
     assert probe_set().id.startswith("linear-smoke-none-probe6-")

@@ -121,16 +121,27 @@ def page(profile: Path) -> Iterator[Page]:
     """A page in a new browser; `profile` is an empty folder for what browsers write."""
     to_browser, from_browser = os.pipe(), os.pipe()
     command = [
-        str(executable()), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-        f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank",
-    ]  # fmt: skip
+        str(executable()),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--hide-scrollbars",
+        f"--user-data-dir={profile}",
+        "--remote-debugging-pipe",
+        "about:blank",
+    ]
     # The browser reads from its file descriptor 3 and writes to 4.
     shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
     process = subprocess.Popen(
-        ["bash", "-c", shell, "bash", *command], pass_fds=(to_browser[0], from_browser[1]),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        ["bash", "-c", shell, "bash", *command],
+        pass_fds=(to_browser[0], from_browser[1]),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(to_browser[0])
     os.close(from_browser[1])
     try:

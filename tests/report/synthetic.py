@@ -89,11 +89,23 @@ def _row(
     task: str, contestant: str, kind: str, run: str, seed: int | None, shift: str, **more: object
 ) -> dict[str, object]:
     return {
-        "run": run, "task": task, "family": TASKS[task], "contestant": contestant, "kind": kind, "preset": "small",
-        "seed": seed, "shift": shift, "evaluator": "next", "n_episodes": EPISODES, "normaliser": float(D),
-        "status": "ok", "prompt_set": f"{task}-small-{shift}-0", "card": f"c0ffee{len(task):06d}",
-        "version": __version__, **more,
-    }  # fmt: skip
+        "run": run,
+        "task": task,
+        "family": TASKS[task],
+        "contestant": contestant,
+        "kind": kind,
+        "preset": "small",
+        "seed": seed,
+        "shift": shift,
+        "evaluator": "next",
+        "n_episodes": EPISODES,
+        "normaliser": float(D),
+        "status": "ok",
+        "prompt_set": f"{task}-small-{shift}-0",
+        "card": f"c0ffee{len(task):06d}",
+        "version": __version__,
+        **more,
+    }
 
 
 def _curve(
@@ -146,11 +158,16 @@ def _curve(
             high=float(score + 0.03),
         )
     )
-    errors = pd.DataFrame({
-        "run": run, "prompt_set": f"{task}-small-{shift}-0", "metric": "squared_error",
-        "n_context": np.tile(n, EPISODES), "episode": np.repeat(np.arange(EPISODES), len(n)),
-        "value": per_episode.ravel(),
-    })  # fmt: skip
+    errors = pd.DataFrame(
+        {
+            "run": run,
+            "prompt_set": f"{task}-small-{shift}-0",
+            "metric": "squared_error",
+            "n_context": np.tile(n, EPISODES),
+            "episode": np.repeat(np.arange(EPISODES), len(n)),
+            "value": per_episode.ravel(),
+        }
+    )
     return rows, errors
 
 

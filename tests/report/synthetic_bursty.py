@@ -62,8 +62,13 @@ def write(folder: Path) -> Path:
         values: list[dict[str, object]] = []
         for name, (backbone, variant, seeds) in VARIANTS.items():
             for seed in seeds:
-                more = {"run": run_of(name, task, seed), "contestant": backbone, "kind": "backbone", "seed": seed,
-                        "variant": variant}  # fmt: skip
+                more = {
+                    "run": run_of(name, task, seed),
+                    "contestant": backbone,
+                    "kind": "backbone",
+                    "seed": seed,
+                    "variant": variant,
+                }
                 values.append(_row(task, None, "loss", 0.9, more | {"evaluator": "train"} | _at(4000)))
                 for test in [*TESTS, "targets"]:
                     curve = accuracy(name, task, test, seed)
@@ -87,12 +92,23 @@ def _at(step: int) -> dict[str, object]:
 
 def _row(task: str, test: str | None, metric: str, value: float, more: dict[str, object]) -> dict[str, object]:
     return {
-        "task": task, "family": "bursty", "data": "glyphs=procedural", "preset": "small", "shift": "none",
-        "evaluator": test, "n_related": 0,
-        "metric": metric, "value": value, "n_episodes": EPISODES, "normaliser": 1.0, "status": "ok",
-        "prompt_set": f"{task}-small-{'none' if test == 'targets' else test}-0" if test else None, "card": "c0ffee",
-        "version": __version__, **more,
-    }  # fmt: skip
+        "task": task,
+        "family": "bursty",
+        "data": "glyphs=procedural",
+        "preset": "small",
+        "shift": "none",
+        "evaluator": test,
+        "n_related": 0,
+        "metric": metric,
+        "value": value,
+        "n_episodes": EPISODES,
+        "normaliser": 1.0,
+        "status": "ok",
+        "prompt_set": f"{task}-small-{'none' if test == 'targets' else test}-0" if test else None,
+        "card": "c0ffee",
+        "version": __version__,
+        **more,
+    }
 
 
 def _scored(task: str, test: str, value: float, more: dict[str, object], interval: bool = True) -> dict[str, object]:
@@ -101,7 +117,16 @@ def _scored(task: str, test: str, value: float, more: dict[str, object], interva
 
 
 def _published(task: str, name: str, test: str, value: float) -> dict[str, object]:
-    more = {"run": f"published-{name}", "contestant": name, "kind": "published", "preset": "paper", "n_episodes": None,
-            "n_related": None, "normaliser": None, "prompt_set": None, "data": "glyphs=omniglot",
-            "reason": "CoQE, table 2; printed"}  # fmt: skip
+    more = {
+        "run": f"published-{name}",
+        "contestant": name,
+        "kind": "published",
+        "preset": "paper",
+        "n_episodes": None,
+        "n_related": None,
+        "normaliser": None,
+        "prompt_set": None,
+        "data": "glyphs=omniglot",
+        "reason": "CoQE, table 2; printed",
+    }
     return _row(task, test, "accuracy_within_choices", value, more)

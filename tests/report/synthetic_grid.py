@@ -11,15 +11,27 @@ from iclbench import __version__, tables
 
 EPISODES = 48
 BACKBONES = {  # how good, how expensive
-    "gpt2": (0.80, 4.0), "mamba": (0.79, 3.0), "transformer": (0.78, 4.2), "s4d": (0.60, 1.0), "cnp": (0.35, 0.3),
-    "tnp": (0.74, 5.0), "icicl-tnp": (0.7, 6.0),
-}  # fmt: skip
+    "gpt2": (0.80, 4.0),
+    "mamba": (0.79, 3.0),
+    "transformer": (0.78, 4.2),
+    "s4d": (0.60, 1.0),
+    "cnp": (0.35, 0.3),
+    "tnp": (0.74, 5.0),
+    "icicl-tnp": (0.7, 6.0),
+}
 # Task -> evaluators; raw errors run from 1 (zero) to `FLOOR` (who scores 1).
 TASKS = {
-    "linear": ("next",), "quadratic": ("next",), "relu-network": ("next",), "decision-tree": ("next",),
-    "sparse-linear": ("next",), "skewed-linear": ("next",), "noisy-linear": ("next",), "tabular": ("next",),
-    "gp-mixture": ("targets",), "bursty": ("icl", "iwl"),
-}  # fmt: skip
+    "linear": ("next",),
+    "quadratic": ("next",),
+    "relu-network": ("next",),
+    "decision-tree": ("next",),
+    "sparse-linear": ("next",),
+    "skewed-linear": ("next",),
+    "noisy-linear": ("next",),
+    "tabular": ("next",),
+    "gp-mixture": ("targets",),
+    "bursty": ("icl", "iwl"),
+}
 FLOOR = 0.2
 ONLY_TARGETS = "icicl-tnp"
 SKIPPED = "asks for related datasets, and this family has none"
@@ -91,18 +103,35 @@ def _rows(
     mean, half = float(own.mean()), 1.96 * float(own.std()) / np.sqrt(len(own))
     ends = sorted(float(score(mean + side * half, evaluator)) for side in (-1, 1))
     base = {
-        "run": name if seed is None else f"{task}-{name}-{preset}-s{seed}", "task": task,
-        "family": "linear" if task == "skewed-linear" else task.replace("-", "_"), "contestant": name, "kind": kind,
-        "preset": preset, "seed": seed, "shift": "none", "evaluator": evaluator, "n_episodes": EPISODES,
-        "status": "ok", "prompt_set": f"{task}-{evaluator}", "card": "c", "version": __version__,
+        "run": name if seed is None else f"{task}-{name}-{preset}-s{seed}",
+        "task": task,
+        "family": "linear" if task == "skewed-linear" else task.replace("-", "_"),
+        "contestant": name,
+        "kind": kind,
+        "preset": preset,
+        "seed": seed,
+        "shift": "none",
+        "evaluator": evaluator,
+        "n_episodes": EPISODES,
+        "status": "ok",
+        "prompt_set": f"{task}-{evaluator}",
+        "card": "c",
+        "version": __version__,
         "n_related": None if evaluator == "next" else 0,
-    }  # fmt: skip
+    }
     span = 0.4 if accuracy else 1 - FLOOR
     return [
-        base | {"metric": "score", "value": float(score(mean, evaluator)), "low": ends[0], "high": ends[1],
-                "normaliser": span, "reason": f"{_by(metric)}: 1 is {'always right' if accuracy else 'ridge'}"},
+        base
+        | {
+            "metric": "score",
+            "value": float(score(mean, evaluator)),
+            "low": ends[0],
+            "high": ends[1],
+            "normaliser": span,
+            "reason": f"{_by(metric)}: 1 is {'always right' if accuracy else 'ridge'}",
+        },
         base | {"metric": _by(metric), "value": mean, "low": mean - half, "high": mean + half, "normaliser": 1.0},
-    ]  # fmt: skip
+    ]
 
 
 def _by(metric: str) -> str:
@@ -114,30 +143,57 @@ def _errors(task: str, evaluator: str, name: str, seed: int, own: np.ndarray, pr
     metric = "accuracy_within_choices" if evaluator in ("icl", "iwl") else "squared_error"
     sizes = {} if evaluator == "next" else {"n_context": 8, "n_related": 0}
     return [
-        {"run": f"{task}-{name}-{preset}-s{seed}", "prompt_set": f"{task}-{evaluator}", "metric": metric,
-         "episode": i, "value": float(v), **sizes}
+        {
+            "run": f"{task}-{name}-{preset}-s{seed}",
+            "prompt_set": f"{task}-{evaluator}",
+            "metric": metric,
+            "episode": i,
+            "value": float(v),
+            **sizes,
+        }
         for i, v in enumerate(own)
-    ]  # fmt: skip
+    ]
 
 
 def _costs(task: str, name: str, run: str, preset: str, cost: float) -> list[dict[str, object]]:
-    base = {"run": run, "task": task, "contestant": name, "preset": preset, "device": "cpu", "threads": 1,
-            "version": __version__}  # fmt: skip
+    base = {
+        "run": run,
+        "task": task,
+        "contestant": name,
+        "preset": preset,
+        "device": "cpu",
+        "threads": 1,
+        "version": __version__,
+    }
     return [
         base | {"phase": "model", "metric": "parameters", "value": 26_000.0 + 10 * len(name)},
         base | {"phase": "train", "metric": "seconds", "value": 10 * cost},
         base | {"phase": "train_step", "n_points": 12, "metric": "flops", "value": 1e8 * cost},
         base | {"phase": "condition", "n_points": 40, "metric": "state_bytes", "value": 1e3 * cost, "n_episodes": 64},
         base | {"phase": "condition", "n_points": 12, "metric": "state_bytes", "value": 1e2 * cost, "n_episodes": 64},
-    ]  # fmt: skip
+    ]
 
 
 def _cell(
     kind: str, task: str, name: str, run: str, seed: int, preset: str, status: str, reason: str | None, taken: float
 ) -> dict[str, object]:
-    done = {"seconds": taken, "device": "cpu", "hardware": "two cores, 8 GiB", "threads": 1,
-            "libraries": '{"python": "3.12.1", "torch": "2.13.0"}'}  # fmt: skip
+    done = {
+        "seconds": taken,
+        "device": "cpu",
+        "hardware": "two cores, 8 GiB",
+        "threads": 1,
+        "libraries": '{"python": "3.12.1", "torch": "2.13.0"}',
+    }
     return {
-        "cell": f"{kind}-{run}", "kind": kind, "run": run, "task": task, "contestant": name, "preset": preset,
-        "seed": seed, "status": status, "reason": reason, "version": __version__, **(done if status == "done" else {}),
-    }  # fmt: skip
+        "cell": f"{kind}-{run}",
+        "kind": kind,
+        "run": run,
+        "task": task,
+        "contestant": name,
+        "preset": preset,
+        "seed": seed,
+        "status": status,
+        "reason": reason,
+        "version": __version__,
+        **(done if status == "done" else {}),
+    }

@@ -49,17 +49,39 @@ def _row(
 ) -> dict[str, object]:
     run = name if seed is None else f"{TASK}-{name}-small-s{seed}"
     return {
-        "run": run, "task": TASK, "family": "combination", "contestant": name, "kind": kind, "preset": "small",
-        "seed": seed, "shift": "none", "evaluator": evaluator, "metric": metric, "value": value, "n_episodes": 64,
-        "status": "ok", "prompt_set": "representation-0", "card": "c0ffee", "version": __version__, **more,
-    }  # fmt: skip
+        "run": run,
+        "task": TASK,
+        "family": "combination",
+        "contestant": name,
+        "kind": kind,
+        "preset": "small",
+        "seed": seed,
+        "shift": "none",
+        "evaluator": evaluator,
+        "metric": metric,
+        "value": value,
+        "n_episodes": 64,
+        "status": "ok",
+        "prompt_set": "representation-0",
+        "card": "c0ffee",
+        "version": __version__,
+        **more,
+    }
 
 
 def _drawn() -> list[dict[str, object]]:
     shared = {
-        "run": f"{TASK}-coqe-small-s0", "task": TASK, "contestant": "coqe", "kind": "backbone", "preset": "small",
-        "seed": 0, "shift": "none", "prompt_set": "representation-0", "episode": 0, "version": __version__,
-    }  # fmt: skip
+        "run": f"{TASK}-coqe-small-s0",
+        "task": TASK,
+        "contestant": "coqe",
+        "kind": "backbone",
+        "preset": "small",
+        "seed": 0,
+        "shift": "none",
+        "prompt_set": "representation-0",
+        "episode": 0,
+        "version": __version__,
+    }
     rows = []
     for output in range(FEATURES):
         for point, (x, y) in enumerate(zip(INPUTS, true(output, INPUTS), strict=True)):

@@ -38,8 +38,12 @@ PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
 ORDERED = "sst2"
 # Of the suite's two tasks one is of other examples than the published mean.
 OURS, THEIRS = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
-SUITE = {"task": "simple", "family": "suite", "n_context": None,
-         "reason": "Deep-Thinking, table 1; printed; mean over sst2, sst5, trec"}  # fmt: skip
+SUITE = {
+    "task": "simple",
+    "family": "suite",
+    "n_context": None,
+    "reason": "Deep-Thinking, table 1; printed; mean over sst2, sst5, trec",
+}
 
 
 def accuracy(model: str, task: str, shots: int, seed: int, method: str = "", order: int = 0) -> float:
@@ -76,11 +80,25 @@ def row(task: str, contestant: str, metric: str, value: float | None, **more: ob
     """What every row has."""
     family, evaluator, _ = TASKS[task]
     return {
-        "run": contestant, "task": task, "family": family, "contestant": contestant, "kind": "backbone",
-        "preset": "language", "data": OURS.get(task), "variant": "ab" * 4, "shift": "none",
-        "evaluator": evaluator, "metric": metric, "value": value, "n_episodes": EPISODES, "normaliser": 1.0,
-        "status": "ok", "card": "c0ffee", "version": __version__, **more,
-    }  # fmt: skip
+        "run": contestant,
+        "task": task,
+        "family": family,
+        "contestant": contestant,
+        "kind": "backbone",
+        "preset": "language",
+        "data": OURS.get(task),
+        "variant": "ab" * 4,
+        "shift": "none",
+        "evaluator": evaluator,
+        "metric": metric,
+        "value": value,
+        "n_episodes": EPISODES,
+        "normaliser": 1.0,
+        "status": "ok",
+        "card": "c0ffee",
+        "version": __version__,
+        **more,
+    }
 
 
 def _failed(model: str, task: str) -> bool:
@@ -89,9 +107,12 @@ def _failed(model: str, task: str) -> bool:
 
 def _cell(task: str, model: str, method: str, shots: int, seed: int, order: int = 0, shift: str = "none") -> list:
     where = {
-        "n_context": shots, "shift": shift, "prompt_set": prompt_set(task, shots, shift, seed, order),
-        "axis": "order" if order else "demo_seed", "axis_value": float(order or seed),
-    }  # fmt: skip
+        "n_context": shots,
+        "shift": shift,
+        "prompt_set": prompt_set(task, shots, shift, seed, order),
+        "axis": "order" if order else "demo_seed",
+        "axis_value": float(order or seed),
+    }
     name = model + method
     if _failed(model, task):
         return [row(task, name, "accuracy", None, status="failed", reason=REASON, **where)]
@@ -151,8 +172,15 @@ def _majority(task: str) -> list:
     every += [(MAIN, "shuffled-labels", s) for s in SEEDS]
     found = []
     for shots, shift, seed in every:
-        where = {"kind": "baseline", "variant": None, "n_context": shots, "shift": shift, "axis": "demo_seed",
-                 "axis_value": float(seed), "prompt_set": prompt_set(task, shots, shift, seed)}  # fmt: skip
+        where = {
+            "kind": "baseline",
+            "variant": None,
+            "n_context": shots,
+            "shift": shift,
+            "axis": "demo_seed",
+            "axis_value": float(seed),
+            "prompt_set": prompt_set(task, shots, shift, seed),
+        }
         found.append(row(task, "majority", "accuracy", TASKS[task][2], reason="always 'A'", **where))
         found.append(row(task, "majority", "balanced_accuracy", TASKS[task][2] / 2, **where))
     return found
@@ -176,8 +204,15 @@ def _summaries() -> list:
 def _published() -> list:
     found = []
     for name, value in PUBLISHED.items():
-        more = {"run": f"published-{name}", "kind": "published", "variant": None, "n_context": MAIN,
-                "n_episodes": None, "normaliser": None, "reason": "Deep-Thinking, table 1; printed"}  # fmt: skip
+        more = {
+            "run": f"published-{name}",
+            "kind": "published",
+            "variant": None,
+            "n_context": MAIN,
+            "n_episodes": None,
+            "normaliser": None,
+            "reason": "Deep-Thinking, table 1; printed",
+        }
         found.append(row("sst2", name, "accuracy", value, **more))
         found.append(row("sst2", name, "accuracy", 0.5, **more) | SUITE | {"data": THEIRS})
     return found
@@ -185,18 +220,40 @@ def _published() -> list:
 
 def _costs() -> list:
     return [
-        {"run": model, "task": task, "contestant": model, "preset": "language", "phase": "evaluate", "n_points": MAIN,
-         "metric": metric, "value": value, "device": "cpu", "threads": 1, "n_episodes": None, "version": __version__}
-        for task in TASKS for model in MODELS for metric, value in (("seconds", 2.5), ("bytes", 1e7))
-    ]  # fmt: skip
+        {
+            "run": model,
+            "task": task,
+            "contestant": model,
+            "preset": "language",
+            "phase": "evaluate",
+            "n_points": MAIN,
+            "metric": metric,
+            "value": value,
+            "device": "cpu",
+            "threads": 1,
+            "n_episodes": None,
+            "version": __version__,
+        }
+        for task in TASKS
+        for model in MODELS
+        for metric, value in (("seconds", 2.5), ("bytes", 1e7))
+    ]
 
 
 def _write_answers(folder: Path, task: str, model: str) -> None:
     prompts = prompt_set(task, SHOTS[-1], "none", 0)
     found = [
-        {"run": model, "prompt_set": prompts, "episode": i, "prompt": f"example:{'a' * 300}\n{NASTY} {task} {i}->",
-         "target": "A", "predicted": "A" if i % 2 else "b", "correct": bool(i % 2),
-         "candidates": json.dumps(["A", "b"]), "scores": json.dumps([-1.0, -2.0])}
+        {
+            "run": model,
+            "prompt_set": prompts,
+            "episode": i,
+            "prompt": f"example:{'a' * 300}\n{NASTY} {task} {i}->",
+            "target": "A",
+            "predicted": "A" if i % 2 else "b",
+            "correct": bool(i % 2),
+            "candidates": json.dumps(["A", "b"]),
+            "scores": json.dumps([-1.0, -2.0]),
+        }
         for i in range(20)
-    ]  # fmt: skip
+    ]
     tables.write("answers", found, folder / "tables" / prompts / f"{model}.answers.parquet", {})

@@ -81,11 +81,23 @@ def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int
 
 def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: object) -> dict[str, object]:
     return {
-        "run": run, "task": task, "family": task.replace("-", "_"), "contestant": contestant, "kind": kind,
-        "preset": "small", "seed": 0 if kind == "backbone" else None, "shift": shift, "evaluator": "targets",
-        "n_episodes": EPISODES, "normaliser": 1.0, "status": "ok", "prompt_set": prompt_set(task, shift),
-        "card": "c0ffee", "version": __version__, **more,
-    }  # fmt: skip
+        "run": run,
+        "task": task,
+        "family": task.replace("-", "_"),
+        "contestant": contestant,
+        "kind": kind,
+        "preset": "small",
+        "seed": 0 if kind == "backbone" else None,
+        "shift": shift,
+        "evaluator": "targets",
+        "n_episodes": EPISODES,
+        "normaliser": 1.0,
+        "status": "ok",
+        "prompt_set": prompt_set(task, shift),
+        "card": "c0ffee",
+        "version": __version__,
+        **more,
+    }
 
 
 def parts(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
@@ -131,10 +143,22 @@ def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, obje
 
 def _published() -> list[dict[str, object]]:
     return [
-        _row("gp-mixture", "icicl-tnp", "published", "published", "none", metric="log_likelihood", n_related=n,
-             value=value, preset="paper", prompt_set=None, n_episodes=None, reason="table 1")
+        _row(
+            "gp-mixture",
+            "icicl-tnp",
+            "published",
+            "published",
+            "none",
+            metric="log_likelihood",
+            n_related=n,
+            value=value,
+            preset="paper",
+            prompt_set=None,
+            n_episodes=None,
+            reason="table 1",
+        )
         for n, value in PUBLISHED.items()
-    ]  # fmt: skip
+    ]
 
 
 def image(episode: int) -> np.ndarray:
@@ -160,8 +184,16 @@ def _truth(task: str, episode: int) -> pd.DataFrame:
 
 
 def _prompts(task: str, shift: str) -> pd.DataFrame:
-    shared = {"run": "prompts", "contestant": "prompts", "kind": "prompts", "task": task, "preset": "small",
-              "shift": shift, "prompt_set": prompt_set(task, shift), "version": __version__}  # fmt: skip
+    shared = {
+        "run": "prompts",
+        "contestant": "prompts",
+        "kind": "prompts",
+        "task": task,
+        "preset": "small",
+        "shift": shift,
+        "prompt_set": prompt_set(task, shift),
+        "version": __version__,
+    }
     frames = []
     for episode in range(2):
         truth = _truth(task, episode).assign(**shared)
@@ -173,9 +205,18 @@ def _prompts(task: str, shift: str) -> pd.DataFrame:
 
 def _predictions(task: str, contestant: str, shift: str) -> pd.DataFrame:
     kind, uses, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
-    shared = {"run": run_of(task, contestant), "contestant": contestant, "kind": kind, "task": task, "preset": "small",
-              "seed": 0 if kind == "backbone" else None, "shift": shift, "prompt_set": prompt_set(task, shift),
-              "role": "predicted", "version": __version__}  # fmt: skip
+    shared = {
+        "run": run_of(task, contestant),
+        "contestant": contestant,
+        "kind": kind,
+        "task": task,
+        "preset": "small",
+        "seed": 0 if kind == "backbone" else None,
+        "shift": shift,
+        "prompt_set": prompt_set(task, shift),
+        "role": "predicted",
+        "version": __version__,
+    }
     frames = []
     for episode in range(2):
         for n in sorted({0, 1, MOST[task]} if uses else {0}):

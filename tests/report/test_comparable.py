@@ -15,14 +15,27 @@ def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") ->
         "values",
         [
             {
-                "run": run, "task": "bursty", "family": "bursty", "contestant": backbone, "kind": "backbone",
-                "preset": "small", "seed": seed, "variant": variant, "shift": "none", "evaluator": "icl",
-                "metric": "accuracy", "value": 0.5, "n_episodes": 8, "status": "ok", "prompt_set": "p", "card": "c",
+                "run": run,
+                "task": "bursty",
+                "family": "bursty",
+                "contestant": backbone,
+                "kind": "backbone",
+                "preset": "small",
+                "seed": seed,
+                "variant": variant,
+                "shift": "none",
+                "evaluator": "icl",
+                "metric": "accuracy",
+                "value": 0.5,
+                "n_episodes": 8,
+                "status": "ok",
+                "prompt_set": "p",
+                "card": "c",
                 "version": "0",
             }
             for run, seed, variant in runs
         ],
-    )  # fmt: skip
+    )
 
 
 def names(values: pd.DataFrame) -> list[str]:
@@ -48,8 +61,11 @@ def test_scores_of_one_contest_lie_on_one_line() -> None:
     whole = pd.concat([scores, other, rows([("mine", 0, "b")])], ignore_index=True)
     kept, lines = on_one_line(whole)
     assert kept[["run", "metric"]].to_numpy().tolist() == [
-        ["one", "score"], ["two", "score"], ["three", "score"], ["mine", "accuracy"],
-    ]  # fmt: skip
+        ["one", "score"],
+        ["two", "score"],
+        ["three", "score"],
+        ["mine", "accuracy"],
+    ]
     assert len(lines) == 1 and "scores of mine left out" in lines[0]
     assert on_one_line(kept)[1] == ()
 
@@ -61,11 +77,16 @@ def test_one_variant_keeps_the_name_of_its_backbone() -> None:
 def test_variants_are_named_after_what_their_runs_share() -> None:
     """Seeds of two digits share a digit that is no part of the name; a single run loses its own seed."""
     found = names(
-        rows([
-            ("bursty-coqe-small-s10", 10, "a"), ("bursty-coqe-small-s12", 12, "a"),
-            ("bursty-coqe-noise-5-small-s1", 1, "b"), ("mine-s3", 3, "c"), ("x-s1", 2, "d"),
-        ])
-    )  # fmt: skip
+        rows(
+            [
+                ("bursty-coqe-small-s10", 10, "a"),
+                ("bursty-coqe-small-s12", 12, "a"),
+                ("bursty-coqe-noise-5-small-s1", 1, "b"),
+                ("mine-s3", 3, "c"),
+                ("x-s1", 2, "d"),
+            ]
+        )
+    )
     assert found == ["coqe", "coqe", "coqe-noise-5", "mine", "x-s1"]
 
 

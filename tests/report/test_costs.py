@@ -22,9 +22,14 @@ ALONE = 1e-3
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure]:
     folder = synthetic.write(tmp_path_factory.mktemp("costly"))
     shared = {
-        "run": RUN, "task": "linear", "contestant": "mamba", "preset": "small", "device": "cpu", "threads": 1,
+        "run": RUN,
+        "task": "linear",
+        "contestant": "mamba",
+        "preset": "small",
+        "device": "cpu",
+        "threads": 1,
         "version": "0",
-    }  # fmt: skip
+    }
     rows: list[dict[str, object]] = [
         shared | {"phase": phase, "n_points": n, "metric": "seconds", "value": value, "n_episodes": 64}
         for (phase, n), value in SECONDS.items()

@@ -21,8 +21,15 @@ NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
 
 @pytest.fixture
 def table() -> Table:
-    frame = pd.DataFrame({"who": [NASTY, "b", "c"], "error": [1 / 3, 1e-17, None], "low": [0.1, 0.0, None],
-                          "high": [0.5, 1.0, None], "rank": [1, 1, 2]})  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "who": [NASTY, "b", "c"],
+            "error": [1 / 3, 1e-17, None],
+            "low": [0.1, 0.0, None],
+            "high": [0.5, 1.0, None],
+            "rank": [1, 1, 2],
+        }
+    )
     columns = (Column("who", "who_is it"), Column("error", "error", number, True, "low", "high"))
     return Table("t", "title", "100 % of_it", frame, columns, group="rank")
 
@@ -96,8 +103,13 @@ def test_figures_are_written_as_png_and_svg(results: Path, tmp_path: Path) -> No
 
 def test_numbers_are_written_for_people() -> None:
     assert [number(v) for v in (0, 1, 0.0123456, 99.96, 123456789, float("inf"))] == [
-        "0", "1.00", "0.0123", "100", "1.23e+08", "∞",
-    ]  # fmt: skip
+        "0",
+        "1.00",
+        "0.0123",
+        "100",
+        "1.23e+08",
+        "∞",
+    ]
     assert [fixed(v) for v in (1.0, -0.0001, 0.12345)] == ["1.000", "0.000", "0.123"]
     assert [seconds(v) for v in (0.39951, 59.9, 60, 3600)] == ["400 ms", "59.9 s", "1 min 0 s", "1 h 0 min"]
 

@@ -19,12 +19,29 @@ def curve(run: str, contestant: str, kind: str, shift: str, last: int, level: fl
     """A curve that falls from 1 to 0.01 at n = 10 and stays there, times `level`."""
     n = np.arange(last + 1)
     value = level * np.maximum(10.0 ** (-n / 5), 0.01)
-    return pd.DataFrame({
-        "run": run, "task": "linear", "family": "linear", "contestant": contestant, "kind": kind, "preset": "small",
-        "shift": shift, "evaluator": "next", "metric": "squared_error", "n_context": n, "value": value,
-        "low": 0.9 * value, "high": 1.1 * value, "n_episodes": 64, "normaliser": 5.0, "status": "ok",
-        "prompt_set": f"{shift}-{last}", "card": "c0", "version": "0",
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "run": run,
+            "task": "linear",
+            "family": "linear",
+            "contestant": contestant,
+            "kind": kind,
+            "preset": "small",
+            "shift": shift,
+            "evaluator": "next",
+            "metric": "squared_error",
+            "n_context": n,
+            "value": value,
+            "low": 0.9 * value,
+            "high": 1.1 * value,
+            "n_episodes": 64,
+            "normaliser": 5.0,
+            "status": "ok",
+            "prompt_set": f"{shift}-{last}",
+            "card": "c0",
+            "version": "0",
+        }
+    )
 
 
 def area(rows: pd.DataFrame) -> pd.DataFrame:
@@ -39,8 +56,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Two GPT-2 and a Mamba trained with 10 examples, a Mamba trained with 20; all go to 40, also under orthants."""
     folder = tmp_path_factory.mktemp("lengths")
     parts = []
-    runs = [("gpt2-s0", "gpt2", 10, 1.0), ("gpt2-s1", "gpt2", 10, 3.0), ("mamba", "mamba", 10, 2.0),
-            ("mamba-20", "mamba", 20, 4.0)]  # fmt: skip
+    runs = [
+        ("gpt2-s0", "gpt2", 10, 1.0),
+        ("gpt2-s1", "gpt2", 10, 3.0),
+        ("mamba", "mamba", 10, 2.0),
+        ("mamba-20", "mamba", 20, 4.0),
+    ]
     for run, contestant, trained, level in runs:
         for shift, last in (("none", trained), (f"points-{FAR}", FAR), (f"orthants+points-{FAR}", FAR)):
             parts.append(curve(run, contestant, "backbone", shift, last, level))
@@ -70,8 +91,9 @@ def test_every_run_knows_its_trained_length(found: Results) -> None:
 def test_no_trained_length_is_set_aside_for_another(found: Results) -> None:
     assert found.set_aside == ()
     assert [(s.id, s.trained_length) for s in found.slices] == [
-        ("linear-small-trained-10", 10), ("linear-small-trained-20", 20)
-    ]  # fmt: skip
+        ("linear-small-trained-10", 10),
+        ("linear-small-trained-20", 20),
+    ]
 
 
 def test_lengths_are_never_averaged(found: Results) -> None:
@@ -109,8 +131,10 @@ def test_trained_lengths_stand_side_by_side_with_a_rule_each(found: Results) -> 
     ]
     assert lengths == [{10}, {20}]
     assert {row["series"] for row in figure.static["concat"][1]["data"]["values"]} == {
-        "mamba-20", "least-squares", "zero"
-    }  # fmt: skip
+        "mamba-20",
+        "least-squares",
+        "zero",
+    }
     assert "Dashed rule: the trained length, 10 and 20 examples." in figure.caption
     assert sum("by-trained-length" in name for name in figures(found)) == 1
 

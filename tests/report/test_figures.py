@@ -52,8 +52,11 @@ def test_every_seed_has_its_line_and_a_backbone_alone_its_band(figures: dict[str
     figure = figures["linear-small-curves-next-squared-error"]
     rows = pd.DataFrame(figure.static["data"]["values"]).query("kind == 'backbone'")
     assert sorted(rows["series"].unique()) == [
-        "linear-gpt2-small-s0", "linear-gpt2-small-s1", "linear-gpt2-small-s2", "linear-mamba-small-s0"
-    ]  # fmt: skip
+        "linear-gpt2-small-s0",
+        "linear-gpt2-small-s1",
+        "linear-gpt2-small-s2",
+        "linear-mamba-small-s0",
+    ]
     values = tables.read_all("values", results).query("run == 'linear-gpt2-small-s1' and shift == 'none'")
     values = values.query("metric == 'squared_error' and evaluator == 'next'").sort_values("n_context")
     for column in ("value", "low", "high"):

@@ -66,8 +66,14 @@ def test_no_rows_are_set_aside(bursty: Results) -> None:
 def test_the_table_averages_seeds_and_names_chance_and_the_winner_of_the_flip(blocks: dict[str, Block]) -> None:
     rows = shown(table(blocks, "bursty-small-in-context"))
     assert list(rows) == [
-        "coqe", "coqe-paper", "transformer", "pixel-1nn", "nearest-class-mean", "chance", "majority",
-    ]  # fmt: skip
+        "coqe",
+        "coqe-paper",
+        "transformer",
+        "pixel-1nn",
+        "nearest-class-mean",
+        "chance",
+        "majority",
+    ]
     ends = [accuracy("coqe", "bursty", "icl", seed)[-1] for seed in (0, 1, 2)]
     interval = f"[{min(ends) - 0.04:.3f}, {max(ends) + 0.04:.3f}]"
     assert rows["coqe"]["ICL (chance 1/2)"] == f"{np.mean(ends):.3f} {interval}"
@@ -180,9 +186,16 @@ def test_variants_are_not_asked_for_on_other_tasks(bursty: Results, tmp_path: Pa
     found = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if not isinstance(b, Text)}
     assert table(found, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
     skipped = {
-        "cell": "x", "kind": "train", "run": "other-coqe", "task": "other", "contestant": "coqe", "preset": "grid",
-        "status": "skipped", "reason": "no sense", "version": "0",
-    }  # fmt: skip
+        "cell": "x",
+        "kind": "train",
+        "run": "other-coqe",
+        "task": "other",
+        "contestant": "coqe",
+        "preset": "grid",
+        "status": "skipped",
+        "reason": "no sense",
+        "version": "0",
+    }
     tables.write("cells", [skipped], tmp_path / "b.cells.parquet", {})
     names = {block.name for section in report(load(tmp_path)) for block in section.walk() if isinstance(block, Table)}
     assert "missing" not in names, "what makes no sense at one preset does so at none"

@@ -93,10 +93,19 @@ def test_the_table_shows_means_and_spreads_over_sets_of_demonstrations(blocks: d
 def test_families_stand_together_with_their_means_below(blocks: dict[str, Block]) -> None:
     rows = shown(table(blocks, "language-accuracy"))
     assert list(rows) == [
-        "list-first", "list-last", "next-letter", "to-upper", "mean of algorithmic",
-        "country-capital", "location-continent", "mean of knowledge", "sst2", "sst5", "mean of sentiment",
+        "list-first",
+        "list-last",
+        "next-letter",
+        "to-upper",
+        "mean of algorithmic",
+        "country-capital",
+        "location-continent",
+        "mean of knowledge",
+        "sst2",
+        "sst5",
+        "mean of sentiment",
         "mean of all tasks",
-    ]  # fmt: skip
+    ]
     mean = np.mean([scores("demo-lm", task).mean() for task in ("sst2", "sst5")])
     assert rows["mean of sentiment"]["demo-lm"].startswith(f"{mean:.3f} [")
 
@@ -146,10 +155,17 @@ def test_the_mean_of_independent_intervals_is_taken_in_quadrature() -> None:
 def test_every_accuracy_stands_beside_its_controls(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-controls-gpt2-large")
     assert [column.header for column in block.columns] == [
-        "task", "majority", "zero-shot", "in context", "deep-thinking", "repeat-2",
-        "in context, shuffled labels", "deep-thinking, shuffled labels", "balanced accuracy, in context",
+        "task",
+        "majority",
+        "zero-shot",
+        "in context",
+        "deep-thinking",
+        "repeat-2",
+        "in context, shuffled labels",
+        "deep-thinking, shuffled labels",
+        "balanced accuracy, in context",
         "demonstrations",
-    ]  # fmt: skip
+    ]
     row = shown(block)["location-continent"]
     assert row["zero-shot"].startswith(f"{accuracy('gpt2-large', 'location-continent', 0, 0):.3f} [")
     assert row["balanced accuracy, in context"].startswith(
@@ -328,15 +344,22 @@ def test_long_families_fold_into_tables_of_their_own(results: Results, tmp_path:
     one = rows[rows["task"].eq("sst2") & rows["contestant"].isin(["demo-lm", "majority"]) & rows["demo_seed"].lt(2)]
     one = one[one["prompt_set"].notna()]
     copies = [
-        one.assign(task=f"mmlu-{i}", family="mmlu-stem" if i < 15 else "mmlu-other",
-                   prompt_set=one["prompt_set"].str.replace("sst2", f"mmlu-{i}"))
+        one.assign(
+            task=f"mmlu-{i}",
+            family="mmlu-stem" if i < 15 else "mmlu-other",
+            prompt_set=one["prompt_set"].str.replace("sst2", f"mmlu-{i}"),
+        )
         for i in range(17)
-    ]  # fmt: skip
+    ]
     tables.write("values", pd.concat(copies)[list(tables.VALUES)], tmp_path / "a.values.parquet", {})
     found = by_name(report(load(tmp_path)))
     assert list(shown(table(found, "language-accuracy"))) == [
-        "mmlu-15", "mmlu-16", "mean of mmlu-other", "mean of mmlu-stem", "mean of all tasks",
-    ]  # fmt: skip
+        "mmlu-15",
+        "mmlu-16",
+        "mean of mmlu-other",
+        "mean of mmlu-stem",
+        "mean of all tasks",
+    ]
     assert len(table(found, "language-accuracy-mmlu-stem").frame) == 16
     assert table(found, "language-accuracy-mmlu-stem").folded
     assert [panel.title for panel in figure(found, "language-shots").panels] == ["mmlu-other", "mmlu-stem"]

@@ -25,18 +25,29 @@ def written(folder: Path, field: Field, question: str = "next", metric: str = "s
     values, errors = [], []
     for run, (kind, scores) in field.items():
         shared = {
-            "run": run, "task": "t", "family": "f", "contestant": run, "kind": kind, "preset": "smoke",
-            "shift": "none", "evaluator": question, "status": "ok", "prompt_set": PROMPTS, "card": "c",
-            "version": __version__, "n_episodes": EPISODES,
-        }  # fmt: skip
+            "run": run,
+            "task": "t",
+            "family": "f",
+            "contestant": run,
+            "kind": kind,
+            "preset": "smoke",
+            "shift": "none",
+            "evaluator": question,
+            "status": "ok",
+            "prompt_set": PROMPTS,
+            "card": "c",
+            "version": __version__,
+            "n_episodes": EPISODES,
+        }
         at = [{"n_context": n} for n in SIZES] if question == "next" else [{"n_related": 0}]
         values += [shared | where | {"metric": metric, "value": float(scores.mean())} for where in at]
         if question == "next":
             values.append(shared | {"metric": "auc", "value": float(scores.mean())})
         errors += [
             {"run": run, "prompt_set": PROMPTS, "metric": metric, "n_context": 4, "episode": i, "value": v} | where
-            for where in at for i, v in enumerate(scores)
-        ]  # fmt: skip
+            for where in at
+            for i, v in enumerate(scores)
+        ]
     tables.write("values", values, folder / "tables" / PROMPTS / "all.values.parquet", {})
     tables.write("errors", errors, folder / "tables" / PROMPTS / "all.errors.parquet", {})
     return folder
@@ -53,10 +64,12 @@ def field() -> Field:
     draw = np.random.default_rng(0)
     hard = draw.gamma(2.0, 1.0, EPISODES)
     return {
-        "ridge": ("oracle", hard + 1.0), "knn-3": ("baseline", hard + 0.5 + 0.2 * draw.normal(size=EPISODES)),
-        "model": ("backbone", hard + 0.8 + 0.2 * draw.normal(size=EPISODES)), "zero": ("baseline", 2 * hard + 2.0),
+        "ridge": ("oracle", hard + 1.0),
+        "knn-3": ("baseline", hard + 0.5 + 0.2 * draw.normal(size=EPISODES)),
+        "model": ("backbone", hard + 0.8 + 0.2 * draw.normal(size=EPISODES)),
+        "zero": ("baseline", 2 * hard + 2.0),
         "lucky": ("baseline", hard + 0.95 + 0.4 * draw.normal(size=EPISODES)),
-    }  # fmt: skip
+    }
 
 
 def test_who_beats_an_oracle_is_named_with_the_paired_difference(field: Field, tmp_path: Path) -> None:

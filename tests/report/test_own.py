@@ -82,11 +82,16 @@ def test_it_is_ranked_on_the_tasks_it_shares(grid: Grid, found: Results) -> None
     contests = normalised.contests(found, "grid")
     ranked = ranking(contests)[0]["contestant"].tolist()
     row = among(contests, ranked).set_index("contestant").loc["mynet"]
-    scores = pd.DataFrame({
-        name: {task: np.mean([score(grid.raw[task, "next", name, s].mean(), "next") for s in (0, 1)])
-               for task in SHARED}
-        for name in BACKBONES if name in ranked
-    })  # fmt: skip
+    scores = pd.DataFrame(
+        {
+            name: {
+                task: np.mean([score(grid.raw[task, "next", name, s].mean(), "next") for s in (0, 1)])
+                for task in SHARED
+            }
+            for name in BACKBONES
+            if name in ranked
+        }
+    )
     scores["mynet"] = scores["s4d"] + 0.1
     ranks = scores.rank(axis=1, ascending=False).mean()
     assert row["tasks"] == 2 and row["mean_rank"] == pytest.approx(ranks["mynet"])

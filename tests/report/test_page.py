@@ -71,9 +71,19 @@ def document(html: str) -> Document:
 def _rows(name: str = "linear") -> pd.DataFrame:
     """A small table of values: two baselines on one task."""
     common = {
-        "task": name, "family": name, "kind": "baseline", "preset": "smoke", "shift": "none", "evaluator": "next",
-        "n_episodes": 64, "normaliser": 5.0, "status": "ok", "prompt_set": "p0", "card": "c0", "version": "0",
-    }  # fmt: skip
+        "task": name,
+        "family": name,
+        "kind": "baseline",
+        "preset": "smoke",
+        "shift": "none",
+        "evaluator": "next",
+        "n_episodes": 64,
+        "normaliser": 5.0,
+        "status": "ok",
+        "prompt_set": "p0",
+        "card": "c0",
+        "version": "0",
+    }
     rows = [
         {**common, "run": who, "contestant": who, "metric": "squared_error", "n_context": n, "value": value}
         for who, value in (("zero", 1.0), ("knn-3", 0.5))
@@ -174,8 +184,10 @@ def test_sections_without_rows_are_left_out(tmp_path: Path) -> None:
 
 def test_other_metrics_and_questions_do_not_break_the_page(tmp_path: Path) -> None:
     values = _rows()
-    more = [values.assign(metric=m, evaluator=e, value=-values["value"]) for m, e in
-            (("log_likelihood", "targets"), ("accuracy", "icl"), ("brand_new", "next"))]  # fmt: skip
+    more = [
+        values.assign(metric=m, evaluator=e, value=-values["value"])
+        for m, e in (("log_likelihood", "targets"), ("accuracy", "icl"), ("brand_new", "next"))
+    ]
     probe = values.assign(evaluator="probe", axis="layer", axis_value=2.0)
     unknown = values.iloc[:1].assign(evaluator="train", n_context=None, metric="seconds_of_nothing", prompt_set=None)
     folder = _write(tmp_path / "results", pd.concat([values, *more, probe, unknown], ignore_index=True))
@@ -189,8 +201,21 @@ def test_infinite_values_do_not_break_the_page(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_trained_and_not_evaluated_is_named(tmp_path: Path) -> None:
-    row = _rows().iloc[:1].assign(kind="backbone", contestant="gpt2", run="my-run", evaluator="train", metric="loss",
-                                  axis="train_step", axis_value=0.0, n_context=None, prompt_set=None)  # fmt: skip
+    row = (
+        _rows()
+        .iloc[:1]
+        .assign(
+            kind="backbone",
+            contestant="gpt2",
+            run="my-run",
+            evaluator="train",
+            metric="loss",
+            axis="train_step",
+            axis_value=0.0,
+            n_context=None,
+            prompt_set=None,
+        )
+    )
     folder = _write(tmp_path / "results", row)
     assert "iclbench eval my-run" in build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
 
@@ -263,8 +288,10 @@ def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
 def test_columns_carry_six_digits_and_texts_once() -> None:
     packed = columns(pd.DataFrame({"value": [1 / 3, 2.0, None], "who": ["a", "b", "a"], "flag": [True, False, True]}))
     assert packed == {
-        "value": [0.333333, 2, None], "who": {"levels": ["a", "b"], "codes": [0, 1, 0]}, "flag": [True, False, True],
-    }  # fmt: skip
+        "value": [0.333333, 2, None],
+        "who": {"levels": ["a", "b"], "codes": [0, 1, 0]},
+        "flag": [True, False, True],
+    }
     assert packed["flag"][1] is False, "a specification compares with false, which 0 is not"
 
 

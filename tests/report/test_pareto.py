@@ -74,8 +74,10 @@ def test_costs_that_are_alike_by_design_are_not_drawn(grid_results: Results) -> 
     assert found is not None
     figure = next(block for block in found.walk() if getattr(block, "name", "") == "pareto-grid")
     assert [panel.title for panel in figure.panels] == [  # type: ignore[union-attr]
-        "FLOPs of a training step", "seconds of training", "bytes of the state",
-    ]  # fmt: skip
+        "FLOPs of a training step",
+        "seconds of training",
+        "bytes of the state",
+    ]
 
 
 def test_whoever_is_picked_in_the_legend_is_lit_and_the_others_fade(grid_results: Results) -> None:

@@ -27,26 +27,67 @@ def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
         contestant = run.split("-")[1]
         for layer in range(1, layers + 1):
             error = float(np.exp(-4 * layer / layers)) * n / 20
-            numbers = {"squared_error": error, "squared_error_raw": 2 * error, "scale": 1 + error, "shift": -error,
-                       "scale_std": error / 2, "shift_std": error / 4}  # fmt: skip
+            numbers = {
+                "squared_error": error,
+                "squared_error_raw": 2 * error,
+                "scale": 1 + error,
+                "shift": -error,
+                "scale_std": error / 2,
+                "shift_std": error / 4,
+            }
             rows += [
-                synthetic._row(TASK, contestant, "backbone", run, int(run[-1]), shift, metric=metric, value=value,
-                               low=0.9 * value, high=1.1 * value, axis="layer", axis_value=layer, **more)
+                synthetic._row(
+                    TASK,
+                    contestant,
+                    "backbone",
+                    run,
+                    int(run[-1]),
+                    shift,
+                    metric=metric,
+                    value=value,
+                    low=0.9 * value,
+                    high=1.1 * value,
+                    axis="layer",
+                    axis_value=layer,
+                    **more,
+                )
                 for metric, value in numbers.items()
-            ]  # fmt: skip
+            ]
     for place, name in enumerate(DESCENTS):
         rows += [
-            synthetic._row(TASK, name, "baseline", name, None, shift, metric="squared_error", axis="gd_step",
-                           axis_value=step, value=float(np.exp(-0.1 * (place + 1) * step)), **more)
+            synthetic._row(
+                TASK,
+                name,
+                "baseline",
+                name,
+                None,
+                shift,
+                metric="squared_error",
+                axis="gd_step",
+                axis_value=step,
+                value=float(np.exp(-0.1 * (place + 1) * step)),
+                **more,
+            )
             for step in range(1, 25)
-        ]  # fmt: skip
+        ]
         if place:
             search = more | {"evaluator": "gamma_search"}
             rows += [
-                synthetic._row(TASK, name, "baseline", name, None, shift, metric="squared_error", axis="gamma",
-                               axis_value=float(g), value=float(0.1 + (np.log10(g) + 4) ** 2), **search)
+                synthetic._row(
+                    TASK,
+                    name,
+                    "baseline",
+                    name,
+                    None,
+                    shift,
+                    metric="squared_error",
+                    axis="gamma",
+                    axis_value=float(g),
+                    value=float(0.1 + (np.log10(g) + 4) ** 2),
+                    **search,
+                )
                 for g in np.logspace(-6, -3, 31)
-            ]  # fmt: skip
+            ]
             rows.append(synthetic._row(TASK, name, "baseline", name, None, shift, metric="gamma", value=1e-4, **search))
     for name, value in (("zero", 1.02), ("least-squares", 1e-15)):
         rows.append(
@@ -95,9 +136,13 @@ def test_other_figures_and_tables_do_not_change(
         data = (block.data, other.data) if isinstance(block, Figure) else (block.frame, other.frame)
         pd.testing.assert_frame_equal(*data)
     assert {name.removeprefix("linear-small-") for name in set(blocks) - set(before)} == {
-        "probe-none", "probe-none-error", "probe-none-contexts", "probe-none-scale", "probe-none-shift",
+        "probe-none",
+        "probe-none-error",
+        "probe-none-contexts",
+        "probe-none-scale",
+        "probe-none-shift",
         "probe-none-gamma",
-    }  # fmt: skip
+    }
 
 
 def test_both_probe_sets_stand_beside_the_prompts_and_in_the_provenance(

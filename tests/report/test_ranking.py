@@ -43,15 +43,22 @@ def test_scores_and_ranks_are_means_over_tasks_whose_tests_count_as_one(grid: Gr
     names = frame["contestant"].tolist()
     means = {
         name: [
-            np.mean([
-                np.mean([score(grid.raw[task, test, name, seed].mean(), test) for seed in (0, 1)
-                         if (task, test, name, seed) in grid.raw])
-                for test in tests
-            ])
+            np.mean(
+                [
+                    np.mean(
+                        [
+                            score(grid.raw[task, test, name, seed].mean(), test)
+                            for seed in (0, 1)
+                            if (task, test, name, seed) in grid.raw
+                        ]
+                    )
+                    for test in tests
+                ]
+            )
             for task, tests in TASKS.items()
         ]
         for name in names
-    }  # fmt: skip
+    }
     wide = pd.DataFrame(means)
     assert frame["mean_score"].tolist() == pytest.approx(wide[names].mean().tolist())
     ranks = pd.DataFrame({name: 1 + (wide.gt(wide[name], axis=0)).sum(axis=1) for name in names}).mean()
@@ -89,8 +96,11 @@ def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:
     for run, values in curves.items():
         base = {"run": run, "prompt_set": "p", "metric": "squared_error", "n_related": pd.NA}
         heights = [sum((w[i] + w[i + 1]) / 2 * (sizes[i + 1] - sizes[i]) for i in range(4)) / 8 for w in values]
-        whole += [base | {"n_context": n, "episode": e, "value": values[e, i]}
-                  for e in range(episodes) for i, n in enumerate(sizes)]  # fmt: skip
+        whole += [
+            base | {"n_context": n, "episode": e, "value": values[e, i]}
+            for e in range(episodes)
+            for i, n in enumerate(sizes)
+        ]
         packed += [base | {"n_context": pd.NA, "episode": e, "value": height} for e, height in enumerate(heights)]
     types = {"n_context": "Int64", "n_related": "Int64"}
     found = []
@@ -106,11 +116,16 @@ def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:
 
 
 def test_seeds_of_both_sorts_are_averaged(tmp_path: Path) -> None:
-    rows = pd.DataFrame({
-        "run": ["s0", "s0", "s0", "s0", "s1", "s1"], "prompt_set": "p", "metric": "squared_error",
-        "n_context": pd.array([0, 2, 0, 2, pd.NA, pd.NA], dtype="Int64"),
-        "n_related": pd.array([pd.NA] * 6, dtype="Int64"), "episode": [0, 0, 1, 1, 0, 1],
-        "value": [1.0, 3.0, 2.0, 2.0, 4.0, 6.0],
-    })  # fmt: skip
+    rows = pd.DataFrame(
+        {
+            "run": ["s0", "s0", "s0", "s0", "s1", "s1"],
+            "prompt_set": "p",
+            "metric": "squared_error",
+            "n_context": pd.array([0, 2, 0, 2, pd.NA, pd.NA], dtype="Int64"),
+            "n_related": pd.array([pd.NA] * 6, dtype="Int64"),
+            "episode": [0, 0, 1, 1, 0, 1],
+            "value": [1.0, 3.0, 2.0, 2.0, 4.0, 6.0],
+        }
+    )
     found = EpisodeScores([rows], {"p"}).curves(["s0", "s1"], "p", "squared_error")
     assert found is not None and found.iloc[:, 0].tolist() == [3.0, 4.0]

@@ -86,8 +86,9 @@ def test_findings_are_the_largest_differences_that_paired_intervals_tell(glance:
 def test_what_is_missing_is_counted(glance: Glance, grid_results: Results) -> None:
     counts = grid_results.cells["status"].value_counts()
     assert glance.missing[:2] == (
-        f"{counts['failed']} cells failed in the sweep.", f"{counts['skipped']} cells make no sense and were skipped.",
-    )  # fmt: skip
+        f"{counts['failed']} cells failed in the sweep.",
+        f"{counts['skipped']} cells make no sense and were skipped.",
+    )
 
 
 def test_cells_that_await_recomputation_say_so_everywhere(awaited: Results) -> None:

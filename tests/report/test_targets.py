@@ -255,5 +255,10 @@ def test_scores_of_both_questions_stay_apart() -> None:
 def test_the_sections_of_the_other_question_are_absent(targets_sections: list[Section]) -> None:
     titles = {part.title for section in targets_sections for part in section.parts}
     assert titles == {
-        "Leaderboard", "Gap to the oracle", "Related datasets", "Context size", "Examples", "Published numbers",
-    }  # fmt: skip
+        "Leaderboard",
+        "Gap to the oracle",
+        "Related datasets",
+        "Context size",
+        "Examples",
+        "Published numbers",
+    }

@@ -22,8 +22,11 @@ def read(*lines: str, columns: LineFormat = TWO_ONE) -> list[Line]:
 
 def test_points_queries_and_blank_lines() -> None:
     assert read("1, 2,3", "", "-1e-3,.5,?", "4,5,", "6,7, ? ") == [
-        line(1, [1, 2], [3]), line(3, [-1e-3, 0.5], None), line(4, [4, 5], None), line(5, [6, 7], None)
-    ]  # fmt: skip
+        line(1, [1, 2], [3]),
+        line(3, [-1e-3, 0.5], None),
+        line(4, [4, 5], None),
+        line(5, [6, 7], None),
+    ]
 
 
 @pytest.mark.parametrize("header", ["x1,x2,y1", "longitude,latitude,temperature", "\ufeffx1,x2,y1"])

@@ -19,9 +19,15 @@ def tiny_grid(folder: Path, backbones: tuple[str, ...] = ("gpt2", "cnp"), steps:
         tasks.append(str(folder / f"{name}.toml"))
         Path(tasks[-1]).write_text(tomli_w.dumps(card | {"family": family}))
     grid = {
-        "summary": "tiny", "tasks": tasks, "backbones": list(backbones), "presets": ["smoke"], "seeds": [0],
-        "evaluate": {"shifts": ["orthants"]}, "probe": {}, **parts,
-    }  # fmt: skip
+        "summary": "tiny",
+        "tasks": tasks,
+        "backbones": list(backbones),
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {"shifts": ["orthants"]},
+        "probe": {},
+        **parts,
+    }
     path = folder / "tiny.toml"
     path.write_text(tomli_w.dumps({key: part for key, part in grid.items() if part is not None}))
     return path

@@ -29,9 +29,16 @@ def one_task(folder: Path, grid: dict[str, Any] | None = None, **card: object) -
     task = folder / "tiny.toml"
     task.write_text(tomli_w.dumps(small_card(**card)))
     asked = {
-        "summary": "one", "tasks": [str(task)], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0],
-        "evaluate": {"shifts": ["orthants", "noisy"]}, "probe": {}, "cost": {"points": [4, 6]}, **(grid or {}),
-    }  # fmt: skip
+        "summary": "one",
+        "tasks": [str(task)],
+        "backbones": ["gpt2"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {"shifts": ["orthants", "noisy"]},
+        "probe": {},
+        "cost": {"points": [4, 6]},
+        **(grid or {}),
+    }
     path = folder / "one.toml"
     path.write_text(tomli_w.dumps(asked))
     return grid_cells([str(path)])
@@ -72,8 +79,11 @@ def test_notes_names_of_files_and_orders_change_no_hash(tmp_path: Path) -> None:
     ("grid", "card", "expected"),
     [
         # What is trained: the run, and what sums it up.
-        ({}, {"presets": {"train": {"lr": 2e-3}}},
-         {(kind, RUN) for kind in ("train", "evaluate", "probe", "cost")} | {("evaluate", SUMMARY)}),
+        (
+            {},
+            {"presets": {"train": {"lr": 2e-3}}},
+            {(kind, RUN) for kind in ("train", "evaluate", "probe", "cost")} | {("evaluate", SUMMARY)},
+        ),
         # How long it is evaluated: nothing that is trained.
         ({}, {"presets": {"episodes": 64}}, EVERYONE | {("probe", RUN)}),
         ({"evaluate": {"shifts": ["orthants"]}}, {}, EVERYONE),
@@ -81,13 +91,19 @@ def test_notes_names_of_files_and_orders_change_no_hash(tmp_path: Path) -> None:
         ({"cost": {"points": [4]}}, {}, {("cost", RUN)}),
         ({"probe": {"contexts": {"smoke": [4]}}}, {}, {("probe", RUN)}),
         # Who is the ceiling: kinds, gaps and scores, and the levels beside a probe.
-        ({}, {"oracles": [], "baselines": ["zero", "mean", "knn-3", "least-squares"]},
-         {("evaluate", "least-squares"), ("evaluate", SUMMARY), ("probe", RUN)}),
+        (
+            {},
+            {"oracles": [], "baselines": ["zero", "mean", "knn-3", "least-squares"]},
+            {("evaluate", "least-squares"), ("evaluate", SUMMARY), ("probe", RUN)},
+        ),
         # Published numbers are rows of the summary.
-        ({}, {"published": [{"contestant": "gpt2", "value": 0.1, "source": "a", "read": "b"}]},
-         {("evaluate", SUMMARY)}),
+        (
+            {},
+            {"published": [{"contestant": "gpt2", "value": 0.1, "source": "a", "read": "b"}]},
+            {("evaluate", SUMMARY)},
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_hash_changes_with_what_the_rows_depend_on(
     tmp_path: Path, grid: dict[str, Any], card: dict[str, Any], expected: set[tuple[str, str]]
 ) -> None:
@@ -116,8 +132,13 @@ def test_two_grids_share_the_cells_that_both_ask_for(tmp_path: Path) -> None:
     together = {cell.hash for cell in grid_cells([str(narrow), str(both)])}
     shared = {cell.hash for cell in apart[0]} & {cell.hash for cell in apart[1]}
     assert {cell.run for cell in apart[0] if cell.hash in shared} == {
-        "zero", "mean", "knn-3", "least-squares", "tiny-linear-gpt2-smoke-s0", "tiny-quadratic-gpt2-smoke-s0",
-    }  # fmt: skip
+        "zero",
+        "mean",
+        "knn-3",
+        "least-squares",
+        "tiny-linear-gpt2-smoke-s0",
+        "tiny-quadratic-gpt2-smoke-s0",
+    }
     summaries = {cell.hash for cell in (*apart[0], *apart[1]) if cell.run == SUMMARY}
     assert {cell.hash for cell in (*apart[0], *apart[1])} - summaries == together - {
         cell.hash for cell in grid_cells([str(narrow), str(both)]) if cell.run == SUMMARY
@@ -126,11 +147,21 @@ def test_two_grids_share_the_cells_that_both_ask_for(tmp_path: Path) -> None:
 
 def test_baselines_answer_everything_that_any_run_is_asked_on_prompts_of_one_seed(tmp_path: Path) -> None:
     more = [
-        {"tasks": [str(tmp_path / "tiny.toml")], "backbones": ["cnp"], "presets": ["smoke"], "seeds": [0],
-         "evaluate": {"shifts": ["noisy"], "baselines": ["zero"]}},
-        {"tasks": [str(tmp_path / "tiny.toml")], "backbones": ["tnp"], "presets": ["smoke"], "seeds": [0],
-         "evaluate": {"seed": 1, "baselines": ["zero"]}},
-    ]  # fmt: skip
+        {
+            "tasks": [str(tmp_path / "tiny.toml")],
+            "backbones": ["cnp"],
+            "presets": ["smoke"],
+            "seeds": [0],
+            "evaluate": {"shifts": ["noisy"], "baselines": ["zero"]},
+        },
+        {
+            "tasks": [str(tmp_path / "tiny.toml")],
+            "backbones": ["tnp"],
+            "presets": ["smoke"],
+            "seeds": [0],
+            "evaluate": {"seed": 1, "baselines": ["zero"]},
+        },
+    ]
     cells = one_task(tmp_path, {"evaluate": {"shifts": ["orthants"]}, "more": more})
     asked = [cell.asked for cell in cells if cell.run == "zero"]
     assert asked == [

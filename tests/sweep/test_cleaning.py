@@ -21,10 +21,22 @@ PROMPTS = "tiny-linear-smoke-none-0"
 
 def values(run: str, **changes: object) -> dict[str, object]:
     return {
-        "run": run, "task": "tiny-linear", "family": "linear", "contestant": "gpt2", "kind": "backbone",
-        "preset": "smoke", "seed": 0, "shift": "none", "evaluator": "next", "metric": "score", "value": 0.5,
-        "status": "ok", "prompt_set": PROMPTS, "card": "c", "version": "0",
-    } | changes  # fmt: skip
+        "run": run,
+        "task": "tiny-linear",
+        "family": "linear",
+        "contestant": "gpt2",
+        "kind": "backbone",
+        "preset": "smoke",
+        "seed": 0,
+        "shift": "none",
+        "evaluator": "next",
+        "metric": "score",
+        "value": 0.5,
+        "status": "ok",
+        "prompt_set": PROMPTS,
+        "card": "c",
+        "version": "0",
+    } | changes
 
 
 def evaluated(results: Path, run: str, **changes: object) -> list[Path]:
@@ -35,8 +47,17 @@ def evaluated(results: Path, run: str, **changes: object) -> list[Path]:
     error = {"run": run, "prompt_set": PROMPTS, "metric": "m", "episode": 0, "value": 1.0}
     tables.write("errors", [error], found[1], {})
     for kind in ("evaluate", "cost"):
-        row = {"cell": f"{run}{kind}", "kind": kind, "run": run, "task": "tiny-linear", "contestant": "gpt2",
-               "preset": "smoke", "seed": 0, "status": "done", "version": "0"}  # fmt: skip
+        row = {
+            "cell": f"{run}{kind}",
+            "kind": kind,
+            "run": run,
+            "task": "tiny-linear",
+            "contestant": "gpt2",
+            "preset": "smoke",
+            "seed": 0,
+            "status": "done",
+            "version": "0",
+        }
         found.append(cells / f"{run}.{kind}-0123abcd.cells.parquet")
         tables.write("cells", [row], found[-1], {})
     return found
@@ -135,8 +156,10 @@ def test_no_run_is_taken_for_gone_where_there_are_tables_alone(results: Path) ->
 
 def test_runs_are_listed_with_size_date_loss_and_score(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(results / "runs" / "a")
-    curve = [values("a", metric="loss", evaluator="train", axis="train_step", axis_value=step, value=value)
-             for step, value in ((12.0, 0.125), (4.0, 9.0))]  # fmt: skip
+    curve = [
+        values("a", metric="loss", evaluator="train", axis="train_step", axis_value=step, value=value)
+        for step, value in ((12.0, 0.125), (4.0, 9.0))
+    ]
     tables.write("values", curve, run.path / "values.parquet", {})
     os.utime(run.weights, (1_600_000_000,) * 2)
     (results / "runs" / "broken").mkdir()

@@ -84,9 +84,14 @@ def rows(task: str, runs: tuple[str, ...]) -> list[Cell]:
 
 
 def sweep(
-    cells: list[Cell], results: Path, work: Callable[[GridCell, Place], Outcome], slots: int = 1,
-    executor: Threads | None = None, watch: Watch | None = None, done: tuple[Cell, ...] = (),
-) -> dict[str, Outcome]:  # fmt: skip
+    cells: list[Cell],
+    results: Path,
+    work: Callable[[GridCell, Place], Outcome],
+    slots: int = 1,
+    executor: Threads | None = None,
+    watch: Watch | None = None,
+    done: tuple[Cell, ...] = (),
+) -> dict[str, Outcome]:
     status = {each.hash: "done" if each in done else None for each in cells}
     plan = Plan(tuple(cells), status, tuple(each for each in cells if each not in done))
     place = Place(results)

@@ -162,9 +162,7 @@ def test_figures_8_and_9_are_the_same_runs_at_a_constant_rate() -> None:
 
 def test_probes_are_asked_at_the_papers_numbers_of_examples() -> None:
     asked = {run.config.task.name: run.contexts for run in grid_runs("mamba-icl-3", "paper")}
-    assert asked == {
-        "skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)
-    }  # fmt: skip
+    assert asked == {"skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)}
     assert {run.contexts for run in grid_runs("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
 
 
@@ -254,9 +252,13 @@ def test_a_grid_is_every_combination_in_order(tmp_path: Path) -> None:
     card = CARD | {"evaluate": {"shifts": ["orthants"], "extrapolate": {"small": "2x"}}, "overrides": variants}
     runs = grid_runs(write(tmp_path, card))
     assert [run.name for run in runs if run.task == "linear"] == [
-        "linear-gpt2-smoke-s0", "linear-gpt2-smoke-s1", "linear-gpt2-small-s0", "linear-gpt2-small-s1",
-        "linear-gpt2-wide-small-s0", "linear-gpt2-wide-small-s1",
-    ]  # fmt: skip
+        "linear-gpt2-smoke-s0",
+        "linear-gpt2-smoke-s1",
+        "linear-gpt2-small-s0",
+        "linear-gpt2-small-s1",
+        "linear-gpt2-wide-small-s0",
+        "linear-gpt2-wide-small-s1",
+    ]
     smoke, wide = runs[0], runs[-1]
     assert (smoke.extrapolate, smoke.shifts) == (None, ("orthants",))
     assert (wide.extrapolate, wide.shifts) == (40, ("orthants+points-40",))
@@ -266,13 +268,20 @@ def test_a_grid_is_every_combination_in_order(tmp_path: Path) -> None:
 
 def test_further_parts_are_asked_for_other_things(tmp_path: Path) -> None:
     card = CARD | {
-        "tasks": ["linear"], "backbones": ["gpt2", "icicl-cnp"], "presets": ["smoke"], "seeds": [0],
-        "evaluate": {"shifts": ["noisy"], "shifts_of": {"linear": ["orthants"]}, "extrapolate": {"smoke": "2x"},
-                     "seed": 1},
+        "tasks": ["linear"],
+        "backbones": ["gpt2", "icicl-cnp"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {
+            "shifts": ["noisy"],
+            "shifts_of": {"linear": ["orthants"]},
+            "extrapolate": {"smoke": "2x"},
+            "seed": 1,
+        },
         "cost": {"points": [6, 4]},
         "without": [{"tasks": ["linear"], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
         "more": [PART | {"probe": {"of": ["layers", "rank"]}}],
-    }  # fmt: skip
+    }
     first, none, other = grid_runs(write(tmp_path, card))
     trained = first.config.task.points
     assert first.shifts == (f"noisy-1+points-{2 * trained}", "orthants"), "those of single tasks at the trained length"
@@ -287,12 +296,15 @@ def test_the_commands_of_all_parts_are_printed_and_those_of_no_sense_are_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card = CARD | {
-        "tasks": ["linear"], "backbones": ["gpt2", "icicl-cnp"], "presets": ["smoke"], "seeds": [0],
+        "tasks": ["linear"],
+        "backbones": ["gpt2", "icicl-cnp"],
+        "presets": ["smoke"],
+        "seeds": [0],
         "evaluate": {"shifts_of": {"linear": ["orthants"]}, "baselines": ["zero"], "seed": 1},
         "cost": {"points": [4]},
         "without": [{"tasks": ["linear"], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
         "more": [PART],
-    }  # fmt: skip
+    }
     path = write(tmp_path, card)
     points = grid_runs(path)[0].config.task.points
     assert main(["show", path, "--commands"]) == 0

@@ -27,9 +27,13 @@ def start(grid: Path, results: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", "2", "--results", str(results)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
         preexec_fn=heed_ctrl_c,
-    )  # fmt: skip
+    )
 
 
 def finish(grid: Path, results: Path) -> None:

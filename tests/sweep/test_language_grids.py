@@ -60,9 +60,7 @@ def test_a_grid_has_the_tasks_models_seeds_and_orders_of_the_text(grid: str) -> 
 def test_figure_6_has_three_gates_of_fifteen_passes_and_a_development_split() -> None:
     settings = [tuple(typed(line)["override"] or ()) for line in commands("deep-thinking-6")]
     passes = "method.passes=15"
-    assert settings[1:] == [
-        ("method.eta=0.001", passes), (passes,), ("method.eta=0.1", passes), ("method.passes=dev",)
-    ]  # fmt: skip
+    assert settings[1:] == [("method.eta=0.001", passes), (passes,), ("method.eta=0.1", passes), ("method.passes=dev",)]
 
 
 def test_figure_3_asks_every_subject_of_mmlu_once_in_four_classes() -> None:
@@ -100,16 +98,45 @@ def test_an_empty_list_of_shots_means_those_of_the_cards() -> None:
 
 def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> None:
     path = grid_file(
-        tmp_path, shots=[0, 2, 4], orders=[1], episodes=7, controls=False, overlength="skip", dtype="bfloat16",
+        tmp_path,
+        shots=[0, 2, 4],
+        orders=[1],
+        episodes=7,
+        controls=False,
+        overlength="skip",
+        dtype="bfloat16",
         methods={"x": {"method": "repeat", "overrides": ["method.times=3"]}},
-    )  # fmt: skip
+    )
     first = next(commands(path, Path("my results")))
     printed = subprocess.run(["sh", "-c", f"printf '%s\\n' {first}"], capture_output=True, text=True, check=True)
     assert printed.stdout.splitlines() == [
-        "iclbench", "lm", "eval", "--model", "a model", "--tasks", "to-upper", "--shots", "0,2,4", "--demo-seeds",
-        "0:3", "--orders", "1", "--episodes", "7", "--no-controls", "--overlength", "skip", "--dtype", "bfloat16",
-        "--method", "repeat", "-o", "method.times=3", "--results", "my results",
-    ]  # fmt: skip
+        "iclbench",
+        "lm",
+        "eval",
+        "--model",
+        "a model",
+        "--tasks",
+        "to-upper",
+        "--shots",
+        "0,2,4",
+        "--demo-seeds",
+        "0:3",
+        "--orders",
+        "1",
+        "--episodes",
+        "7",
+        "--no-controls",
+        "--overlength",
+        "skip",
+        "--dtype",
+        "bfloat16",
+        "--method",
+        "repeat",
+        "-o",
+        "method.times=3",
+        "--results",
+        "my results",
+    ]
 
 
 @pytest.mark.parametrize(

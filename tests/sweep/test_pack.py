@@ -59,16 +59,26 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     alone = {"tasks": [str(linear)], "presets": ["smoke"], "seeds": [0]}
     grid = folder / "grid.toml"
     card = {
-        "summary": "two questions", **alone, "backbones": ["gpt2", "icicl-cnp"], "seeds": [0, 1],
-        "overrides": {"smoke": {"few": [fast]}}, "evaluate": {"shifts": ["orthants"]}, "cost": {"points": [4]},
+        "summary": "two questions",
+        **alone,
+        "backbones": ["gpt2", "icicl-cnp"],
+        "seeds": [0, 1],
+        "overrides": {"smoke": {"few": [fast]}},
+        "evaluate": {"shifts": ["orthants"]},
+        "cost": {"points": [4]},
         "without": [{"tasks": [str(linear)], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
         "more": [
-            {**alone, "backbones": ["cnp"], "evaluate": {},
-             "overrides": {"smoke": {"broken": [fast]}}},
-            {**alone, "tasks": [str(classes)], "backbones": ["gpt2"], "overrides": {"smoke": {"few": [fast]}},
-             "evaluate": {}, "probe": {"of": ["rank"]}},
+            {**alone, "backbones": ["cnp"], "evaluate": {}, "overrides": {"smoke": {"broken": [fast]}}},
+            {
+                **alone,
+                "tasks": [str(classes)],
+                "backbones": ["gpt2"],
+                "overrides": {"smoke": {"few": [fast]}},
+                "evaluate": {},
+                "probe": {"of": ["rank"]},
+            },
         ],
-    }  # fmt: skip
+    }
     grid.write_text(tomli_w.dumps(card))
     cells = grid_cells([str(grid)])
     sweep(cells, folder / "results")
@@ -238,23 +248,48 @@ def test_errors_are_mean_heights_of_curves_and_the_metrics_that_are_compared(
 @pytest.mark.parametrize(
     ("scored", "kept"),
     [
-        (None, {"log_likelihood", "squared_error"}), ("log_likelihood", {"log_likelihood"}),
+        (None, {"log_likelihood", "squared_error"}),
+        ("log_likelihood", {"log_likelihood"}),
         ("squared_error", {"log_likelihood", "squared_error"}),
     ],
-)  # fmt: skip
+)
 def test_of_targets_the_errors_that_scores_are_made_of_are_kept_also_before_there_are_scores(
     scored: str | None, kept: set[str]
 ) -> None:
     row = {
-        "run": "a", "task": "t", "family": "f", "contestant": "a", "kind": "backbone", "preset": "grid",
-        "shift": "none", "evaluator": "targets", "n_related": 0, "metric": "squared_error", "value": 0.5,
-        "n_episodes": 2, "status": "ok", "prompt_set": "p", "card": "c", "version": "0",
-    }  # fmt: skip
+        "run": "a",
+        "task": "t",
+        "family": "f",
+        "contestant": "a",
+        "kind": "backbone",
+        "preset": "grid",
+        "shift": "none",
+        "evaluator": "targets",
+        "n_related": 0,
+        "metric": "squared_error",
+        "value": 0.5,
+        "n_episodes": 2,
+        "status": "ok",
+        "prompt_set": "p",
+        "card": "c",
+        "version": "0",
+    }
     rows = [row] + ([row | {"metric": "score", "reason": f"{scored}: 1 is best"}] if scored else [])
-    errors = tables.frame("errors", [
-        {"run": "a", "prompt_set": "p", "metric": metric, "n_context": 4, "n_related": 0, "episode": 0, "value": 0.5}
-        for metric in ("log_likelihood", "squared_error", "covered_90")
-    ])  # fmt: skip
+    errors = tables.frame(
+        "errors",
+        [
+            {
+                "run": "a",
+                "prompt_set": "p",
+                "metric": metric,
+                "n_context": 4,
+                "n_related": 0,
+                "episode": 0,
+                "value": 0.5,
+            }
+            for metric in ("log_likelihood", "squared_error", "covered_90")
+        ],
+    )
     assert set(_Compared(tables.frame("values", rows)).of(errors)["metric"]) == kept
 
 
@@ -407,8 +442,9 @@ def test_packed_rows_name_the_card_that_gives_them_now(
     again = Path(shutil.copytree(packed, tmp_path / "again"))
     cells = [
         replace(cell, frozen=cell.frozen.model_copy(update={"card": "mended"}))
-        for cell in swept[1] if cell.task == "tiny-linear"
-    ]  # fmt: skip
+        for cell in swept[1]
+        if cell.task == "tiny-linear"
+    ]
     pack(cells, Store(again), again / "reference")
     assert set(tables.read("values", again / "reference" / "tiny-linear-smoke.values.parquet")["card"]) == {"mended"}
 
@@ -416,8 +452,13 @@ def test_packed_rows_name_the_card_that_gives_them_now(
 @pytest.mark.parametrize("metric", ["score", "gap", "log_likelihood_adjusted"])
 def test_rows_that_compare_contestants_are_the_summarys(metric: str) -> None:
     """They are found anew with every contestant that comes, and are no evaluation's."""
-    rows = pd.DataFrame({
-        "metric": [metric, "log_likelihood"], "run": ["a", "a"], "kind": ["backbone", "backbone"],
-        "evaluator": ["targets", "targets"], "axis": pd.array([None, None], dtype="string"),
-    })  # fmt: skip
+    rows = pd.DataFrame(
+        {
+            "metric": [metric, "log_likelihood"],
+            "run": ["a", "a"],
+            "kind": ["backbone", "backbone"],
+            "evaluator": ["targets", "targets"],
+            "axis": pd.array([None, None], dtype="string"),
+        }
+    )
     assert _sort(rows).tolist() == [SUMMARY, "evaluate"]

@@ -40,9 +40,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TaskConfig:
 def shipped(task: TaskConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A results folder with nothing but packed files, and the folder in which they were computed."""
     computed, packed = (tmp_path_factory.mktemp(name) for name in ("computed", "packed"))
-    of_baselines = [
-        GridCell("evaluate", name, name, task, "smoke", asked=ASKED, baseline=name) for name in NAMES
-    ]  # fmt: skip
+    of_baselines = [GridCell("evaluate", name, name, task, "smoke", asked=ASKED, baseline=name) for name in NAMES]
     sweep(of_baselines, computed)
     pack(of_baselines, Store(computed), computed / "reference")
     (computed / "reference").rename(packed / "reference")

@@ -18,9 +18,20 @@ from iclbench.sweep.work import work
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
 VALUES = {
-    "run": "a", "task": "linear", "family": "linear", "contestant": "gpt2", "kind": "backbone", "preset": "smoke",
-    "shift": "none", "evaluator": "next", "metric": "auc", "value": 0.5, "status": "ok", "card": "c", "version": "0",
-}  # fmt: skip
+    "run": "a",
+    "task": "linear",
+    "family": "linear",
+    "contestant": "gpt2",
+    "kind": "backbone",
+    "preset": "smoke",
+    "shift": "none",
+    "evaluator": "next",
+    "metric": "auc",
+    "value": 0.5,
+    "status": "ok",
+    "card": "c",
+    "version": "0",
+}
 
 
 def cell(run: str = "linear-gpt2-smoke-s0", reason: str | None = None) -> GridCell:
@@ -62,8 +73,17 @@ def test_a_row_cut_short_makes_its_cell_to_do_and_no_other(tmp_path: Path, caplo
 
 @pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3"])
 def test_files_that_are_no_list_are_a_cell_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture, files: str) -> None:
-    row = {"cell": cell().hash, "kind": "train", "run": "a", "task": "linear", "contestant": "gpt2", "preset": "smoke",
-           "status": "done", "files": files, "version": "0"}  # fmt: skip
+    row = {
+        "cell": cell().hash,
+        "kind": "train",
+        "run": "a",
+        "task": "linear",
+        "contestant": "gpt2",
+        "preset": "smoke",
+        "status": "done",
+        "files": files,
+        "version": "0",
+    }
     tables.write("cells", [row], tmp_path / "cells" / "a.cells.parquet", {})
     assert Store(tmp_path).status(cell()) is None
     assert not Store(tmp_path).is_packed(cell().hash)
@@ -73,10 +93,17 @@ def test_files_that_are_no_list_are_a_cell_to_do(tmp_path: Path, caplog: pytest.
 def test_of_two_rows_of_a_cell_the_one_whose_files_are_there_counts(tmp_path: Path) -> None:
     """An own sweep beside reference results: neither hides what the other has."""
     packed = {
-        "cell": cell().hash, "kind": "train", "run": cell().run, "task": "linear", "contestant": "gpt2",
-        "preset": "smoke", "status": "done", "seconds": 1.0, "files": json.dumps(["reference/x.values.parquet"]),
+        "cell": cell().hash,
+        "kind": "train",
+        "run": cell().run,
+        "task": "linear",
+        "contestant": "gpt2",
+        "preset": "smoke",
+        "status": "done",
+        "seconds": 1.0,
+        "files": json.dumps(["reference/x.values.parquet"]),
         "version": "0",
-    }  # fmt: skip
+    }
     done(tmp_path, "reference/x.values.parquet")
     tables.write("cells", [packed], tmp_path / "reference" / "x.cells.parquet", {})
     record(tmp_path, cell(), Outcome("failed", "out of memory"), Place(tmp_path))

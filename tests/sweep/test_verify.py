@@ -34,9 +34,13 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     card["presets"]["smoke"]["train"] |= {"steps": 4, "log_every": 2}  # type: ignore[index]
     (folder / "tiny.toml").write_text(tomli_w.dumps(card))
     grid = {
-        "summary": "one run", "tasks": [str(folder / "tiny.toml")], "backbones": ["gpt2"], "presets": ["smoke"],
-        "seeds": [0], "evaluate": {"shifts": ["orthants"]},
-    }  # fmt: skip
+        "summary": "one run",
+        "tasks": [str(folder / "tiny.toml")],
+        "backbones": ["gpt2"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {"shifts": ["orthants"]},
+    }
     (folder / "grid.toml").write_text(tomli_w.dumps(grid))
     cells, results = grid_cells([str(folder / "grid.toml")]), folder / "results"
     for cell in plan(cells, Store(results)).todo:
@@ -112,9 +116,12 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
 @pytest.mark.skipif(kernels.here() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
 @pytest.mark.parametrize(("recorded", "used"), [("default", "default"), ("avx4096", None), (None, None)])
 def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
-    swept: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: str | None,
+    swept: tuple[Path, list[GridCell]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: str | None,
     used: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """As long as this processor has them."""
     root, cells = swept
     seen: list[str] = []
@@ -142,10 +149,21 @@ def test_nothing_finished_is_one_line(swept: tuple[Path, list[GridCell]], tmp_pa
 
 def rows(**changes: object) -> pd.DataFrame:
     row = {
-        "run": "a", "task": "t", "family": "f", "contestant": "c", "kind": "baseline", "preset": "smoke",
-        "shift": "none", "evaluator": "next", "metric": "auc", "value": 0.1, "status": "ok", "card": "x",
-        "version": "1", "n_context": 3,
-    }  # fmt: skip
+        "run": "a",
+        "task": "t",
+        "family": "f",
+        "contestant": "c",
+        "kind": "baseline",
+        "preset": "smoke",
+        "shift": "none",
+        "evaluator": "next",
+        "metric": "auc",
+        "value": 0.1,
+        "status": "ok",
+        "card": "x",
+        "version": "1",
+        "n_context": 3,
+    }
     return tables.frame(
         "values", [row | changes, row | {"n_context": 4, "value": None, "status": "failed", "reason": "r"}]
     )

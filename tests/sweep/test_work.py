@@ -33,9 +33,14 @@ def cells_of(
     card["presets"]["smoke"]["train"] |= {"steps": 4, "lr": lr, "log_every": 2, "checkpoint_every": 2, **train}  # type: ignore[index]
     (folder / "tiny.toml").write_text(tomli_w.dumps(card))
     grid = {
-        "summary": "one run", "tasks": [str(folder / "tiny.toml")], "backbones": ["gpt2"], "presets": ["smoke"],
-        "seeds": [0], "evaluate": {}, **({"cost": {"points": cost}} if cost else {}),
-    }  # fmt: skip
+        "summary": "one run",
+        "tasks": [str(folder / "tiny.toml")],
+        "backbones": ["gpt2"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {},
+        **({"cost": {"points": cost}} if cost else {}),
+    }
     (folder / "grid.toml").write_text(tomli_w.dumps(grid))
     return {cell.kind: cell for cell in grid_cells([str(folder / "grid.toml")]) if cell.run == RUN}
 
@@ -75,10 +80,14 @@ def test_a_sweep_beyond_learned_positions_has_all_rows_that_can_be_and_nothing_i
     card["presets"]["smoke"]["train"] |= {"steps": 2}  # type: ignore[index]
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(card))
     grid = {
-        "summary": "one run", "tasks": [str(tmp_path / "tiny.toml")], "backbones": ["gpt2-learned"],
-        "presets": ["smoke"], "seeds": [0], "evaluate": {"extrapolate": {"smoke": "2x"}},
+        "summary": "one run",
+        "tasks": [str(tmp_path / "tiny.toml")],
+        "backbones": ["gpt2-learned"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "evaluate": {"extrapolate": {"smoke": "2x"}},
         "probe": {"contexts": {"smoke": ["2x"]}},
-    }  # fmt: skip
+    }
     (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
     cells = grid_cells([str(tmp_path / "grid.toml")])
     assert {work(cell, Place(tmp_path)).status for cell in cells} == {"done"}

@@ -16,14 +16,39 @@ from iclbench.core import digests
 from iclbench.tables import TableError
 
 ROW: dict[str, Any] = {
-    "run": "zero", "task": "linear", "family": "linear", "contestant": "zero", "kind": "baseline", "preset": "smoke",
-    "shift": "none", "evaluator": "next", "n_context": 3, "metric": "squared_error", "value": 1.0, "low": 0.9,
-    "high": 1.1, "n_episodes": 64, "normaliser": 5.0, "status": "ok", "prompt_set": "p", "card": "c", "version": "0",
-}  # fmt: skip
+    "run": "zero",
+    "task": "linear",
+    "family": "linear",
+    "contestant": "zero",
+    "kind": "baseline",
+    "preset": "smoke",
+    "shift": "none",
+    "evaluator": "next",
+    "n_context": 3,
+    "metric": "squared_error",
+    "value": 1.0,
+    "low": 0.9,
+    "high": 1.1,
+    "n_episodes": 64,
+    "normaliser": 5.0,
+    "status": "ok",
+    "prompt_set": "p",
+    "card": "c",
+    "version": "0",
+}
 COST: dict[str, Any] = {
-    "run": "zero", "task": "linear", "contestant": "zero", "preset": "smoke", "phase": "evaluate", "n_points": 20,
-    "metric": "seconds", "value": 1.5, "device": "cpu", "threads": 1, "version": "0",
-}  # fmt: skip
+    "run": "zero",
+    "task": "linear",
+    "contestant": "zero",
+    "preset": "smoke",
+    "phase": "evaluate",
+    "n_points": 20,
+    "metric": "seconds",
+    "value": 1.5,
+    "device": "cpu",
+    "threads": 1,
+    "version": "0",
+}
 
 
 def _write(folder: Path, rows: list[dict[str, Any]], name: str = "a") -> Path:

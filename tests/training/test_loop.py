@@ -277,9 +277,18 @@ def test_a_run_follows_its_card_in_what_only_concerns_evaluation(card_path: Path
 
 
 def test_training_lowers_the_loss_and_logs_it(card_path: Path, tmp_path: Path) -> None:
-    overrides = ["task.dim=1", "task.points=5", "train.steps=200", "train.log_every=50", "train.batch=64",
-                 "train.checkpoint_every=500", "train.curriculum.points.start=6", "backbone.init_std=0.2",
-                 "backbone.width=32", "train.lr=3e-3"]  # fmt: skip
+    overrides = [
+        "task.dim=1",
+        "task.points=5",
+        "train.steps=200",
+        "train.log_every=50",
+        "train.batch=64",
+        "train.checkpoint_every=500",
+        "train.curriculum.points.start=6",
+        "backbone.init_std=0.2",
+        "backbone.width=32",
+        "train.lr=3e-3",
+    ]
     run = new_run(card_path, tmp_path, *overrides)
     loop.train(run)
     curve = tables.read("values", run.path / "values.parquet")

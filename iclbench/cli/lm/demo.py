@@ -52,9 +52,7 @@ def _accuracies(folder: Path, names: list[str]) -> list[list[str]]:
     model, tasks = load(str(folder)), language_tasks(names)
     with TemporaryDirectory() as kept, step_bar("evaluate", 2 * len(tasks)) as update:
         results = Path(kept)
-        cells = evaluate(
-            results, model, tasks, method("icl"), shots=[0, _SHOTS], episodes=_EPISODES, controls=False
-        )  # fmt: skip
+        cells = evaluate(results, model, tasks, method("icl"), shots=[0, _SHOTS], episodes=_EPISODES, controls=False)
         for done, cell in enumerate(cells, 1):
             update(done, cell.prompts.id)
         values = tables.read_all("values", results / "tables")

@@ -92,10 +92,16 @@ def evaluate(
         check_name(name)
     how = method_as_typed(method, override or [])
     asked = {
-        "shots": None if shots is None else parse(shots, "--shots"), "episodes": episodes, "seed": seed,
-        "demo_seeds": parse(demo_seeds, "--demo-seeds"), "orders": parse(orders, "--orders"), "data_dir": data_dir,
-        "controls": controls, "batch": batch, "overlength": overlength,
-    }  # fmt: skip
+        "shots": None if shots is None else parse(shots, "--shots"),
+        "episodes": episodes,
+        "seed": seed,
+        "demo_seeds": parse(demo_seeds, "--demo-seeds"),
+        "orders": parse(orders, "--orders"),
+        "data_dir": data_dir,
+        "controls": controls,
+        "batch": batch,
+        "overlength": overlength,
+    }
     chosen = language_tasks(tasks)
     if not chosen:
         raise UsageError("--tasks names none; iclbench lm tasks lists them")
@@ -112,9 +118,14 @@ def evaluate(
     for each in model:
         try:
             loaded = load(
-                each, revision=revision, dtype=dtype, device=place, trust_remote_code=trust_remote_code,
-                offline=offline, called=name,
-            )  # fmt: skip
+                each,
+                revision=revision,
+                dtype=dtype,
+                device=place,
+                trust_remote_code=trust_remote_code,
+                offline=offline,
+                called=name,
+            )
             failed += evaluate_model(results, loaded, there, how, cells, asked)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; what is finished is kept, the same command goes on from there") from None

@@ -82,10 +82,15 @@ def _row(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
 
     card = task.card
     row: dict[str, object] = {
-        "task": task.name, "family": task.family, "shots": card.shots, "answers": card.answers,
-        "demonstrations": card.demonstrations, "summary": card.summary, "left_out": task.left_out,
+        "task": task.name,
+        "family": task.family,
+        "shots": card.shots,
+        "answers": card.answers,
+        "demonstrations": card.demonstrations,
+        "summary": card.summary,
+        "left_out": task.left_out,
         "card": task.name.removesuffix(f"-{canonical(task.subset)}") if task.subset else task.name,
-    }  # fmt: skip
+    }
     try:
         pool = task.pool(data_dir)
     except DataError as error:
@@ -107,8 +112,16 @@ def _folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         here = [int(str(row["examples"])) for row in asked if row["examples"] is not None]
         without = next((row["missing"] for row in asked if row["missing"]), "")
         about = f"{len(asked)} tasks" + (f" ({len(own) - len(asked)} left out)" if len(asked) < len(own) else "")
-        folded.append(own[0] | {"task": card, "family": about, "examples": sum(here) if here else None,
-                                "missing": without, "left_out": ""})  # fmt: skip
+        folded.append(
+            own[0]
+            | {
+                "task": card,
+                "family": about,
+                "examples": sum(here) if here else None,
+                "missing": without,
+                "left_out": "",
+            }
+        )
     return folded
 
 

@@ -165,17 +165,27 @@ def measure_costs(
     lines += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
     device, threads = devices.label(contestant.device), torch.get_num_threads()
     shared: dict[str, object] = {
-        "run": contestant.run, "task": task.name, "contestant": contestant.name, "preset": preset, "device": device,
-        "threads": threads, "version": __version__,
-    }  # fmt: skip
+        "run": contestant.run,
+        "task": task.name,
+        "contestant": contestant.name,
+        "preset": preset,
+        "device": device,
+        "threads": threads,
+        "version": __version__,
+    }
     machine = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}".lower())
     path = results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
     rows = [shared | {k: v for k, v in vars(cost).items() if v is not None} for cost in costs]
     of = content_hash(
         # Weights do not matter to what a backbone costs.
-        {"contestant": contestant.variant or contestant.identity, "family": task.family, "parameters": task.parameters,
-         "data": family.fingerprint, "version": __version__}
-    )  # fmt: skip
+        {
+            "contestant": contestant.variant or contestant.identity,
+            "family": task.family,
+            "parameters": task.parameters,
+            "data": family.fingerprint,
+            "version": __version__,
+        }
+    )
     found = tables.frame("costs", rows)
     if path.exists():
         if tables.metadata(path).get("of") == of:

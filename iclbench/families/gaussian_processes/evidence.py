@@ -62,8 +62,10 @@ class Nodes:
             step = 2 * math.pi / prior.shortest
         kernels, lengthscales, weights = [], [], []
         for kernel in sorted(prior.kernels):
-            parts = [_rbf(low, high, rbf, prior) if kernel == RBF else _periodic(low, high, step)
-                     for low, high in prior.intervals]  # fmt: skip
+            parts = [
+                _rbf(low, high, rbf, prior) if kernel == RBF else _periodic(low, high, step)
+                for low, high in prior.intervals
+            ]
             scale, weight = (torch.cat(both) for both in zip(*parts, strict=True))
             lengthscales.append(scale)
             weights.append((weight / weight.sum() / len(prior.kernels)).log())

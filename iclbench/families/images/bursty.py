@@ -153,8 +153,10 @@ class Bursty(Family):
     def check_test(self, evaluator: str) -> None:
         super().check_test(evaluator)
         if evaluator == "iwl_new_drawings" and self.parameters.train_drawings == DRAWINGS:
-            raise UsageError(f"iwl_new_drawings needs drawings that are not trained on: of {DRAWINGS}, {DRAWINGS} are; "
-                             "lower task.train_drawings, as bursty-new-drawings does")  # fmt: skip
+            raise UsageError(
+                f"iwl_new_drawings needs drawings that are not trained on: of {DRAWINGS}, {DRAWINGS} are; "
+                "lower task.train_drawings, as bursty-new-drawings does"
+            )
 
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
         self.check_test(evaluator)
@@ -220,8 +222,11 @@ class Bursty(Family):
 
     def _iwl(self, evaluator: str, episodes: int, generator: torch.Generator) -> Sequences:
         split, known = self.split(generator.device), self.parameters.train_drawings
-        ranks = {"iwl_macro": (0, split.training), "iwl_common": (0, split.common),
-                 "iwl_rare": (split.common, split.training)}  # fmt: skip
+        ranks = {
+            "iwl_macro": (0, split.training),
+            "iwl_common": (0, split.common),
+            "iwl_rare": (split.common, split.training),
+        }
         if evaluator in ranks:
             query = torch.randint(*ranks[evaluator], (episodes, 1), generator=generator, device=generator.device)
         else:

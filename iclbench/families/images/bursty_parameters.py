@@ -44,8 +44,10 @@ class BurstyParameters(Strict):
     def _possible(self) -> BurstyParameters:
         rare = self.classes - self.holdout - self.common
         if rare < 2:
-            raise ValueError(f"classes: of {self.classes}, {self.holdout} held-out and {self.common} common ones leave "
-                             f"{max(rare, 0)} rare, expected at least 2; raise classes or lower holdout")  # fmt: skip
+            raise ValueError(
+                f"classes: of {self.classes}, {self.holdout} held-out and {self.common} common ones leave "
+                f"{max(rare, 0)} rare, expected at least 2; raise classes or lower holdout"
+            )
         if self.glyphs == "omniglot" and self.classes > ALL_CLASSES:
             raise ValueError(f"classes: Omniglot has {ALL_CLASSES}, got {self.classes}")
         for label in self.icl_labels if isinstance(self.icl_labels, list) else ():

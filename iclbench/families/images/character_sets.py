@@ -55,8 +55,10 @@ def omniglot_characters(data_dir: Path | None, size: int) -> CharacterSet:
         DataError: nobody said where data sets are, or what is there is incomplete or damaged.
     """
     if data_dir is None:
-        raise DataError("the archives of Omniglot are needed: point --data-dir or ICLBENCH_DATA at the folder that "
-                        "holds 'omniglot', or keep task.glyphs=procedural")  # fmt: skip
+        raise DataError(
+            "the archives of Omniglot are needed: point --data-dir or ICLBENCH_DATA at the folder that "
+            "holds 'omniglot', or keep task.glyphs=procedural"
+        )
     return _omniglot(data_dir / "omniglot", size)
 
 

@@ -138,8 +138,10 @@ class ImageCompletion(Family):
     def parse_shift(self, name: str) -> Shift:
         named = super().parse_shift(name)
         if named.part("unseen-classes") and not self._has_unseen:
-            raise UsageError(f"shift '{name}': images of {self.parameters.images} have no classes that are left out of "
-                             "training; glyphs and emnist do")  # fmt: skip
+            raise UsageError(
+                f"shift '{name}': images of {self.parameters.images} have no classes that are left out of "
+                "training; glyphs and emnist do"
+            )
         if named.part("other-label") and not self.related_sets:
             raise UsageError(f"shift '{name}': this task has no related images; raise task.max_related")
         if named.examples and named.examples >= self.pixels:
@@ -254,8 +256,10 @@ class ImageCompletion(Family):
             needed = self.related_sets + 1
             if len(found.counts) and int(found.counts.min()) < needed:
                 scarce = int(found.labels[found.counts.argmin()])
-                raise DataError(f"{self.parameters.images}: label {scarce} has {int(found.counts.min())} image(s), an "
-                                f"episode needs {needed}; lower task.max_related or complete the files")  # fmt: skip
+                raise DataError(
+                    f"{self.parameters.images}: label {scarce} has {int(found.counts.min())} image(s), an "
+                    f"episode needs {needed}; lower task.max_related or complete the files"
+                )
             self._loaded[part] = found
         return self._loaded[part]
 

@@ -97,8 +97,9 @@ def _listed(archive: Path, opened: zipfile.ZipFile) -> dict[str, int]:
     """Names in an archive and their sizes; only plain deflating can be unpacked step by step."""
     for info in opened.infolist():
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise DataError(f"{archive}: '{info.filename}' is compressed in an unusual way; this is not the official "
-                            "archive")  # fmt: skip
+            raise DataError(
+                f"{archive}: '{info.filename}' is compressed in an unusual way; this is not the official archive"
+            )
     return {info.filename: info.file_size for info in opened.infolist()}
 
 
@@ -118,15 +119,19 @@ def _drawings(
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise DataError(f"{where}: '{name}' leads out of the folder; this is not the official archive")
         if size > _LARGEST:
-            raise DataError(f"{where}: '{name}' has {size:,} bytes unpacked, more than any drawing; this is not the "
-                            "official archive")  # fmt: skip
+            raise DataError(
+                f"{where}: '{name}' has {size:,} bytes unpacked, more than any drawing; this is not the "
+                "official archive"
+            )
         found = re.fullmatch(rf"{part}/([^/]+/[^/]+)/(\d+)_(\d\d)\.png", name)
         if found:
             characters[found[1]][int(found[3])] = name
             numbers.add(int(found[2]))
     if sum(sizes.values()) > _LARGEST_PART:
-        raise DataError(f"{where} has {sum(sizes.values()):,} bytes unpacked, expected {_LARGEST_PART:,} at most; this "
-                        "is not the official archive")  # fmt: skip
+        raise DataError(
+            f"{where} has {sum(sizes.values()):,} bytes unpacked, expected {_LARGEST_PART:,} at most; this "
+            "is not the official archive"
+        )
     if len(characters) != CLASSES[part]:
         lost = "".join(f"; number {number:04d} is missing" for number in sorted(_numbers(part) - numbers)[:1])
         raise DataError(f"{where} holds {len(characters)} characters, expected {CLASSES[part]}{lost}; {_ADVICE}")

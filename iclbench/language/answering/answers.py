@@ -110,13 +110,18 @@ def answer_rows(
 ) -> list[dict[str, object]]:
     """Rows of the table `answers`, of the episodes that were asked."""
     return [
-        shared | {
-            "episode": number, "prompt": prompt, "target": episode.query.y, "predicted": predicted,
-            "correct": bool(correct), "candidates": json.dumps(list(episode.candidates)) if scores else None,
+        shared
+        | {
+            "episode": number,
+            "prompt": prompt,
+            "target": episode.query.y,
+            "predicted": predicted,
+            "correct": bool(correct),
+            "candidates": json.dumps(list(episode.candidates)) if scores else None,
             "scores": json.dumps([round(s, 6) for s in scores]) if scores else None,
         }
         for number, (episode, prompt, predicted, scores, correct) in enumerate(
             zip(episodes, prompts, answers.predicted, answers.candidates, answers.scores["accuracy"], strict=True)
         )
         if predicted is not None
-    ]  # fmt: skip
+    ]

@@ -38,9 +38,15 @@ WIDTH, LAYERS, HEADS, CONTEXT = 64, 2, 4, 512
 
 # How often a sequence is one of each: six tasks, and copies.
 SHARES = {
-    "to-upper": 12, "next-letter": 13, "previous-letter": 13, "to-lower": 7, "list-first": 16, "list-last": 16,
-    "copy": 14, "copy-upper": 9,
-}  # fmt: skip
+    "to-upper": 12,
+    "next-letter": 13,
+    "previous-letter": 13,
+    "to-lower": 7,
+    "list-first": 16,
+    "list-last": 16,
+    "copy": 14,
+    "copy-upper": 9,
+}
 TASKS = tuple(name for name in SHARES if not name.startswith("copy"))
 _ARROW, _END, _OPENING, _START, _UNKNOWN = "->", "\n", "example:", "<s>", "<unk>"
 VOCABULARY = (_UNKNOWN, _START, _OPENING, _ARROW, _END, ",", *ascii_lowercase, *ascii_uppercase)
@@ -114,9 +120,12 @@ def make_tokenizer() -> Any:
         single=f"{_START} $A", special_tokens=[(_START, numbers[_START])]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=_START, unk_token=_UNKNOWN, model_max_length=CONTEXT,
+        tokenizer_object=tokenizer,
+        bos_token=_START,
+        unk_token=_UNKNOWN,
+        model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    )
 
 
 def make_model(seed: int) -> Any:
@@ -124,12 +133,21 @@ def make_model(seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=len(VOCABULARY), hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True, bos_token_id=VOCABULARY.index(_START), eos_token_id=None, pad_token_id=None,
+        vocab_size=len(VOCABULARY),
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=VOCABULARY.index(_START),
+        eos_token_id=None,
+        pad_token_id=None,
         # Attention of a narrow model starts nearly uniform with the usual 0.02.
-        initializer_range=0.1, use_cache=False,
-    )  # fmt: skip
+        initializer_range=0.1,
+        use_cache=False,
+    )
     with global_stream(seed, "weights"):
         model = LlamaForCausalLM(config)
     return model.train()

@@ -201,9 +201,12 @@ def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
         path = Path(cached_file(filename="config.json", path_or_repo_id=source.where, **source.options))
         said = json.loads(path.read_text(encoding="utf-8"))
         adapter = cached_file(
-            filename=_ADAPTER, path_or_repo_id=source.where, _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False, **source.options,
-        )  # fmt: skip
+            filename=_ADAPTER,
+            path_or_repo_id=source.where,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            **source.options,
+        )
     if adapter is not None:
         raise _adapted(source.name)
     if not (isinstance(said, dict) and (said.get("model_type") or said.get("auto_map"))):

@@ -105,10 +105,17 @@ class LanguagePrompts:
     def id(self) -> str:
         """Readable name and content hash."""
         drawn_from = {
-            "data": self.pool.fingerprint, "shots": self.shots, "episodes": len(self.queries), "demo": self.demo_seed,
-            "order": self.order, "shift": self.shift, "seed": self.seed, "split": self.split, "version": VERSION,
+            "data": self.pool.fingerprint,
+            "shots": self.shots,
+            "episodes": len(self.queries),
+            "demo": self.demo_seed,
+            "order": self.order,
+            "shift": self.shift,
+            "seed": self.seed,
+            "split": self.split,
+            "version": VERSION,
             "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
-        }  # fmt: skip
+        }
         put = self.shift if self.split == "test" else self.split
         which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
         return f"{self.task.name}-{PRESET}-{put}-{which}-{content_hash(drawn_from, 8)}"

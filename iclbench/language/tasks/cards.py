@@ -167,11 +167,17 @@ def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[
     if not card.subsets:
         return [LanguageTask(name, card, None, card.family, "", folder)]
     return [
-        LanguageTask(f"{name}-{canonical(subset)}", card, subset, f"{card.family}-{canonical(group)}",
-                     card.left_out.get(subset, ""), folder)
+        LanguageTask(
+            f"{name}-{canonical(subset)}",
+            card,
+            subset,
+            f"{card.family}-{canonical(group)}",
+            card.left_out.get(subset, ""),
+            folder,
+        )
         for group, subsets in card.subsets.items()
         for subset in subsets
-    ]  # fmt: skip
+    ]
 
 
 @cache

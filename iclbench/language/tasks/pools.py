@@ -81,8 +81,13 @@ class Pool:
     def fingerprint(self) -> str:
         """Hash of all of it: prompts drawn from other data are other prompts."""
         parts = [self.demonstrations, self.queries, self.development]
-        return content_hash({"examples": [[[e.x, e.y, *e.candidates] for e in part] for part in parts],
-                             "labels": list(self.labels), "fixed": self.fixed})  # fmt: skip
+        return content_hash(
+            {
+                "examples": [[[e.x, e.y, *e.candidates] for e in part] for part in parts],
+                "labels": list(self.labels),
+                "fixed": self.fixed,
+            }
+        )
 
 
 def fixed_shuffle(examples: tuple[Example, ...], stream: str) -> tuple[Example, ...]:

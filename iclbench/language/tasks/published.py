@@ -42,11 +42,22 @@ def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[di
     members = "" if isinstance(card, LanguageCard) else f"; mean over {', '.join(map(canonical, card.tasks))}"
     for p in card.published:
         yield {
-            "run": f"published-{p.contestant}", "task": name, "family": family, "contestant": p.contestant,
-            "kind": "published", "preset": PRESET, "shift": p.shift,
+            "run": f"published-{p.contestant}",
+            "task": name,
+            "family": family,
+            "contestant": p.contestant,
+            "kind": "published",
+            "preset": PRESET,
+            "shift": p.shift,
             "evaluator": p.evaluator or (usual.answers if usual else "greedy"),
-            "n_context": usual.shots if p.n_context is None and usual else p.n_context, "metric": p.metric,
-            "value": p.value, "low": p.low, "high": p.high, "data": assignments(p.data) or None,
-            "status": "ok", "reason": f"{p.source}; {p.read}{members}", "card": content_hash(card),
+            "n_context": usual.shots if p.n_context is None and usual else p.n_context,
+            "metric": p.metric,
+            "value": p.value,
+            "low": p.low,
+            "high": p.high,
+            "data": assignments(p.data) or None,
+            "status": "ok",
+            "reason": f"{p.source}; {p.read}{members}",
+            "card": content_hash(card),
             "version": __version__,
-        }  # fmt: skip
+        }

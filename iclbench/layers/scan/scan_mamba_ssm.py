@@ -85,9 +85,16 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor)
     "Tensor grad_last) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
-    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor,
-    kept: Tensor, grad_y: Tensor, grad_last: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    u: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    h0: Tensor,
+    kept: Tensor,
+    grad_y: Tensor,
+    grad_last: Tensor,
+) -> tuple[Tensor, ...]:
     """Gradients of u, dt, A, B, C and h0."""
     grad_out = torch.cat([torch.zeros_like(grad_last), grad_y, grad_last], 1).float().mT.contiguous()
     tokens = _extended(u, dt, A, B, C, h0)
@@ -95,9 +102,13 @@ def _backward(
     grad_u, grad_dt, grad_A, grad_B, grad_C = gradients[:5]
     grad_h0, grad_u, _ = _split(grad_u, A.shape[1])
     grads = (
-        grad_u, _split(grad_dt, A.shape[1])[1], grad_A, _split(grad_B.squeeze(1), A.shape[1])[1],
-        _split(grad_C.squeeze(1), A.shape[1])[1], grad_h0 / _STILL,
-    )  # fmt: skip
+        grad_u,
+        _split(grad_dt, A.shape[1])[1],
+        grad_A,
+        _split(grad_B.squeeze(1), A.shape[1])[1],
+        _split(grad_C.squeeze(1), A.shape[1])[1],
+        grad_h0 / _STILL,
+    )
     return tuple(g.to(t.dtype).contiguous() for g, t in zip(grads, (u, dt, A, B, C, h0), strict=True))
 
 
@@ -134,9 +145,16 @@ def _(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tup
 
 @_backward.register_fake
 def _(
-    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor,
-    kept: Tensor, grad_y: Tensor, grad_last: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    u: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    h0: Tensor,
+    kept: Tensor,
+    grad_y: Tensor,
+    grad_last: Tensor,
+) -> tuple[Tensor, ...]:
     return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, dt, A, B, C, h0))
 
 

@@ -76,9 +76,22 @@ def _forward(
     for c, (start, stop) in enumerate(_chunks(u, chunk)):
         with torch.cuda.device_of(u):
             forward_chunk[_grid(u, channels)](
-                u, dt, A, B, C, states[c], y, states[c + 1], start, stop, *u.shape[1:], A.shape[1],
-                _block(u, chunk), channels, num_warps=warps,
-            )  # fmt: skip
+                u,
+                dt,
+                A,
+                B,
+                C,
+                states[c],
+                y,
+                states[c + 1],
+                start,
+                stop,
+                *u.shape[1:],
+                A.shape[1],
+                _block(u, chunk),
+                channels,
+                num_warps=warps,
+            )
     return y, last, between
 
 
@@ -89,9 +102,19 @@ def _forward(
     "Tensor grad_last, int channels, int warps, int chunk) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
-    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor,
-    between: Tensor, grad_y: Tensor, grad_last: Tensor, channels: int, warps: int, chunk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    u: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    h0: Tensor,
+    between: Tensor,
+    grad_y: Tensor,
+    grad_last: Tensor,
+    channels: int,
+    warps: int,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of u, dt, A, B, C and h0."""
     from iclbench.layers.scan.scan_triton_kernels import backward_chunk
 
@@ -107,9 +130,29 @@ def _backward(
         grad_before = torch.empty_like(g)
         with torch.cuda.device_of(u):
             backward_chunk[_grid(u, channels)](
-                u, dt, A, B, C, befores[c], grad_y, g, grad_u, grad_dt, parts_A, parts_B, parts_C, grad_before,
-                start, stop, tokens, width, states, _block(u, chunk), channels, num_warps=warps,
-            )  # fmt: skip
+                u,
+                dt,
+                A,
+                B,
+                C,
+                befores[c],
+                grad_y,
+                g,
+                grad_u,
+                grad_dt,
+                parts_A,
+                parts_B,
+                parts_C,
+                grad_before,
+                start,
+                stop,
+                tokens,
+                width,
+                states,
+                _block(u, chunk),
+                channels,
+                num_warps=warps,
+            )
         grad_A += parts_A.sum(0)
         g = grad_before
     small = (t.to(kind) for t, kind in zip((grad_A, parts_B.sum(1), parts_C.sum(1), g), types, strict=True))
@@ -125,9 +168,19 @@ def _(
 
 @_backward.register_fake
 def _(
-    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor,
-    between: Tensor, grad_y: Tensor, grad_last: Tensor, channels: int, warps: int, chunk: int,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    u: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    h0: Tensor,
+    between: Tensor,
+    grad_y: Tensor,
+    grad_last: Tensor,
+    channels: int,
+    warps: int,
+    chunk: int,
+) -> tuple[Tensor, ...]:
     return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, dt, A, B, C, h0))
 
 

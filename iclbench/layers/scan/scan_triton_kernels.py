@@ -26,9 +26,22 @@ def _then(decay, value, next_decay, next_value):
 @triton.jit
 @no_type_check
 def forward_chunk(
-    u, dt, A, B, C, h0, y, last, start, stop, T, D,
-    S: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    u,
+    dt,
+    A,
+    B,
+    C,
+    h0,
+    y,
+    last,
+    start,
+    stop,
+    T,
+    D,
+    S: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """y of the tokens from `start` to `stop` and the state after them, given the state `h0` before them."""
     blocks = tl.cdiv(D, BLOCK_D)
     b = (tl.program_id(0) // blocks).to(tl.int64)
@@ -60,10 +73,28 @@ def forward_chunk(
 @triton.jit
 @no_type_check
 def backward_chunk(
-    u, dt, A, B, C, h0, grad_y, grad_last,
-    grad_u, grad_dt, grad_A, grad_B, grad_C, grad_h0, start, stop, T, D,
-    S: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    u,
+    dt,
+    A,
+    B,
+    C,
+    h0,
+    grad_y,
+    grad_last,
+    grad_u,
+    grad_dt,
+    grad_A,
+    grad_B,
+    grad_C,
+    grad_h0,
+    start,
+    stop,
+    T,
+    D,
+    S: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """Gradients of the tokens from `start` to `stop`, given that of the state after them.
 
     `grad_A` is one part per episode, `(B, D, S)`; `grad_B` and `grad_C` one per block of channels, `(B, blocks, T, S)`.

@@ -35,9 +35,12 @@ class Bottleneck(nn.Module):
         super().__init__()
         inner = channels // _BOTTLENECK
         self.branch = nn.Sequential(
-            *_normed(before, inner, 1), nn.ReLU(), *_normed(inner, inner, 3, stride), nn.ReLU(),
+            *_normed(before, inner, 1),
+            nn.ReLU(),
+            *_normed(inner, inner, 3, stride),
+            nn.ReLU(),
             *_normed(inner, channels, 1),
-        )  # fmt: skip
+        )
         last = self.branch[-1]
         assert isinstance(last, nn.BatchNorm2d)
         nn.init.zeros_(last.weight)

@@ -29,22 +29,28 @@ def in_training(task: Slice) -> Figure | None:
     data = pd.concat([_lines(steps), *(_levels(task, test, ends) for test in tests)], ignore_index=True)
     looks = _looks(task, data)
     data = data.assign(
-        label=data["contestant"], series=data["contestant"], width=[looks[name].width for name in data["contestant"]],
+        label=data["contestant"],
+        series=data["contestant"],
+        width=[looks[name].width for name in data["contestant"]],
         panel=[meaning(str(test)).title for test in data["evaluator"]],
-    )  # fmt: skip
+    )
     axes = curves.Axes(
         "training step", "accuracy", ends, (0.0, 1.02), field="axis_value", unit="step", band="seeds or interval"
     )
     titles = [meaning(test).title for test in tests]
     seeds = sorted({int(n) for n in steps["runs"]})
     return learning.paneled(
-        data[[*curves.COLUMNS, "run", "axis_value", "panel"]], titles, axes, looks,
-        name=f"{task.id}-accuracy-in-training", title=f"{task.task}: in context and in weights, in training",
+        data[[*curves.COLUMNS, "run", "axis_value", "panel"]],
+        titles,
+        axes,
+        looks,
+        name=f"{task.id}-accuracy-in-training",
+        title=f"{task.task}: in context and in weights, in training",
         caption="Accuracy among the admitted labels against the training step, a panel per test. "
         + _reading(seeds)
         + f" Level lines: guessing{f' and {NEAREST}, which learns nothing' if NEAREST in looks else ''}.",
         alt=f"{task.task}: accuracy of {learning.named(looks)} against the training step",
-    )  # fmt: skip
+    )
 
 
 def levels(task: Slice, evaluator: str) -> dict[str, float]:
@@ -60,9 +66,10 @@ def _lines(steps: pd.DataFrame) -> pd.DataFrame:
     """Contestants on their way; the band is the runs' range, of one run its interval over episodes."""
     several = steps["runs"] > 1
     rows = steps.assign(
-        low=steps["lowest"].where(several, steps["low"]), high=steps["highest"].where(several, steps["high"]),
+        low=steps["lowest"].where(several, steps["low"]),
+        high=steps["highest"].where(several, steps["high"]),
         sparse=steps["axis_value"].nunique() <= _DOTS,
-    )  # fmt: skip
+    )
     return rows.sort_values(["evaluator", "contestant", "axis_value"])
 
 

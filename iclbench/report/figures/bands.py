@@ -25,9 +25,14 @@ CAPTION = (
 
 
 def figure(
-    name: str, title: str, caption: str, panels: Mapping[str, tuple[pd.DataFrame, Shown]], oracle: str | None,
-    looks: Mapping[str, Look], columns: int,
-) -> Figure:  # fmt: skip
+    name: str,
+    title: str,
+    caption: str,
+    panels: Mapping[str, tuple[pd.DataFrame, Shown]],
+    oracle: str | None,
+    looks: Mapping[str, Look],
+    columns: int,
+) -> Figure:
     """One panel per title.
 
     Args:
@@ -48,11 +53,14 @@ def figure(
     def printed() -> dict[str, Any]:
         views = [
             {
-                "title": panel, "width": 230, "height": 150, "layer": layers,
+                "title": panel,
+                "width": 230,
+                "height": 150,
+                "layer": layers,
                 "data": {"values": records(data[data["panel"] == panel])},
             }
             for panel in panels
-        ]  # fmt: skip
+        ]
         return shared | {"$schema": alt.SCHEMA_URL, "concat": views, "columns": columns}
 
     reference = f" Dashed: mean and band of {oracle}." if oracle in set(data["contestant"]) else ""
@@ -95,13 +103,18 @@ def _layers(data: pd.DataFrame, looks: Mapping[str, Look]) -> list[dict[str, Any
     low, high = extent(pd.concat([framed[name].dropna() for name in ("value", "low", "high")]))
     margin = 0.05 * (high - low)
     colour = alt.Color(
-        "contestant", type="nominal", legend=None,
+        "contestant",
+        type="nominal",
+        legend=None,
         scale=alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()]),
-    )  # fmt: skip
+    )
     x = alt.X(
-        "x1", type="quantitative", title=None, scale=alt.Scale(domain=list(extent(data["x1"])), nice=False),
+        "x1",
+        type="quantitative",
+        title=None,
+        scale=alt.Scale(domain=list(extent(data["x1"])), nice=False),
         axis=alt.Axis(tickCount=5),
-    )  # fmt: skip
+    )
 
     def y(field: str) -> alt.Y:
         scale = alt.Scale(domain=[low - margin, high + margin], nice=False, zero=False)

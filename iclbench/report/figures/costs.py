@@ -19,15 +19,33 @@ from iclbench.report.figures import curves
 _PHASES = {"condition": "conditioning on n points", "query": "a query after n points", "update": "an update after n"}
 # Metric, what it is called, its unit, and how to read it.
 _QUANTITIES = (
-    ("seconds", "time", "seconds per episode", "A flat line is a constant cost per query or update, whatever was seen "
-     "before."),
-    ("bytes", "memory", "peak bytes per episode", "Beyond what was there before: inputs, state and weights are not "
-     "counted, and what is too small to be measured is left out. A flat line is constant memory."),
-    ("flops", "work", "FLOP per episode", "Floating-point operations, counted; no point where there are none. A flat "
-     "line is the same work per query or update, whatever was seen before."),
-    ("state_bytes", "state", "bytes per episode", "A flat line is a state of constant size; a state that keeps every "
-     "point grows in proportion."),
-)  # fmt: skip
+    (
+        "seconds",
+        "time",
+        "seconds per episode",
+        "A flat line is a constant cost per query or update, whatever was seen before.",
+    ),
+    (
+        "bytes",
+        "memory",
+        "peak bytes per episode",
+        "Beyond what was there before: inputs, state and weights are not "
+        "counted, and what is too small to be measured is left out. A flat line is constant memory.",
+    ),
+    (
+        "flops",
+        "work",
+        "FLOP per episode",
+        "Floating-point operations, counted; no point where there are none. A flat "
+        "line is the same work per query or update, whatever was seen before.",
+    ),
+    (
+        "state_bytes",
+        "state",
+        "bytes per episode",
+        "A flat line is a state of constant size; a state that keeps every point grows in proportion.",
+    ),
+)
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
@@ -42,9 +60,15 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
     looks = {name: results.looks[name] for name in sorted(rows["contestant"].unique())}
     kinds = results.rows.drop_duplicates("contestant").set_index("contestant")["kind"]
     data = rows.assign(
-        kind=rows["contestant"].map(kinds), low=np.nan, high=np.nan, label=rows["run"], series=rows["run"],
-        width=[looks[name].width for name in rows["contestant"]], sparse=True, panel=rows["phase"].map(_PHASES),
-    ).sort_values(["run", "n_points"])  # fmt: skip
+        kind=rows["contestant"].map(kinds),
+        low=np.nan,
+        high=np.nan,
+        label=rows["run"],
+        series=rows["run"],
+        width=[looks[name].width for name in rows["contestant"]],
+        sparse=True,
+        panel=rows["phase"].map(_PHASES),
+    ).sort_values(["run", "n_points"])
     within = f"{device}, {plural(int(threads), 'thread')}"
     if pd.notna(batch):
         within += f", {plural(int(batch), 'episode')} side by side"
@@ -59,9 +83,15 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         drawn = drawn[[*curves.COLUMNS, "n_points", "panel"]].reset_index(drop=True)
         values = drawn["value"].astype(float)
         axes = curves.Axes(
-            "points", unit, curves.extent(drawn["n_points"]), (values.min() / 1.5, values.max() * 1.5), log=True,
-            field="n_points", unit="points", log_x=True,
-        )  # fmt: skip
+            "points",
+            unit,
+            curves.extent(drawn["n_points"]),
+            (values.min() / 1.5, values.max() * 1.5),
+            log=True,
+            field="n_points",
+            unit="points",
+            log_x=True,
+        )
         split = [(panel, drawn[drawn["panel"] == panel]) for panel in panels] or [("", drawn)]
         printed, shown = curves.specifications(split, axes, looks)
         task, preset = str(rows["task"].iloc[0]), str(rows["preset"].iloc[0])

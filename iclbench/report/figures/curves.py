@@ -139,10 +139,12 @@ class _Drawing:
         self.colour, self.dash = marks.colour, marks.dash
         self.series = alt.Detail("series", type="nominal")
         self.x = alt.X(
-            axes.field, type="quantitative", title=axes.x,
+            axes.field,
+            type="quantitative",
+            title=axes.x,
             scale=alt.Scale(domain=list(axes.range), nice=False, **({"type": "log"} if axes.log_x else {})),
             axis=_ticks(axes),
-        )  # fmt: skip
+        )
 
     def y(self, field: str = "value") -> alt.Y:
         kind = {"type": "log"} if self.axes.log else {"type": "linear", "zero": False}

@@ -30,9 +30,15 @@ class Scale:
 
 
 def figure(
-    name: str, title: str, caption: str, data: pd.DataFrame, panels: Sequence[str], rows: Sequence[str],
-    looks: Mapping[str, Look], scale: Scale,
-) -> Figure:  # fmt: skip
+    name: str,
+    title: str,
+    caption: str,
+    data: pd.DataFrame,
+    panels: Sequence[str],
+    rows: Sequence[str],
+    looks: Mapping[str, Look],
+    scale: Scale,
+) -> Figure:
     """One panel per title.
 
     Args:
@@ -105,14 +111,14 @@ def _layers(looks: Mapping[str, Look], rows: Sequence[str], scale: Scale, legend
     )
     charts = [
         level,
-        part("draw").mark_point(filled=True, size=26, clip=True).encode(
-            x=x(), y=y, color=colour, opacity=lit(0.4), tooltip=tooltip
-        ),
-        mean.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6, clip=True).encode(
-            x=x("low"), x2=alt.X2("high"), y=y, color=colour, opacity=lit(0.9)
-        ),
+        part("draw")
+        .mark_point(filled=True, size=26, clip=True)
+        .encode(x=x(), y=y, color=colour, opacity=lit(0.4), tooltip=tooltip),
+        mean.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=1.6, clip=True)
+        .encode(x=x("low"), x2=alt.X2("high"), y=y, color=colour, opacity=lit(0.9)),
         mean.mark_point(filled=True, size=62).encode(x=x(), y=y, color=colour, opacity=lit(1.0), tooltip=tooltip),
-    ]  # fmt: skip
+    ]
     if scale.zero_rule:
         zero = alt.Chart().transform_aggregate(rows="count()").mark_rule(color="#555", strokeWidth=1.1)
         charts.insert(0, zero.encode(x=alt.XDatum(0)))

@@ -69,9 +69,14 @@ def label(score: Number) -> str:
 
 
 def figure(
-    name: str, title: str, caption: str, data: pd.DataFrame, rows: Sequence[str], panels: Mapping[str, Sequence[str]],
+    name: str,
+    title: str,
+    caption: str,
+    data: pd.DataFrame,
+    rows: Sequence[str],
+    panels: Mapping[str, Sequence[str]],
     own: Collection[str] = (),
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Panels side by side, printed; one below the other on the page.
 
     Args:
@@ -94,12 +99,14 @@ def figure(
     def printed() -> dict[str, Any]:
         views = [
             {
-                "title": panel, "width": _CELL * len(names), "height": height,
+                "title": panel,
+                "width": _CELL * len(names),
+                "height": height,
                 "layer": _layers(rows, names, own, first=not i, legend=True),
                 "data": {"values": records(drawn[drawn["panel"] == panel])},
             }
             for i, (panel, names) in enumerate(panels.items())
-        ]  # fmt: skip
+        ]
         return shared | {"$schema": alt.SCHEMA_URL, "hconcat": views, "spacing": 14}
 
     def shown() -> dict[str, Any]:
@@ -126,19 +133,29 @@ def _layers(
     """Cells and their numbers; `names`: the columns in order, None: as they come in the data."""
     key = alt.Legend(title="score", gradientLength=_ROW * min(len(rows), 8), orient="right") if legend else None
     scale = alt.Scale(
-        domain=list(KNOTS), range=[f"#{r:02x}{g:02x}{b:02x}" for r, g, b in KNOTS.values()], clamp=True,
+        domain=list(KNOTS),
+        range=[f"#{r:02x}{g:02x}{b:02x}" for r, g, b in KNOTS.values()],
+        clamp=True,
         interpolate="rgb",
-    )  # fmt: skip
+    )
     side = alt.Axis(
         title=None, labels=first, ticks=False, domain=False, labelLimit=120, labelFontSize=11, labelOverlap=False
     )
     mine = f"indexof({json.dumps(sorted(own))}, datum.value) >= 0"
     top = alt.Axis(
-        title=None, orient="top", labelAngle=-55, ticks=False, domain=False, labelFontSize=11, labelOverlap=False,
-        labelLimit=105, minExtent=86, maxExtent=86,
+        title=None,
+        orient="top",
+        labelAngle=-55,
+        ticks=False,
+        domain=False,
+        labelFontSize=11,
+        labelOverlap=False,
+        labelLimit=105,
+        minExtent=86,
+        maxExtent=86,
         labelFontWeight=alt.condition(mine, alt.value("bold"), alt.value("normal")),
         labelColor=alt.condition(mine, alt.value(ACCENT), alt.value(INK)),
-    )  # fmt: skip
+    )
     x = alt.X(
         "contestant",
         type="nominal",

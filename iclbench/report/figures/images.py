@@ -75,9 +75,7 @@ def gallery(
             first = examples[(examples["role"] == "related") & (examples["set"] == 0)]
             seen.append(grid.picture(first, f"{label}: the first related dataset"))
         answers = {one: _answer(examples, one) for one in shown}
-        rows.append(
-            (label, (*seen, *(_mean(grid, points, label, one) for one, points in answers.items())))
-        )  # fmt: skip
+        rows.append((label, (*seen, *(_mean(grid, points, label, one) for one, points in answers.items()))))
         widest = max((float((p["high"] - p["low"]).max()) for p in answers.values() if _banded(p)), default=0.0)
         if widest > 0:
             widths = tuple(
@@ -93,9 +91,12 @@ def _grid(examples: pd.DataFrame) -> _Grid:
     truth = examples[examples["role"].isin(["context", "target"])]["value"]
     black, white = float(truth.min()), float(truth.max())
     return _Grid(
-        np.unique(inputs["x1"].to_numpy(float)), np.unique(inputs["x2"].to_numpy(float)),
-        int(examples["output"].max()) + 1, black, white if white > black else black + 1.0,
-    )  # fmt: skip
+        np.unique(inputs["x1"].to_numpy(float)),
+        np.unique(inputs["x2"].to_numpy(float)),
+        int(examples["output"].max()) + 1,
+        black,
+        white if white > black else black + 1.0,
+    )
 
 
 def _index(places: np.ndarray, coordinate: pd.Series) -> np.ndarray:

@@ -37,11 +37,16 @@ def families(found: Language) -> Figure | None:
     data = data.assign(row=data["contestant"]).reindex(columns=dots.COLUMNS)
     names = [name for name in found.contestants if name in set(data["contestant"])]
     return dots.figure(
-        "language-families", "Mean accuracy by family and model",
+        "language-families",
+        "Mean accuracy by family and model",
         "Mean accuracy over the tasks of a family at the number of demonstrations of each task, with an interval made "
         "of those of the tasks. Dotted: always the most frequent answer.",
-        data, panels, names, looks_of(found, data), dots.Scale("mean accuracy", ACCURACY),
-    )  # fmt: skip
+        data,
+        panels,
+        names,
+        looks_of(found, data),
+        dots.Scale("mean accuracy", ACCURACY),
+    )
 
 
 def shots(found: Language) -> Figure | None:
@@ -56,14 +61,24 @@ def shots(found: Language) -> Figure | None:
     data["n_context"] = data["n_context"].astype(float)
     sizes = sorted(data["n_context"].unique())
     axes = curves.Axes(
-        "demonstrations", "accuracy", curves.extent(data["n_context"]), ACCURACY, unit="demonstrations",
-        band="95 % interval", ticks=tuple(sizes) if len(sizes) <= 8 else (),
-    )  # fmt: skip
+        "demonstrations",
+        "accuracy",
+        curves.extent(data["n_context"]),
+        ACCURACY,
+        unit="demonstrations",
+        band="95 % interval",
+        ticks=tuple(sizes) if len(sizes) <= 8 else (),
+    )
     return lines(
-        found, data, panels, axes, name="language-shots", title="Accuracy against demonstrations",
+        found,
+        data,
+        panels,
+        axes,
+        name="language-shots",
+        title="Accuracy against demonstrations",
         caption=f"Accuracy against the number of demonstrations, {what}. Bands: 95 % intervals of the mean over sets "
         "of demonstrations, of one set over queries.",
-    )  # fmt: skip
+    )
 
 
 def gains(found: Language) -> Figure | None:
@@ -85,12 +100,16 @@ def gains(found: Language) -> Figure | None:
     furthest = float(np.nanmax(np.abs(rows[["value", "low", "high"]].to_numpy(float))))
     reach = 1.05 * max(furthest, 0.02)
     return dots.figure(
-        "language-gains", "Gain over plain in-context learning",
+        "language-gains",
+        "Gain over plain in-context learning",
         f"Accuracy with the method less that of plain in-context learning on the same queries, {what}, with paired "
         "95 % intervals. An interval that crosses the line is a tie.",
-        data.reindex(columns=dots.COLUMNS), panels, list(dict.fromkeys(rows["task"])), looks_of(found, data),
+        data.reindex(columns=dots.COLUMNS),
+        panels,
+        list(dict.fromkeys(rows["task"])),
+        looks_of(found, data),
         dots.Scale("gain in accuracy", (-reach, reach), zero_rule=True),
-    )  # fmt: skip
+    )
 
 
 def spread(found: Language, axis: str) -> Figure | None:
@@ -115,11 +134,16 @@ def spread(found: Language, axis: str) -> Figure | None:
     what = "sets of demonstrations" if axis == "demo_seed" else "orders of the same demonstrations"
     few = f" The {AT_MOST} tasks on which they differ most." if len(tasks) == AT_MOST else ""
     return dots.figure(
-        f"language-{'seeds' if axis == 'demo_seed' else 'orders'}", f"Accuracy over {what}",
+        f"language-{'seeds' if axis == 'demo_seed' else 'orders'}",
+        f"Accuracy over {what}",
         f"Small dots: the accuracy after each of the {what}; discs: their mean with its 95 % interval. Dotted: always "
         f"the most frequent answer.{few}",
-        data, tasks, names, looks_of(found, data), dots.Scale("accuracy", around(data)),
-    )  # fmt: skip
+        data,
+        tasks,
+        names,
+        looks_of(found, data),
+        dots.Scale("accuracy", around(data)),
+    )
 
 
 def plain_rows(found: Language) -> pd.DataFrame:
@@ -143,9 +167,16 @@ def paneled(found: Language, rows: pd.DataFrame, field: str) -> tuple[pd.DataFra
 
 
 def lines(
-    found: Language, data: pd.DataFrame, panels: Sequence[str], axes: curves.Axes, *, name: str, title: str,
-    caption: str, levels: bool = True,
-) -> Figure:  # fmt: skip
+    found: Language,
+    data: pd.DataFrame,
+    panels: Sequence[str],
+    axes: curves.Axes,
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    levels: bool = True,
+) -> Figure:
     """The figure of rows that say in the column `panel` where they stand, with the majority as level lines."""
     field, parts = axes.field, [data]
     for panel in panels if levels else []:
@@ -154,15 +185,23 @@ def lines(
     data = pd.concat([part for part in parts if len(part)], ignore_index=True)
     drawn = looks_of(found, data)
     data = data.assign(
-        kind=np.where(data["contestant"] == MAJORITY, "baseline", "backbone"), label=data["contestant"],
-        series=data["contestant"], sparse=data["contestant"] != MAJORITY,
+        kind=np.where(data["contestant"] == MAJORITY, "baseline", "backbone"),
+        label=data["contestant"],
+        series=data["contestant"],
+        sparse=data["contestant"] != MAJORITY,
         width=[drawn[name].width for name in data["contestant"]],
-    ).sort_values(["contestant", field], ascending=[False, True])  # fmt: skip
+    ).sort_values(["contestant", field], ascending=[False, True])
     named = f" Level line: {MAJORITY}, always the most frequent answer." if MAJORITY in drawn else ""
     return learning.paneled(
-        data[[*curves.COLUMNS, field, "panel"]].reset_index(drop=True), panels, axes, drawn, name=name, title=title,
-        caption=caption + named, alt=f"{title}: {', '.join(drawn)}",
-    )  # fmt: skip
+        data[[*curves.COLUMNS, field, "panel"]].reset_index(drop=True),
+        panels,
+        axes,
+        drawn,
+        name=name,
+        title=title,
+        caption=caption + named,
+        alt=f"{title}: {', '.join(drawn)}",
+    )
 
 
 def looks_of(found: Language, data: pd.DataFrame) -> dict[str, Look]:

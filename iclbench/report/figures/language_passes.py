@@ -12,11 +12,18 @@ from iclbench.report.figures import curves, language
 from iclbench.report.language import HEADLINE, Language
 
 _DRIFT = {
-    "kl_to_icl": ("divergence", "KL to plain ICL", "KL divergence of the next token at the end of the query from that "
-                  "of plain in-context learning, in nats, the mean over queries; the first pass is plain."),
-    "memory_change": ("memory", "distance of a pass from the memory", "How far the keys and values of "
-                      "a pass lie from the memory before it, relative to that, the mean over layers."),
-}  # fmt: skip
+    "kl_to_icl": (
+        "divergence",
+        "KL to plain ICL",
+        "KL divergence of the next token at the end of the query from that "
+        "of plain in-context learning, in nats, the mean over queries; the first pass is plain.",
+    ),
+    "memory_change": (
+        "memory",
+        "distance of a pass from the memory",
+        "How far the keys and values of a pass lie from the memory before it, relative to that, the mean over layers.",
+    ),
+}
 
 
 def against_passes(found: Language) -> Iterator[Figure]:
@@ -28,35 +35,64 @@ def against_passes(found: Language) -> Iterator[Figure]:
     accuracy = rows[rows["metric"] == HEADLINE]
     if len(accuracy):
         yield _figure(
-            found, accuracy, "language-passes", "Accuracy against passes", "accuracy", language.around(accuracy),
+            found,
+            accuracy,
+            "language-passes",
+            "Accuracy against passes",
+            "accuracy",
+            language.around(accuracy),
             "Accuracy on the same queries after every pass over the demonstrations; one pass is plain in-context "
             "learning.",
-        )  # fmt: skip
+        )
     for metric, (name, label, reading) in _DRIFT.items():
         own = rows[(rows["metric"] == metric) & (rows["value"] > 0)]
         if len(own["axis_value"].unique()) > 1:
             domain = float(own["value"].min()) / 1.5, float(own["value"].max()) * 1.5
             yield _figure(
-                found, own, f"language-{name}", f"{label} against passes", label, domain, f"{reading} Logarithmic "
-                "axis.", log=True,
-            )  # fmt: skip
+                found,
+                own,
+                f"language-{name}",
+                f"{label} against passes",
+                label,
+                domain,
+                f"{reading} Logarithmic axis.",
+                log=True,
+            )
 
 
 def _figure(
-    found: Language, rows: pd.DataFrame, name: str, title: str, label: str, domain: tuple[float, float], caption: str,
+    found: Language,
+    rows: pd.DataFrame,
+    name: str,
+    title: str,
+    label: str,
+    domain: tuple[float, float],
+    caption: str,
     log: bool = False,
-) -> Figure:  # fmt: skip
+) -> Figure:
     held_out = rows["evaluator"] == "development"
     rows = rows.assign(contestant=rows["contestant"].where(~held_out, rows["contestant"] + language.DEVELOPMENT))
     data, panels, what = language.paneled(found, rows, "axis_value")
     passes = sorted(data["axis_value"].unique())
     axes = curves.Axes(
-        "passes", label, curves.extent(data["axis_value"]), domain, log=log, field="axis_value", unit="pass",
-        band="95 % interval", ticks=tuple(passes) if len(passes) <= 8 else (),
-    )  # fmt: skip
+        "passes",
+        label,
+        curves.extent(data["axis_value"]),
+        domain,
+        log=log,
+        field="axis_value",
+        unit="pass",
+        band="95 % interval",
+        ticks=tuple(passes) if len(passes) <= 8 else (),
+    )
     split = " Development: the queries on which T was chosen, which are asked of nobody else." if held_out.any() else ""
     return language.lines(
-        found, data, panels, axes, name=name, title=title,
+        found,
+        data,
+        panels,
+        axes,
+        name=name,
+        title=title,
         caption=f"{caption}{split} Lines: means over sets of demonstrations, {what}. Bands: their 95 % intervals.",
         levels=False,
-    )  # fmt: skip
+    )

@@ -45,14 +45,24 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
     # An error that stays within a decade is read better on a linear axis.
     scale = replace(measure, log=measure.log and curves.spans_a_decade(data))
     axes = curves.Axes(
-        EXAMPLES, measure.label, curves.extent(data["n_context"]), curves.domain(data, scale), log=scale.log,
+        EXAMPLES,
+        measure.label,
+        curves.extent(data["n_context"]),
+        curves.domain(data, scale),
+        log=scale.log,
         rule=bool(data["trained"].notna().any()),
-    )  # fmt: skip
+    )
     what = f"{title}: {measure.label} of {named(looks)} against the number of examples in context"
     return paneled(
-        data, list(panels), axes, looks,
-        name=f"{task.id}-{name}", title=title, caption=caption + _reading(axes, looks, data, measure), alt=what,
-    )  # fmt: skip
+        data,
+        list(panels),
+        axes,
+        looks,
+        name=f"{task.id}-{name}",
+        title=title,
+        caption=caption + _reading(axes, looks, data, measure),
+        alt=what,
+    )
 
 
 def is_crowd(rows: pd.DataFrame) -> bool:
@@ -75,9 +85,16 @@ def named(looks: Mapping[str, Look]) -> str:
 
 
 def paneled(
-    data: pd.DataFrame, panels: Sequence[str], axes: curves.Axes, looks: dict[str, Look], *,
-    name: str, title: str, caption: str, alt: str,
-) -> Figure:  # fmt: skip
+    data: pd.DataFrame,
+    panels: Sequence[str],
+    axes: curves.Axes,
+    looks: dict[str, Look],
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    alt: str,
+) -> Figure:
     """The figure of rows that say in the column `panel` where they stand; one panel alone has no title."""
     alone = len(panels) == 1
     titled = [("" if alone else panel, data[data["panel"] == panel]) for panel in panels]

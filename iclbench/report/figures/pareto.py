@@ -60,9 +60,14 @@ def labels(points: pd.DataFrame) -> pd.Series:
 
 
 def figure(
-    name: str, title: str, caption: str, data: pd.DataFrame, panels: Sequence[str], looks: Mapping[str, Look],
+    name: str,
+    title: str,
+    caption: str,
+    data: pd.DataFrame,
+    panels: Sequence[str],
+    looks: Mapping[str, Look],
     columns: int,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """One panel per title.
 
     Args:
@@ -81,10 +86,15 @@ def figure(
     def printed() -> dict[str, Any]:
         layers = _layers(looks, legend=True)
         views = [
-            {"title": panel, "width": 250, "height": 220, "layer": layers,
-             "data": {"values": records(drawn[drawn["panel"] == panel])}}
+            {
+                "title": panel,
+                "width": 250,
+                "height": 220,
+                "layer": layers,
+                "data": {"values": records(drawn[drawn["panel"] == panel])},
+            }
             for panel in panels
-        ]  # fmt: skip
+        ]
         placed = {"concat": views, "columns": columns, "resolve": {"scale": {"x": "independent"}}}
         return shared | {"$schema": alt.SCHEMA_URL} | placed
 

@@ -14,9 +14,20 @@ from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
 from iclbench.report.style import CONFIG, Look
 
 COLUMNS = [
-    "panel", "part", "contestant", "run", "task", "step", "iwl", "icl", "iwl_low", "iwl_high", "icl_low", "icl_high",
+    "panel",
+    "part",
+    "contestant",
+    "run",
+    "task",
+    "step",
+    "iwl",
+    "icl",
+    "iwl_low",
+    "iwl_high",
+    "icl_low",
+    "icl_high",
     "note",
-]  # fmt: skip
+]
 # No contestant has this shape.
 STAR = "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z"
 READING = (

@@ -30,12 +30,17 @@ def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     data = _with_depth(rows[rows["metric"] == "squared_error"])
     looks = {name: task.looks[name] for name in _order(data)}
     return _by_depth(
-        task, data, looks, slug("probe", shift, "error"), "error by layer", "squared_error",
+        task,
+        data,
+        looks,
+        slug("probe", shift, "error"),
+        "error by layer",
+        "squared_error",
         f"Normalised squared error of each layer's decoded output, after a scale and a shift per task, with {n} "
         "examples in context. "
         + ("GD and GD++ after each step, without scale and shift. " if (rows["axis"] == "gd_step").any() else "")
         + "Lines from end to end: baselines that have no layers.",
-    )  # fmt: skip
+    )
 
 
 def by_context(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
@@ -51,10 +56,16 @@ def by_context(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     data["label"] = data["label"] + ", " + data["contestant"]
     data["series"] = data["contestant"]
     return _by_depth(
-        task, data, looks, slug("probe", shift, "contexts"), "error by layer and number of examples", "squared_error",
+        task,
+        data,
+        looks,
+        slug("probe", shift, "contexts"),
+        "error by layer and number of examples",
+        "squared_error",
         "Normalised squared error of each layer's decoded output, after a scale and a shift per task; one panel per "
-        "run, one line per number of examples in context.", panels=sorted(str(run) for run in data["run"].unique()),
-    )  # fmt: skip
+        "run, one line per number of examples in context.",
+        panels=sorted(str(run) for run in data["run"].unique()),
+    )
 
 
 def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
@@ -70,12 +81,19 @@ def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
     looks = {contestant: task.looks[contestant] for contestant in _order(data)}
     n = int(rows["n_context"].iloc[0])
     return _by_depth(
-        task, data, looks, slug("probe", shift, name), f"{name} by layer", name,
+        task,
+        data,
+        looks,
+        slug("probe", shift, name),
+        f"{name} by layer",
+        name,
         f"The {name} that fits each layer's decoded output to the labels of a task, with {n} examples in context: mean "
         f"over tasks. The last layer needs {'a scale of 1' if name == 'scale' else 'no shift'} where the model is "
-        "calibrated.", bands=" Bands: one standard deviation over {tasks} tasks to either side.",
-        domain=(ends.iloc[0] - margin, ends.iloc[1] + margin), band="mean ± std",
-    )  # fmt: skip
+        "calibrated.",
+        bands=" Bands: one standard deviation over {tasks} tasks to either side.",
+        domain=(ends.iloc[0] - margin, ends.iloc[1] + margin),
+        band="mean ± std",
+    )
 
 
 def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
@@ -84,25 +102,39 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     groups = data.groupby(["contestant", "n_context"])["value"]
     looks = {name: task.looks[name] for name in sorted(data["contestant"].unique())}
     data = data.assign(
-        label=data["contestant"], series=data["contestant"], width=[looks[name].width for name in data["contestant"]],
-        sparse=data["value"] == groups.transform("min"), panel=[f"{n} examples" for n in data["n_context"]],
-    )  # fmt: skip
+        label=data["contestant"],
+        series=data["contestant"],
+        width=[looks[name].width for name in data["contestant"]],
+        sparse=data["value"] == groups.transform("min"),
+        panel=[f"{n} examples" for n in data["n_context"]],
+    )
     best = max(float(data["value"].min()), 1e-12)
     # As gamma goes to 0, GD++ becomes GD: beyond twice its error it has diverged.
     plain = float(data.loc[data["axis_value"] == data["axis_value"].min(), "value"].max())
     axes = curves.Axes(
-        "gamma", metric("squared_error").label, curves.extent(data["axis_value"]),
+        "gamma",
+        metric("squared_error").label,
+        curves.extent(data["axis_value"]),
         (10 ** (np.floor(4 * np.log10(best)) / 4), 2 * max(plain, best)),
-        log=True, field="axis_value", unit="gamma", log_x=True,
-    )  # fmt: skip
+        log=True,
+        field="axis_value",
+        unit="gamma",
+        log_x=True,
+    )
     sizes = data.sort_values("n_context")["panel"].unique().tolist()
     return _figure(
-        task, data[[*curves.COLUMNS, "axis_value", "panel"]], axes, looks, slug("probe", shift, "gamma"),
+        task,
+        data[[*curves.COLUMNS, "axis_value", "panel"]],
+        axes,
+        looks,
+        slug("probe", shift, "gamma"),
         "the search for gamma",
         "Mean normalised squared error of GD++ after its last step against gamma, with the step size from the raw "
         "inputs (gd-plus-plus) or from the transformed ones (gd-plus-plus-transformed), on tasks drawn for the search "
-        "alone. Dots: the best, with which the steps are shown above.", "panel", sizes,
-    )  # fmt: skip
+        "alone. Dots: the best, with which the steps are shown above.",
+        "panel",
+        sizes,
+    )
 
 
 def _with_depth(rows: pd.DataFrame) -> pd.DataFrame:
@@ -127,16 +159,31 @@ def _order(data: pd.DataFrame) -> list[str]:
 
 
 def _by_depth(
-    task: Slice, data: pd.DataFrame, looks: Mapping[str, Look], name: str, title: str, measured: str, caption: str,
-    *, panels: Sequence[str] = (), bands: str = _BANDS, domain: tuple[float, float] | None = None,
+    task: Slice,
+    data: pd.DataFrame,
+    looks: Mapping[str, Look],
+    name: str,
+    title: str,
+    measured: str,
+    caption: str,
+    *,
+    panels: Sequence[str] = (),
+    bands: str = _BANDS,
+    domain: tuple[float, float] | None = None,
     band: str = "interval",
-) -> Figure:  # fmt: skip
+) -> Figure:
     measure = metric(measured)
     data = data.assign(width=[looks[contestant].width for contestant in data["contestant"]])
     axes = curves.Axes(
-        LAYERS_AND_STEPS if (data["axis"] == "gd_step").any() else LAYERS, measure.label, (0.0, 1.0),
-        domain or curves.domain(data, measure), log=measure.log, field="depth", unit="share", band=band,
-    )  # fmt: skip
+        LAYERS_AND_STEPS if (data["axis"] == "gd_step").any() else LAYERS,
+        measure.label,
+        (0.0, 1.0),
+        domain or curves.domain(data, measure),
+        log=measure.log,
+        field="depth",
+        unit="share",
+        band=band,
+    )
     tasks = "the" if data["n_episodes"].isna().all() else int(data["n_episodes"].max())
     edges = f" Values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on the axis's edge."
     columns = [*curves.COLUMNS, "run", "n_context", "depth"]
@@ -146,9 +193,16 @@ def _by_depth(
 
 
 def _figure(
-    task: Slice, data: pd.DataFrame, axes: curves.Axes, looks: Mapping[str, Look], name: str, title: str, caption: str,
-    column: str, panels: Sequence[str],
-) -> Figure:  # fmt: skip
+    task: Slice,
+    data: pd.DataFrame,
+    axes: curves.Axes,
+    looks: Mapping[str, Look],
+    name: str,
+    title: str,
+    caption: str,
+    column: str,
+    panels: Sequence[str],
+) -> Figure:
     """A figure with one panel per value of `column` in `panels`; without panels, one drawing of everything."""
     split = [(panel, data[data[column] == panel]) for panel in panels] or [("", data)]
     printed, shown = curves.specifications(split, axes, looks)

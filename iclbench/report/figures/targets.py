@@ -50,14 +50,26 @@ def figure(
     data["band"] &= not crowd
     measure = metric(str(rows["metric"].iloc[0]))
     axes = curves.Axes(
-        across.title, f"{measure.label} (nats per target)", curves.extent(data[across.field]), _domain(data, measure),
-        field=across.field, unit=across.unit, log_x=across.log, ticks=across.ticks,
-    )  # fmt: skip
+        across.title,
+        f"{measure.label} (nats per target)",
+        curves.extent(data[across.field]),
+        _domain(data, measure),
+        field=across.field,
+        unit=across.unit,
+        log_x=across.log,
+        ticks=across.ticks,
+    )
     what = f"{title}: {measure.label} of {learning.named(looks)} against {across.title}"
     return learning.paneled(
-        data, list(panels), axes, looks,
-        name=f"{task.id}-{name}", title=title, caption=caption + _reading(data, looks), alt=what,
-    )  # fmt: skip
+        data,
+        list(panels),
+        axes,
+        looks,
+        name=f"{task.id}-{name}",
+        title=title,
+        caption=caption + _reading(data, looks),
+        alt=what,
+    )
 
 
 def _drawn(rows: pd.DataFrame, looks: Mapping[str, Look], across: Across) -> pd.DataFrame:

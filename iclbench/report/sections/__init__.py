@@ -124,9 +124,14 @@ def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) ->
     if not parts:
         return None
     return Section(
-        task.id, task.title, parts=parts, group=task.preset, task=task.task, preset=task.preset,
+        task.id,
+        task.title,
+        parts=parts,
+        group=task.preset,
+        task=task.task,
+        preset=task.preset,
         contestants=tuple(sorted(task.kinds)),
-    )  # fmt: skip
+    )
 
 
 def _name(section: Callable[..., object]) -> str:

@@ -39,12 +39,15 @@ def section(task: Slice) -> Section | None:
         else targets.Across("size", "context points", "context points")
     )
     figure = targets.figure(
-        task, {related_title(n): beside[beside["n_related"] == n] for n in counts}, across,
-        name="context-size", title=f"{task.task}: log-likelihood against {along}",
+        task,
+        {related_title(n): beside[beside["n_related"] == n] for n in counts},
+        across,
+        name="context-size",
+        title=f"{task.task}: log-likelihood against {along}",
         caption=f"Log-likelihood per target (nats; higher is better) against {along}, in bins of equally many "
         "episodes; each point lies at the mean of its bin."
         + (" Contestants that do not use related datasets are the same in every panel." if len(counts) > 1 else ""),
-    )  # fmt: skip
+    )
     return Section(f"{task.id}-context-size", "Context size", (figure,))
 
 
@@ -65,5 +68,9 @@ def _binned(
                 mean = mean_of(own.to_numpy(float))
                 at = float(sizes[own.index].mean()) * per_point
                 yield {str(k): v for k, v in line.items()} | {
-                    "size": at, "value": mean.value, "low": mean.low, "high": mean.high, "n_episodes": len(own),
-                }  # fmt: skip
+                    "size": at,
+                    "value": mean.value,
+                    "low": mean.low,
+                    "high": mean.high,
+                    "n_episodes": len(own),
+                }

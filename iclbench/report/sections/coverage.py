@@ -44,13 +44,19 @@ def by_kind(cells: pd.DataFrame) -> Table:
     measured = cells.groupby(keys, as_index=False).agg(seconds=("seconds", "sum"))
     frame = counted.merge(measured, on=keys).sort_values(keys, ignore_index=True)
     columns = (
-        Column("kind", "cells"), Column("preset", "preset"),
+        Column("kind", "cells"),
+        Column("preset", "preset"),
         *(Column(status, status, integer, numeric=True) for status in statuses),
         Column("seconds", "time", seconds, numeric=True),
-    )  # fmt: skip
+    )
     return Table(
-        "coverage", "Cells by kind", "Time: the sum over cells.", frame, columns, group="preset",
-    )  # fmt: skip
+        "coverage",
+        "Cells by kind",
+        "Time: the sum over cells.",
+        frame,
+        columns,
+        group="preset",
+    )
 
 
 def without_numbers(cells: pd.DataFrame) -> Table | None:
@@ -75,12 +81,16 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
         "no sense, for the reason given.",
         frame,
         (
-            Column("contestant", "contestant"), Column("status", "status"), Column("kind", "cells"),
-            Column("preset", "preset"), Column("cells", "number", integer, numeric=True), Column("tasks", "tasks"),
+            Column("contestant", "contestant"),
+            Column("status", "status"),
+            Column("kind", "cells"),
+            Column("preset", "preset"),
+            Column("cells", "number", integer, numeric=True),
+            Column("tasks", "tasks"),
             Column("reason", "reason"),
         ),
         group="status",
-    )  # fmt: skip
+    )
 
 
 def machines(cells: pd.DataFrame) -> Table:
@@ -95,12 +105,16 @@ def machines(cells: pd.DataFrame) -> Table:
         "Hardware, and the versions of Python and of the libraries that the values depend on.",
         frame,
         (
-            Column("hardware", "hardware"), Column("kernels", "kernels"), Column("device", "device"),
-            Column("threads", "threads", integer, numeric=True), Column("cells", "cells", integer, numeric=True),
-            Column("seconds", "time", seconds, numeric=True), Column("libraries", "libraries", _libraries),
+            Column("hardware", "hardware"),
+            Column("kernels", "kernels"),
+            Column("device", "device"),
+            Column("threads", "threads", integer, numeric=True),
+            Column("cells", "cells", integer, numeric=True),
+            Column("seconds", "time", seconds, numeric=True),
+            Column("libraries", "libraries", _libraries),
             Column("version", "iclbench"),
         ),
-    )  # fmt: skip
+    )
 
 
 def _libraries(text: str) -> str:

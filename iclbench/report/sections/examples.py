@@ -50,22 +50,30 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
         }
         blocks.append(
             bands.figure(
-                f"{task.id}-{slug('examples', shift)}", f"{task.task}: predictions ({shift_title(shift)})",
+                f"{task.id}-{slug('examples', shift)}",
+                f"{task.task}: predictions ({shift_title(shift)})",
                 f"The first episodes of the prompt set ({shift_title(shift)}), one per row: the best backbone that "
                 "sees the context only, and the best that uses related datasets, by their number.",
-                panels, oracle, task.looks, len(best),
+                panels,
+                oracle,
+                task.looks,
+                len(best),
             )
-        )  # fmt: skip
+        )
     last = list({one.contestant: one for one in shown if one.contestant != oracle}.values())
     if shift == "none" and {one.contestant for one in last} > {one.contestant for one in best}:
         first = examples[examples["episode"] == episodes[0]]
         blocks.append(
             bands.figure(
-                f"{task.id}-examples-everyone", f"{task.task}: everybody's prediction of one episode",
+                f"{task.id}-examples-everyone",
+                f"{task.task}: everybody's prediction of one episode",
                 "Everybody on the first episode, with as many related datasets as they use; the best first.",
-                {one.title: (first, one) for one in last}, oracle, task.looks, 4,
+                {one.title: (first, one) for one in last},
+                oracle,
+                task.looks,
+                4,
             )
-        )  # fmt: skip
+        )
     return blocks
 
 
@@ -85,11 +93,15 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
         for title, (shift, one) in scenarios.items()
     }
     figure = bands.figure(
-        f"{task.id}-examples-mismatch", f"{task.task}: mismatched related datasets",
+        f"{task.id}-examples-mismatch",
+        f"{task.task}: mismatched related datasets",
         f"Predictions of {who[-1].contestant} when its {who[-1].n_related} related datasets come from the same process "
         "as the context or from another one; an episode per row.",
-        panels, _oracle(task, own), task.looks, len(scenarios),
-    )  # fmt: skip
+        panels,
+        _oracle(task, own),
+        task.looks,
+        len(scenarios),
+    )
     return [figure]
 
 
@@ -101,11 +113,13 @@ def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     numbers = sorted(int(e) for e in examples["episode"].unique())
     episodes = {f"episode {e + 1}": examples[examples["episode"] == e] for e in numbers}
     gallery = images.gallery(
-        f"{task.id}-{slug('examples', shift)}", f"{task.task}: completed images ({shift_title(shift)})",
+        f"{task.id}-{slug('examples', shift)}",
+        f"{task.task}: completed images ({shift_title(shift)})",
         f"The first episodes of the prompt set ({shift_title(shift)}), completed by everybody, the best backbones "
         "first.",
-        episodes, [*backbones, *others],
-    )  # fmt: skip
+        episodes,
+        [*backbones, *others],
+    )
     return [gallery]
 
 

@@ -24,10 +24,13 @@ def section(task: Slice) -> Section | None:
         if len(own):
             blocks.append(
                 learning.figure(
-                    task, {OWN: own}, name=stem, title=f"{task.task}: up to {points} examples",
+                    task,
+                    {OWN: own},
+                    name=stem,
+                    title=f"{task.task}: up to {points} examples",
                     caption=f"{label.capitalize()} with up to {points} examples in context.{_ends(task, own)}",
                 )
-            )  # fmt: skip
+            )
             blocks.append(numbers(task, _curves(task, own), stem, label))
         if len(own) < len(group):
             blocks.append(_under_shifts(task, group, str(points), stem, label))
@@ -40,11 +43,13 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
     """In-distribution and each shift side by side."""
     names = sorted(set(rows["shifted"]), key=lambda name: (name != OWN, name))
     return learning.figure(
-        task, {name: rows[rows["shifted"] == name] for name in names}, name=f"shifted-{stem}",
+        task,
+        {name: rows[rows["shifted"] == name] for name in names},
+        name=f"shifted-{stem}",
         title=f"{task.task}: up to {points} examples under shifts",
         caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each distribution of the "
         f"prompts; the normaliser stays that of the task.{_ends(task, rows)}",
-    )  # fmt: skip
+    )
 
 
 def _by_trained_length(task: Slice) -> list[Figure]:
@@ -60,12 +65,14 @@ def _by_trained_length(task: Slice) -> list[Figure]:
             label = metric(str(name)).label
             figures.append(
                 learning.figure(
-                    task, panels, name=slug("by-trained-length", f"points-{points}", str(evaluator), str(name)),
+                    task,
+                    panels,
+                    name=slug("by-trained-length", f"points-{points}", str(evaluator), str(name)),
                     title=f"{task.task}: up to {points} examples, by trained length",
                     caption=f"{label.capitalize()} with up to {points} examples in context; one panel for each number "
                     f"of examples in training.{_ends(task, group)}",
                 )
-            )  # fmt: skip
+            )
     return figures
 
 

@@ -94,10 +94,12 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
     spans = {"steps": integer, "flops": count, "seconds": seconds, "bytes": nbytes}
     titles = {"steps": "steps", "flops": "FLOPs of a step", "seconds": "training", "bytes": "peak memory of training"}
     columns = [
-        Column("task", "family"), Column("backbones", "backbones", integer, numeric=True),
+        Column("task", "family"),
+        Column("backbones", "backbones", integer, numeric=True),
         Column("parameters_low", "fewest parameters", count, numeric=True),
-        Column("parameters_high", "most", count, numeric=True), Column("ratio", "most / fewest", _ratio, numeric=True),
-    ]  # fmt: skip
+        Column("parameters_high", "most", count, numeric=True),
+        Column("ratio", "most / fewest", _ratio, numeric=True),
+    ]
     for name, show in spans.items():
         low, high = f"{name}_low", f"{name}_high"
         if low not in frame:
@@ -110,21 +112,25 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
                 Column(high, "most", show, numeric=True),
             ]
     return Table(
-        f"footing-{slug(preset)}", f"{preset}: parameters, steps and what they cost",
-        f"Preset {preset}. Smallest and largest over the backbones of a task, of means over seeds.", frame,
+        f"footing-{slug(preset)}",
+        f"{preset}: parameters, steps and what they cost",
+        f"Preset {preset}. Smallest and largest over the backbones of a task, of means over seeds.",
+        frame,
         tuple(columns),
-    )  # fmt: skip
+    )
 
 
 def _rates(rates: pd.DataFrame, preset: str) -> Table:
     tasks = [str(name) for name in rates.columns[1:]]
     return Table(
-        f"learning-rates-{slug(preset)}", f"{preset}: learning rates",
+        f"learning-rates-{slug(preset)}",
+        f"{preset}: learning rates",
         f"Preset {preset}. The learning rate that the card of each task names for each backbone. A dash: not trained. "
         "Tasks whose card has changed since are left out, and runs trained with other settings are not told apart.",
         rates,
-        (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)), folded=True,
-    )  # fmt: skip
+        (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)),
+        folded=True,
+    )
 
 
 def _ratio(value: float) -> str:

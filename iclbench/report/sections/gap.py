@@ -44,10 +44,13 @@ def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
         return []
     panels = {"all episodes": overall(rows)} | {name: rows[rows["axis"] == axis] for axis, name in _strata(rows)}
     figure = targets.figure(
-        task, {title: levelled(own, asked) for title, own in panels.items() if len(own)}, targets.related(asked),
-        name="gap-related", title=f"{task.task}: gap to the oracle against the number of related datasets",
+        task,
+        {title: levelled(own, asked) for title, own in panels.items() if len(own)},
+        targets.related(asked),
+        name="gap-related",
+        title=f"{task.task}: gap to the oracle against the number of related datasets",
         caption=_MEANING + "Level lines: contestants that do not use related datasets. Panels share their axes.",
-    )  # fmt: skip
+    )
     return [figure]
 
 
@@ -61,10 +64,13 @@ def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
     shown = main_counts(bins)
     beside = levelled(bins, shown)
     figure = targets.figure(
-        task, {related_title(n): beside[beside["n_related"] == n] for n in shown}, across,
-        name="gap-context", title=f"{task.task}: gap to the oracle against the context size",
+        task,
+        {related_title(n): beside[beside["n_related"] == n] for n in shown},
+        across,
+        name="gap-context",
+        title=f"{task.task}: gap to the oracle against the context size",
         caption=_MEANING + f"Episodes are binned by their number of context points: {'; '.join(_bins(ends))}.",
-    )  # fmt: skip
+    )
     return [figure]
 
 

@@ -57,14 +57,18 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             if status in set(cells["status"])
         ]
         yield heat_map.figure(
-            name, title,
+            name,
+            title,
             f"Preset {preset}. Backbones from the left by mean rank over rows, those that most rows lack last. "
             "The best baseline is chosen row by row, on these very prompts. "
             + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
             + _not_learned(cells)
             + "The table below has the numbers, and what scores 1 in every row.",
-            cells, rows, panels, results.own,
-        )  # fmt: skip
+            cells,
+            rows,
+            panels,
+            results.own,
+        )
     yield _numbers(contests, shown, [*backbones, *baselines], name, title)
     if (table := _related(contests, name)) is not None:
         yield table
@@ -205,12 +209,14 @@ def _related(contests: Sequence[Contest], name: str) -> Table | None:
         "1 is what scores 1 without any, of the same metric: squared error where there is no oracle of distributions.",
         frame=frame,
         columns=(
-            Column("contestant", "contestant"), Column("row", "family"), Column("kind", "kind"),
+            Column("contestant", "contestant"),
+            Column("row", "family"),
+            Column("kind", "kind"),
             *(Column(f"n{n}", f"{integer(n)} related", _three, numeric=True) for n in counts),
             Column("adds", "they add", _three, numeric=True),
         ),
         group="row",
-    )  # fmt: skip
+    )
 
 
 def _two(score: float) -> str:

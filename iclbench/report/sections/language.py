@@ -32,21 +32,39 @@ def section(results: Results) -> Section | None:
     if found.cells.empty:
         return None
     parts = (
-        _part("accuracy", "Accuracy by task and model", [
-            *numbers.by_model(found), figures.families(found), numbers.scores(found),
-        ]),
+        _part(
+            "accuracy",
+            "Accuracy by task and model",
+            [
+                *numbers.by_model(found),
+                figures.families(found),
+                numbers.scores(found),
+            ],
+        ),
         _part("controls", "Beside controls", numbers.controls(found)),
         _part("shots", "Number of demonstrations", [figures.shots(found), numbers.by_shots(found)]),
         _part("gains", "Methods against plain in-context learning", [figures.gains(found), comparisons.gains(found)]),
         _part("passes", "Passes of Deep-Thinking", [*passes.against_passes(found)]),
-        _part("demonstrations", "Which demonstrations, and in which order", [
-            figures.spread(found, "demo_seed"), figures.spread(found, "order"),
-        ]),
+        _part(
+            "demonstrations",
+            "Which demonstrations, and in which order",
+            [
+                figures.spread(found, "demo_seed"),
+                figures.spread(found, "order"),
+            ],
+        ),
         _part("published", "Published numbers", comparisons.published(found)),
-        _part("answers", "Answers, prompts and costs", [
-            records.samples(found), records.notes(found), records.prompt_sets(found), records.costs(found),
-        ]),
-    )  # fmt: skip
+        _part(
+            "answers",
+            "Answers, prompts and costs",
+            [
+                records.samples(found),
+                records.notes(found),
+                records.prompt_sets(found),
+                records.costs(found),
+            ],
+        ),
+    )
     return Section("language", "Pretrained language models", (Text(*_READING),), tuple(p for p in parts if p))
 
 

@@ -81,9 +81,12 @@ def prompt_sets(found: Language) -> Table:
     keys = ["family", "task", "n_context", "shift", "evaluator", "card"]
     cells = found.cells
     frame = cells.groupby(keys, as_index=False, dropna=False).agg(
-        seeds=("demo_seed", "nunique"), orders=("order", "nunique"), prompt_sets=("prompt_set", "nunique"),
-        episodes=("n_episodes", "max"), contestants=("contestant", "nunique"),
-    )  # fmt: skip
+        seeds=("demo_seed", "nunique"),
+        orders=("order", "nunique"),
+        prompt_sets=("prompt_set", "nunique"),
+        episodes=("n_episodes", "max"),
+        contestants=("contestant", "nunique"),
+    )
     return Table(
         name="language-prompt-sets",
         title="Prompt sets",

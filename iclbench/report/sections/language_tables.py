@@ -55,11 +55,14 @@ def controls(found: Language) -> list[Text | Table]:
     balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none")]
     asked = main["method"].str.removeprefix("+").where(main["method"] != "", _PLAIN)
     wrong = main["shift"] == SHUFFLED
-    rows = pd.concat([
-        zero.assign(column="zero-shot"),
-        main.assign(column=asked.where(~wrong, asked + _WRONG)),
-        balanced.assign(column="balanced"),
-    ], ignore_index=True)  # fmt: skip
+    rows = pd.concat(
+        [
+            zero.assign(column="zero-shot"),
+            main.assign(column=asked.where(~wrong, asked + _WRONG)),
+            balanced.assign(column="balanced"),
+        ],
+        ignore_index=True,
+    )
     models = sorted(rows["model"].unique())
     blocks: list[Text | Table] = []
     for model in models:
@@ -73,11 +76,15 @@ def controls(found: Language) -> list[Text | Table]:
         columns |= {"balanced": "balanced accuracy, in context"} if "balanced" in seen else {}
         blocks += [Text(f"{model}:")] if 1 < len(models) <= _OPEN else []
         blocks += _by_task(
-            found, with_majority(found, own), columns, f"language-controls-{slug(model)}",
+            found,
+            with_majority(found, own),
+            columns,
+            f"language-controls-{slug(model)}",
             f"{model} beside its controls",
             "Zero-shot: no demonstrations. Shuffled labels: the answers of the demonstrations exchanged among them. "
-            f"Repeat: the demonstrations several times. {_READING}", folded=len(models) > _OPEN,
-        )  # fmt: skip
+            f"Repeat: the demonstrations several times. {_READING}",
+            folded=len(models) > _OPEN,
+        )
     return blocks
 
 
@@ -121,17 +128,25 @@ def by_shots(found: Language) -> Table | None:
         title="Numbers behind the figure",
         caption="Accuracy after n demonstrations; ± and intervals as above.",
         frame=frame.sort_values(keys, ignore_index=True),
-        columns=(Column("task", "task"), Column("contestant", "contestant"),
-                 *(_column(f"n{n}", f"n = {n}", shaded=True) for n in sizes)),
+        columns=(
+            Column("task", "task"),
+            Column("contestant", "contestant"),
+            *(_column(f"n{n}", f"n = {n}", shaded=True) for n in sizes),
+        ),
         group="task",
         folded=True,
-    )  # fmt: skip
+    )
 
 
 def _by_task(
-    found: Language, rows: pd.DataFrame, columns: Mapping[str, str], name: str, title: str, caption: str,
+    found: Language,
+    rows: pd.DataFrame,
+    columns: Mapping[str, str],
+    name: str,
+    title: str,
+    caption: str,
     folded: bool = False,
-) -> list[Table]:  # fmt: skip
+) -> list[Table]:
     """A row per task, the mean of every family, a column per value of `column`; long families fold into own tables."""
     if rows.empty:
         return []

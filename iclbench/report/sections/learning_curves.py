@@ -21,12 +21,15 @@ def section(task: Slice) -> Section | None:
         stem = slug("curves", str(evaluator), str(name))
         blocks += [
             learning.figure(
-                task, {"": group}, name=stem, title=f"{task.task}: learning curves",
+                task,
+                {"": group},
+                name=stem,
+                title=f"{task.task}: learning curves",
                 caption=f"{label.capitalize()} against the number of examples in context, on the training distribution"
                 f"{'' if evaluator == 'next' else f' (question: {evaluator})'}.",
             ),
             numbers(task, means[(means["evaluator"] == evaluator) & (means["metric"] == name)], stem, label),
-        ]  # fmt: skip
+        ]
     return Section(f"{task.id}-curves", "Learning curves", tuple(blocks)) if blocks else None
 
 

@@ -94,11 +94,20 @@ def scores(results: Results) -> Table | None:
         rows = s[(s["metric"] == "score") & (s["shift"] == "none") & (s["evaluator"] == s["evaluator"].min())]
         parts.append(rows[["contestant", "kind", "value"]].assign(column=task.id))
     frame = _by_task(results, parts)
-    return None if frame is None else _table(
-        results, frame, "scores", "Scores",
-        "Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 as "
-        "good as always predicting zero. Darker is better. A dash: not evaluated, or failed.", 2, shade,
-    )  # fmt: skip
+    return (
+        None
+        if frame is None
+        else _table(
+            results,
+            frame,
+            "scores",
+            "Scores",
+            "Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 as "
+            "good as always predicting zero. Darker is better. A dash: not evaluated, or failed.",
+            2,
+            shade,
+        )
+    )
 
 
 # Behind a task's name: the column of how many episodes its values are means over.
@@ -113,11 +122,19 @@ def likelihoods(results: Results) -> Table | None:
         rows = rows[rows["shift"] == "none"].sort_values("n_related").drop_duplicates("contestant", keep="last")
         parts.append(rows[["contestant", "kind", "value", "n_episodes"]].assign(column=task.id))
     frame = _by_task(results, parts)
-    return None if frame is None else _table(
-        results, frame, "likelihoods", "Log-likelihoods",
-        "Log-likelihood per target (nats) on the training distribution of each task, with as many related datasets as "
-        "the contestant uses; higher is better. A dash: not evaluated, failed, or only single values predicted.", 3,
-    )  # fmt: skip
+    return (
+        None
+        if frame is None
+        else _table(
+            results,
+            frame,
+            "likelihoods",
+            "Log-likelihoods",
+            "Log-likelihood per target (nats) on the training distribution of each task, with as many related datasets "
+            "as the contestant uses; higher is better. A dash: not evaluated, failed, or only single values predicted.",
+            3,
+        )
+    )
 
 
 def in_context(results: Results) -> Table | None:
@@ -127,12 +144,21 @@ def in_context(results: Results) -> Table | None:
         ends = accuracies.final(task)
         parts.append(ends.loc[ends["evaluator"] == "icl", ["contestant", "kind", "value"]].assign(column=task.id))
     frame = _by_task(results, parts)
-    return None if frame is None else _table(
-        results, frame, "icl", "Accuracy in context",
-        "Accuracy on classes that were never trained, between the two labels of each sequence (ICL; guessing gets "
-        "0.5): the mean over seeds at the end of training. Darker is better. What was learnt in weights, and what "
-        "training passed through, stand with each task. A dash: not evaluated, or failed.", 3, shade_above_half,
-    )  # fmt: skip
+    return (
+        None
+        if frame is None
+        else _table(
+            results,
+            frame,
+            "icl",
+            "Accuracy in context",
+            "Accuracy on classes that were never trained, between the two labels of each sequence (ICL; guessing gets "
+            "0.5): the mean over seeds at the end of training. Darker is better. What was learnt in weights, and what "
+            "training passed through, stand with each task. A dash: not evaluated, or failed.",
+            3,
+            shade_above_half,
+        )
+    )
 
 
 def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None:
@@ -155,16 +181,26 @@ def _by_task(results: Results, parts: list[pd.DataFrame]) -> pd.DataFrame | None
 
 
 def _table(
-    results: Results, frame: pd.DataFrame, name: str, title: str, caption: str, decimals: int,
+    results: Results,
+    frame: pd.DataFrame,
+    name: str,
+    title: str,
+    caption: str,
+    decimals: int,
     shaded: Callable[[Number], float] | None = None,
-) -> Table:  # fmt: skip
+) -> Table:
     tasks = [
         Column(
-            c.id, c.title, partial(fixed, decimals=decimals), numeric=True, shade=shaded,
+            c.id,
+            c.title,
+            partial(fixed, decimals=decimals),
+            numeric=True,
+            shade=shaded,
             episodes=c.id + _EPISODES if c.id + _EPISODES in frame else None,
         )
-        for c in results.slices if c.id in frame
-    ]  # fmt: skip
+        for c in results.slices
+        if c.id in frame
+    ]
     columns = (Column("contestant", "contestant"), Column("kind", "kind"), *tasks)
     return Table(name, title, caption, frame, columns, group="kind")
 

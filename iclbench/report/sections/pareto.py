@@ -74,9 +74,11 @@ def overall(each: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd
     """The same over all tasks, of whose tests the mean counts: the mean score and the geometric mean of costs of the
     backbones that are in all."""
     number = each["panel"].nunique()
-    one = each.assign(log=np.log(each["cost"])).groupby(["contestant", "task"], as_index=False).agg(
-        score=("score", "mean"), log=("log", "mean"), panels=("panel", "nunique"), run=("run", "first")
-    )  # fmt: skip
+    one = (
+        each.assign(log=np.log(each["cost"]))
+        .groupby(["contestant", "task"], as_index=False)
+        .agg(score=("score", "mean"), log=("log", "mean"), panels=("panel", "nunique"), run=("run", "first"))
+    )
     rows = one.groupby("contestant", as_index=False).agg(
         score=("score", "mean"), log=("log", "mean"), panels=("panels", "sum"), run=("run", "; ".join)
     )
@@ -108,16 +110,23 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     means = {cost: rows for cost, rows in means.items() if len(rows) > 1}
     if means and len({contest.task.id for contest in contests}) > 1:
         yield _figure(
-            results, name, f"{preset}: mean score against costs",
+            results,
+            name,
+            f"{preset}: mean score against costs",
             f"Preset {preset}. Mean score over all tasks against the geometric mean of a cost over them, of "
             f"backbones that have all; logarithmic axes. {_MARKS} {_sizes(contests, means)}",
-            pd.concat(means.values(), ignore_index=True), [cost.title for cost in means],
-        )  # fmt: skip
+            pd.concat(means.values(), ignore_index=True),
+            [cost.title for cost in means],
+        )
     cost, rows = next(iter(each.items()))
     yield _figure(
-        results, f"{name}-tasks", f"{preset}: score against {cost.title}, task by task",
-        f"Preset {preset}. Score against {cost.title}. {_MARKS}", rows, list(dict.fromkeys(rows["panel"])),
-    )  # fmt: skip
+        results,
+        f"{name}-tasks",
+        f"{preset}: score against {cost.title}, task by task",
+        f"Preset {preset}. Score against {cost.title}. {_MARKS}",
+        rows,
+        list(dict.fromkeys(rows["panel"])),
+    )
     yield _fronts(each, means, name, preset)
 
 
@@ -148,8 +157,10 @@ def _fronts(each: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], nam
     for cost, rows in each.items():
         both = pd.concat([means[cost].assign(panel=_ALL), rows]) if cost in means else rows
         for panel, own in both[both["front"]].sort_values("cost").groupby("panel", sort=False):
-            said = (f"{who} ({shown}, {fixed(score, 2)})" for who, shown, score in
-                    zip(own["contestant"], own["shown"], own["score"], strict=True))  # fmt: skip
+            said = (
+                f"{who} ({shown}, {fixed(score, 2)})"
+                for who, shown, score in zip(own["contestant"], own["shown"], own["score"], strict=True)
+            )
             named.setdefault(str(panel), {})[cost.key] = ", ".join(said)
     order = [_ALL, *dict.fromkeys(panel for rows in each.values() for panel in rows["panel"])]
     frame = pd.DataFrame([{"row": row, **named[row]} for row in order if row in named])

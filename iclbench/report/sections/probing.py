@@ -63,15 +63,17 @@ def numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
             *(
                 Column(key, header, fixed, numeric=True)
                 for key, header in (
-                    ("scale", "scale"), ("scale_std", "± over tasks"),
-                    ("shift", "shift"), ("shift_std", "± over tasks"),
+                    ("scale", "scale"),
+                    ("scale_std", "± over tasks"),
+                    ("shift", "shift"),
+                    ("shift_std", "± over tasks"),
                 )
             ),
             Column("gamma", "gamma", number, numeric=True),
         ),
         group="n_context",
         folded=True,
-    )  # fmt: skip
+    )
 
 
 def _record(rows: pd.DataFrame) -> dict[str, object]:
@@ -83,8 +85,15 @@ def _record(rows: pd.DataFrame) -> dict[str, object]:
     fitted = {name: at_end.get(name, pd.NA) for name in ("scale", "scale_std", "shift", "shift_std")}
     alone = pd.isna(last["axis"])
     return {
-        "run": last["run"], "n_context": last["n_context"], "depth": last["axis_value"], "error": last["value"],
-        "error_low": last["low"], "error_high": last["high"], "raw": at_end.get("squared_error_raw", pd.NA),
-        "best": pd.NA if alone else best["value"], "best_at": pd.NA if alone else best["axis_value"], **fitted,
+        "run": last["run"],
+        "n_context": last["n_context"],
+        "depth": last["axis_value"],
+        "error": last["value"],
+        "error_low": last["low"],
+        "error_high": last["high"],
+        "raw": at_end.get("squared_error_raw", pd.NA),
+        "best": pd.NA if alone else best["value"],
+        "best_at": pd.NA if alone else best["axis_value"],
+        **fitted,
         "gamma": gamma.iloc[0] if len(gamma) else pd.NA,
-    }  # fmt: skip
+    }

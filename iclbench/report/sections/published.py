@@ -99,13 +99,17 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
     log, margin = measure.log and low > 0, 0.05 * (high - low) or 0.5
     reach = (low / 1.2, high * 1.2) if log else (low - margin, high + margin)
     return dots.figure(
-        f"published-{slug(task, name)}", f"{task}: published against ours",
+        f"published-{slug(task, name)}",
+        f"{task}: published against ours",
         f"{measure.label.capitalize()}. Black: numbers of papers. In colour: ours at the same place, at the preset "
         f"named{', ceiling-adjusted where the ceiling is known' if both['adjusted'].notna().any() else ''}. {_SCALES}"
         f"{_told(both)}",
-        data, list(dict.fromkeys(data["panel"])), list(dict.fromkeys(data["row"])), looks,
+        data,
+        list(dict.fromkeys(data["panel"])),
+        list(dict.fromkeys(data["row"])),
+        looks,
         dots.Scale(measure.label, reach, log=log),
-    )  # fmt: skip
+    )
 
 
 def compared(task: Slice) -> pd.DataFrame | None:
@@ -119,9 +123,13 @@ def compared(task: Slice) -> pd.DataFrame | None:
     theirs = theirs.assign(test=theirs["evaluator"].where(is_test(theirs["evaluator"])))
     place = _PLACE
     names = {
-        "preset": "published_preset", "value": "published", "low": "published_low", "high": "published_high",
-        "run": "published_run", "data": "published_data",
-    }  # fmt: skip
+        "preset": "published_preset",
+        "value": "published",
+        "low": "published_low",
+        "high": "published_high",
+        "run": "published_run",
+        "data": "published_data",
+    }
     theirs = theirs[[*place, *names, "reason"]].rename(columns=names)
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})

@@ -42,25 +42,39 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     data = pd.concat([pd.DataFrame(ceiling).assign(contestant=CEILING, kind="baseline", band=False), own])
     data = data.reindex(columns=["contestant", "run", "kind", "value", "low", "high", "axis_value", "panel", "band"])
     data = data.assign(
-        label=data["contestant"], series=data["contestant"], sparse=data["contestant"] != CEILING,
+        label=data["contestant"],
+        series=data["contestant"],
+        sparse=data["contestant"] != CEILING,
         width=[looks[name].width for name in data["contestant"]],
-    ).sort_values(["contestant", "axis_value"], ignore_index=True)  # fmt: skip
+    ).sort_values(["contestant", "axis_value"], ignore_index=True)
     highest = float(np.nanmax(means["value"].astype(float)))
     axes = curves.Axes(
-        "contexts", "rank", ends, (0.9, 1.15 * max(highest, 2.0)), log=True, field="axis_value", unit="contexts",
-        band="range over seeds", log_x=True, ticks=tuple(sorted(float(m) for m in means["axis_value"].unique())),
-    )  # fmt: skip
+        "contexts",
+        "rank",
+        ends,
+        (0.9, 1.15 * max(highest, 2.0)),
+        log=True,
+        field="axis_value",
+        unit="contexts",
+        band="range over seeds",
+        log_x=True,
+        ticks=tuple(sorted(float(m) for m in means["axis_value"].unique())),
+    )
     several = " Bands: from the lowest to the highest seed." if (means["runs"] > 1).any() else ""
     return learning.paneled(
-        data, titles, axes, looks,
-        name=f"{task.id}-{slug('rank', shift)}", title=f"{task.task}: rank of the predictions ({shift_title(shift)})",
+        data,
+        titles,
+        axes,
+        looks,
+        name=f"{task.id}-{slug('rank', shift)}",
+        title=f"{task.task}: rank of the predictions ({shift_title(shift)})",
         caption="Rank of the matrix of predictions, contexts x queries, against the number of contexts "
         f"({shift_title(shift)}); logarithmic axes. Effective rank: the exponential of the entropy of the singular "
         "values as shares of their sum (Roy and Vetterli 2007); numerical rank: how many of them count. A line that "
         "levels off has found all dimensions that predictions have; no rank exceeds the number of contexts (dotted)."
         + several,
         alt=f"{task.task}: rank of the predictions of {learning.named(looks)} against the number of contexts",
-    )  # fmt: skip
+    )
 
 
 def _panels(rows: pd.DataFrame) -> list[str]:

@@ -95,11 +95,18 @@ def among(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
         order = sorted(own.columns, key=lambda other: (ranks[other], -means[other], other))
         place = order.index(name)
         neighbour = order[place - 1] if place else order[1]
-        rows.append({
-            "contestant": name, "tasks": len(own), "place": f"{place + 1} of {len(order)}", "mean_rank": ranks[name],
-            "mean_score": means[name], "neighbour": neighbour, "behind": means[name] - means[neighbour],
-            **_counts([c for c in contests if c.task.title in own.index], str(name), str(neighbour)),
-        })  # fmt: skip
+        rows.append(
+            {
+                "contestant": name,
+                "tasks": len(own),
+                "place": f"{place + 1} of {len(order)}",
+                "mean_rank": ranks[name],
+                "mean_score": means[name],
+                "neighbour": neighbour,
+                "behind": means[name] - means[neighbour],
+                **_counts([c for c in contests if c.task.title in own.index], str(name), str(neighbour)),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -132,13 +139,19 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     neighbours = [Paired.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
     corrected = holm([each.p for each in neighbours])
     span = places(scores, order)
-    frame = pd.DataFrame({
-        "contestant": order, "rank": [f"{a}–{b}" if a < b else str(a) for a, b in span.values()],
-        "mean_rank": ranks[order].to_numpy(), "mean_score": means[order].to_numpy(), "tasks": len(scores),
-        "behind": [np.nan, *(each.mean for each in neighbours)], "p": [np.nan, *corrected],
-        "p_alone": [np.nan, *(each.p for each in neighbours)],
-        "tied": ["", *("tied" if p >= LEVEL else "told apart" for p in corrected)],
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "contestant": order,
+            "rank": [f"{a}–{b}" if a < b else str(a) for a, b in span.values()],
+            "mean_rank": ranks[order].to_numpy(),
+            "mean_score": means[order].to_numpy(),
+            "tasks": len(scores),
+            "behind": [np.nan, *(each.mean for each in neighbours)],
+            "p": [np.nan, *corrected],
+            "p_alone": [np.nan, *(each.p for each in neighbours)],
+            "tied": ["", *("tied" if p >= LEVEL else "told apart" for p in corrected)],
+        }
+    )
     counts = [_counts(contests, lower, upper) for upper, lower in pairwise(order)]
     for column in ("better", "tied_on", "worse"):
         frame[column] = pd.Series([pd.NA, *(each[column] for each in counts)], dtype="Int64")
@@ -166,18 +179,20 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
             "is best. Score: as in the heat map, the mean over tasks.",
             frame=frame,
             columns=(
-                Column("contestant", "backbone"), Column("rank", "rank", numeric=True),
+                Column("contestant", "backbone"),
+                Column("rank", "rank", numeric=True),
                 Column("mean_rank", "mean rank", _two, numeric=True),
                 Column("mean_score", "mean score", fixed, numeric=True),
                 Column("behind", "to the row above", signed, numeric=True),
-                Column("p", "p (Holm)", number, numeric=True), Column("tied", "neighbours"),
+                Column("p", "p (Holm)", number, numeric=True),
+                Column("tied", "neighbours"),
                 Column("better", "better on", integer, numeric=True),
                 Column("tied_on", "tied on", integer, numeric=True),
                 Column("worse", "worse on", integer, numeric=True),
             ),
         ),
         _neighbours(contests, frame["contestant"].tolist(), name, preset),
-    ]  # fmt: skip
+    ]
     if len(beside := among(contests, frame["contestant"].tolist())):
         blocks.append(_beside(beside, name, preset))
     if lacking:
@@ -196,14 +211,18 @@ def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
         "neighbour, as above.",
         frame=frame,
         columns=(
-            Column("contestant", "backbone"), Column("tasks", "shared tasks", integer, numeric=True),
-            Column("place", "place", numeric=True), Column("mean_rank", "mean rank", _two, numeric=True),
-            Column("mean_score", "mean score", fixed, numeric=True), Column("neighbour", "neighbour"),
+            Column("contestant", "backbone"),
+            Column("tasks", "shared tasks", integer, numeric=True),
+            Column("place", "place", numeric=True),
+            Column("mean_rank", "mean rank", _two, numeric=True),
+            Column("mean_score", "mean score", fixed, numeric=True),
+            Column("neighbour", "neighbour"),
             Column("behind", "to the neighbour", signed, numeric=True),
-            Column("better", "better on", integer, numeric=True), Column("tied_on", "tied on", integer, numeric=True),
+            Column("better", "better on", integer, numeric=True),
+            Column("tied_on", "tied on", integer, numeric=True),
             Column("worse", "worse on", integer, numeric=True),
         ),
-    )  # fmt: skip
+    )
 
 
 def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:

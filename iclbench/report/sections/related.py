@@ -30,13 +30,16 @@ def section(task: Slice) -> Section | None:
         }
         blocks.append(
             targets.figure(
-                task, panels, targets.related(counts(pd.concat(panels.values()))), name="related",
+                task,
+                panels,
+                targets.related(counts(pd.concat(panels.values()))),
+                name="related",
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats; higher is better) with so many related datasets beside the "
                 "context; level lines: contestants that do not use them. Panels share their axes."
                 + (f" Ours beside published numbers: {ADJUSTED}" if len(beside) and beside is not lines else ""),
             )
-        )  # fmt: skip
+        )
     blocks.append(_numbers(task, overall(task.targets, "log_likelihood"), published))
     if (table := _gains(task)) is not None:
         blocks.append(table)
@@ -63,11 +66,16 @@ def _gains(task: Slice) -> Table | None:
         return None
     frame = pd.DataFrame(
         {
-            "contestant": name, "n_related": n, "gain": own.value, "gain_low": own.low, "gain_high": own.high,
-            "median": own.median, "largest": own.largest if abs(own.largest) >= DECIDES else None,
+            "contestant": name,
+            "n_related": n,
+            "gain": own.value,
+            "gain_low": own.low,
+            "gain_high": own.high,
+            "median": own.median,
+            "largest": own.largest if abs(own.largest) >= DECIDES else None,
         }
         for (name, n), own in found.items()
-    )  # fmt: skip
+    )
     return Table(
         name=f"{task.id}-related-gains",
         title="Gains from related datasets",

@@ -79,10 +79,13 @@ def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
     looks = {name: task.looks[name] for name in names} | {TRUE: _TRUE}
     scaled = {end: (both[end].astype(float) - centre) / spread for end in ("value", "low", "high")}
     data = both.assign(
-        **scaled, label=both["contestant"],
-        series=both["contestant"], sparse=False, width=[looks[name].width for name in both["contestant"]],
+        **scaled,
+        label=both["contestant"],
+        series=both["contestant"],
+        sparse=False,
+        width=[looks[name].width for name in both["contestant"]],
         panel=[_feature(int(index) + 1) for index in both["output"]],
-    ).sort_values(["contestant", "x1"], ignore_index=True)  # fmt: skip
+    ).sort_values(["contestant", "x1"], ignore_index=True)
     titles = [_feature(int(index) + 1) for index in sorted(both["output"].unique())]
     axes = curves.Axes(
         "input",
@@ -94,13 +97,17 @@ def _figure(task: Slice, drawn: pd.DataFrame) -> Figure:
         band="90 % of inputs",
     )
     return learning.paneled(
-        data[[*curves.COLUMNS, "run", "x1", "panel"]], titles, axes, looks,
-        name=f"{task.id}-representation-features", title=f"{task.task}: learned against true features",
+        data[[*curves.COLUMNS, "run", "x1", "panel"]],
+        titles,
+        axes,
+        looks,
+        name=f"{task.id}-representation-features",
+        title=f"{task.task}: learned against true features",
         caption="Each true feature of an input, and what the best linear map reads off the learned representation "
         "(first seed): its mean and the central 90 % over the other directions of the input, in units of the true "
         "feature's standard deviation about its mean.",
         alt=f"{task.task}: true features and those read off the representations of {', '.join(names)}",
-    )  # fmt: skip
+    )
 
 
 def _dimensions(task: Slice, contestant: str, raw: pd.DataFrame, true: pd.DataFrame) -> Figure:
@@ -116,23 +123,30 @@ def _dimensions(task: Slice, contestant: str, raw: pd.DataFrame, true: pd.DataFr
     spread = both.groupby(scale)["value"].transform("std").astype(float).replace(0.0, 1.0)
     data = both.assign(
         value=(both["value"].astype(float) - both.groupby(scale)["value"].transform("mean").astype(float)) / spread,
-        low=float("nan"), high=float("nan"), label=both["contestant"], series=both["contestant"], sparse=False,
+        low=float("nan"),
+        high=float("nan"),
+        label=both["contestant"],
+        series=both["contestant"],
+        sparse=False,
         width=[looks[name].width for name in both["contestant"]],
         panel=[_feature(int(index) + 1) for index in both["feature"]],
-    ).sort_values(["contestant", "x1"], ignore_index=True)  # fmt: skip
+    ).sort_values(["contestant", "x1"], ignore_index=True)
     titles = [_feature(int(index) + 1) for index in sorted(both["feature"].unique())]
     axes = curves.Axes(
         "input", "dimension (standardised)", curves.extent(data["x1"]), _framed(data["value"]), field="x1", unit="input"
     )
     return learning.paneled(
-        data[[*curves.COLUMNS, "run", "x1", "panel"]], titles, axes, looks,
+        data[[*curves.COLUMNS, "run", "x1", "panel"]],
+        titles,
+        axes,
+        looks,
         name=f"{task.id}-representation-dimensions-{slug(contestant)}",
         title=f"{task.task}: dimensions of the representation of {contestant}",
         caption="The dimensions of the learned representation as they are (first seed; mean over the other directions "
         "of the input), along the direction of each true feature, with the feature itself; in units of their standard "
         "deviations. They are known up to an invertible linear map: the figure above says what they hold together.",
         alt=f"{task.task}: the {len(names)} dimensions of the representation of {contestant}, and the true features",
-    )  # fmt: skip
+    )
 
 
 def _framed(values: Sequence[float] | pd.Series) -> tuple[float, float]:

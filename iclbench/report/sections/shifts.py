@@ -17,10 +17,12 @@ def section(task: Slice) -> Section | None:
     for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
         blocks.append(
             learning.figure(
-                task, {str(shift): own for shift, own in group.groupby("shift")},
-                name=slug("shifts", str(evaluator), str(name)), title=f"{task.task}: shifted prompts",
+                task,
+                {str(shift): own for shift, own in group.groupby("shift")},
+                name=slug("shifts", str(evaluator), str(name)),
+                title=f"{task.task}: shifted prompts",
                 caption=f"{metric(str(name)).label.capitalize()} against the number of examples when prompts come from "
                 "another distribution than in training, one panel per shift; the normaliser stays that of the task.",
             )
-        )  # fmt: skip
+        )
     return Section(f"{task.id}-shifts", "Shifts", tuple(blocks)) if blocks else None

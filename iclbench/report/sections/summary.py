@@ -29,9 +29,15 @@ def section(results: Results) -> Section:
     contests = of_preset.get(preset, [])
     columns, rows = heat_map(results, contests)
     glance = Glance(
-        name="summary", compared=tuple(compared(results)), preset=preset, columns=columns, rows=rows[:ROWS],
-        more=max(0, len(rows) - ROWS), findings=tuple(findings(results, contests)), missing=tuple(lacking(results)),
-    )  # fmt: skip
+        name="summary",
+        compared=tuple(compared(results)),
+        preset=preset,
+        columns=columns,
+        rows=rows[:ROWS],
+        more=max(0, len(rows) - ROWS),
+        findings=tuple(findings(results, contests)),
+        missing=tuple(lacking(results)),
+    )
     return Section("summary", "Summary", (glance,))
 
 
@@ -127,9 +133,11 @@ def lacking(results: Results) -> Iterator[str]:
             yield f"{plural(count, 'evaluation')} {said}."
     counts = results.cells["status"].value_counts()
     words = {
-        "failed": "failed in the sweep", "diverged": "diverged in training", "awaiting": "await recomputation",
+        "failed": "failed in the sweep",
+        "diverged": "diverged in training",
+        "awaiting": "await recomputation",
         "skipped": "make no sense and were skipped",
-    }  # fmt: skip
+    }
     for status, word in words.items():
         if counts.get(status, 0):
             yield f"{plural(int(counts[status]), 'cell')} {word}."

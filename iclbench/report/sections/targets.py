@@ -29,9 +29,11 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     """A row per contestant and number of related datasets (none, one, the most)."""
     frame = _wide(rows[rows["n_related"].isin(main_counts(rows))])
     frame = frame.sort_values(
-        ["log_likelihood", "squared_error", "contestant", "n_related"], ascending=[False, True, True, True],
-        na_position="last", ignore_index=True,
-    )  # fmt: skip
+        ["log_likelihood", "squared_error", "contestant", "n_related"],
+        ascending=[False, True, True, True],
+        na_position="last",
+        ignore_index=True,
+    )
     frame = with_costs(task, with_failed(task, "targets", _with_ranks(task, frame)))
     columns = (
         Column("contestant", "contestant"),

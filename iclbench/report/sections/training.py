@@ -26,9 +26,14 @@ def section(task: Slice) -> Section | None:
         data = group.assign(label=group["run"], series=group["run"], width=widths, sparse=alone)
         data = data.sort_values(["run", "axis_value"])[[*curves.COLUMNS, "axis_value"]].reset_index(drop=True)
         axes = curves.Axes(
-            "training step", measure.label, curves.extent(data["axis_value"]), curves.domain(data, measure),
-            log=measure.log, field="axis_value", unit="step",
-        )  # fmt: skip
+            "training step",
+            measure.label,
+            curves.extent(data["axis_value"]),
+            curves.domain(data, measure),
+            log=measure.log,
+            field="axis_value",
+            unit="step",
+        )
         printed, shown = curves.specifications([("", data)], axes, looks)
         blocks.append(
             Figure(

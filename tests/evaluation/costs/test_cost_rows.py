@@ -41,12 +41,19 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
     threads = torch.get_num_threads()
     folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
     assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])
-    rows = [{k: v for k, v in row.items() if v == v and v is not None and v is not tables.pd.NA}
-            for row in tables.read("costs", path).astype(object).to_dict("records")]  # fmt: skip
+    rows = [
+        {k: v for k, v in row.items() if v == v and v is not None and v is not tables.pd.NA}
+        for row in tables.read("costs", path).astype(object).to_dict("records")
+    ]
     shared = {
-        "run": "run-of-gpt2", "task": "tiny-linear", "contestant": "gpt2", "preset": "smoke",
-        "device": "The cpu (R) 2000", "threads": threads, "version": __version__,
-    }  # fmt: skip
+        "run": "run-of-gpt2",
+        "task": "tiny-linear",
+        "contestant": "gpt2",
+        "preset": "smoke",
+        "device": "The cpu (R) 2000",
+        "threads": threads,
+        "version": __version__,
+    }
     size = sum(p.numel() for p in one.predictor.parameters())  # type: ignore[attr-defined]
     exact = [{"phase": "model", "metric": "parameters", "value": size}]
     exact += [
@@ -55,9 +62,10 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
     ]
     exact += [
         {"phase": phase, "n_points": n, "n_episodes": 4, "metric": metric, "value": value / 4}
-        for n in (3, 5) for phase in ("condition", "query", "update")
+        for n in (3, 5)
+        for phase in ("condition", "query", "update")
         for metric, value in (("seconds", 0.5), ("bytes", 4096))
-    ]  # fmt: skip
+    ]
     counted = [row for row in rows if row["metric"] in ("flops", "state_bytes")]
     assert all(shared | one in rows for one in exact)
     assert len(rows) == len(exact) + len(counted)
@@ -67,9 +75,12 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
         *[(phase, "flops", n, 4) for n in (3, 5) for phase in ("condition", "query", "update")],
     ]
     about = {
-        "contestant": "as trained", "family": "linear", "parameters": {"dim": 3}, "data": task.build().fingerprint,
+        "contestant": "as trained",
+        "family": "linear",
+        "parameters": {"dim": 3},
+        "data": task.build().fingerprint,
         "version": __version__,
-    }  # fmt: skip
+    }
     assert tables.metadata(path)["of"] == content_hash(about)
 
 

@@ -180,8 +180,10 @@ def test_rows_of_other_settings_or_another_task_are_dropped_with_a_line(task: Ta
     for first, again, on in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
         path = measure_costs(tmp_path, first, task, "smoke", Sizes([5], episodes=EPISODES)).path
         assert measure_costs(tmp_path, again, on, "smoke", Sizes([3], episodes=EPISODES)) == (
-            path, [f"'{first.run}': older costs dropped, not known to be of this configuration, task and version"], 0
-        )  # fmt: skip
+            path,
+            [f"'{first.run}': older costs dropped, not known to be of this configuration, task and version"],
+            0,
+        )
         assert {n for _, _, n in rows_of(path)} - {None} == {3}
 
 

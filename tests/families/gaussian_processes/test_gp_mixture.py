@@ -133,9 +133,11 @@ def test_sizes_and_inputs_have_their_distribution() -> None:
 def test_per_batch_shares_kernel_and_sizes() -> None:
     episodes = draw(16, of=family(per_batch=True, targets=4))
     for shared in (
-        episodes.truth["kernel"], episodes.truth["lengthscale"], episodes.context.counts,
+        episodes.truth["kernel"],
+        episodes.truth["lengthscale"],
+        episodes.context.counts,
         episodes.related.mask.any(-1).sum(1),
-    ):  # fmt: skip
+    ):
         assert len(shared.unique()) == 1
     assert len(episodes.context.y[:, 0].unique()) == 16
 

@@ -95,11 +95,17 @@ def test_without_points_the_kernel_oracle_answers_the_prior() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "answers_have_the_right_shape", "asking_twice_gives_the_same", "targets_do_not_see_each_other",
-        "no_answer_sees_its_own_label", "later_points_change_nothing", "an_empty_context_works",
-        "phases_equal_the_question", "update_equals_conditioning_on_everything", "states_can_be_indexed_and_saved",
+        "answers_have_the_right_shape",
+        "asking_twice_gives_the_same",
+        "targets_do_not_see_each_other",
+        "no_answer_sees_its_own_label",
+        "later_points_change_nothing",
+        "an_empty_context_works",
+        "phases_equal_the_question",
+        "update_equals_conditioning_on_everything",
+        "states_can_be_indexed_and_saved",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("cls", [OracleKernel, PeriodicMean])
 def test_whoever_is_told_the_kernel_keeps_the_contracts(cls: type[OracleKernel], name: str) -> None:
     kernels, means = torch.tensor([0, 1, 0]), torch.tensor([0.0, 0.3, 0.0]).double()
@@ -248,9 +254,14 @@ def test_episodes_masks_and_empty_sets_do_not_disturb_each_other() -> None:
 def test_who_is_not_told_believes_in_the_distribution_that_is_evaluated() -> None:
     family = GPMixture(GPParameters())
     for shift, expected in {
-        "none": "none", "points-100": "none", "ood-lengthscale": "ood-lengthscale", "mismatch-far": "none",
-        "periodic-1.85": "none", "rbf-5.19": "ood-lengthscale", "periodic-0.24": "ood-lengthscale",
-    }.items():  # fmt: skip
+        "none": "none",
+        "points-100": "none",
+        "ood-lengthscale": "ood-lengthscale",
+        "mismatch-far": "none",
+        "periodic-1.85": "none",
+        "rbf-5.19": "ood-lengthscale",
+        "periodic-0.24": "ood-lengthscale",
+    }.items():
         assert family.believed(shift) == family.prior(expected), shift
 
 

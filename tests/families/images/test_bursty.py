@@ -166,8 +166,11 @@ def test_iwl_never_shows_the_class_of_the_query_in_context(test):
     assert np.array_equal(labels, classes)
     assert found.choices.sum(1).unique().tolist() == [50]
     rank, p = ranks(bursty, classes), zipf(50, 1.0)
-    expected = {"iwl_macro": np.full(50, 1 / 50), "iwl_common": np.repeat([1 / 5, 0], [5, 45]),
-                "iwl_rare": np.repeat([0, 1 / 45], [5, 45])}.get(test, p)  # fmt: skip
+    expected = {
+        "iwl_macro": np.full(50, 1 / 50),
+        "iwl_common": np.repeat([1 / 5, 0], [5, 45]),
+        "iwl_rare": np.repeat([0, 1 / 45], [5, 45]),
+    }.get(test, p)
     here = expected > 0
     assert set(rank[:, 8]) <= set(np.flatnonzero(here))
     assert stats.chisquare(np.bincount(rank[:, 8], minlength=50)[here], expected[here] * MANY).pvalue > 0.0027

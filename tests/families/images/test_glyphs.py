@@ -44,8 +44,10 @@ def test_every_size_shows_the_same_characters(size):
     assert small.dtype == np.uint8
     assert 0.03 < small.mean() / 255 < 0.12
     # Both reduced to 4 x 4, where nothing but the pen's width may differ.
-    coarse = [images[..., : n // 4 * 4, : n // 4 * 4].reshape(48, 4, n // 4, 4, n // 4).mean((2, 4)).ravel()
-              for images, n in ((small, size), (large, 168))]  # fmt: skip
+    coarse = [
+        images[..., : n // 4 * 4, : n // 4 * 4].reshape(48, 4, n // 4, 4, n // 4).mean((2, 4)).ravel()
+        for images, n in ((small, size), (large, 168))
+    ]
     assert np.corrcoef(*coarse)[0, 1] > 0.93
 
 

@@ -181,8 +181,9 @@ def test_evaluation_draws_other_drawings_of_the_same_characters():
     assert not {t.numpy().tobytes() for t in train} & {t.numpy().tobytes() for t in test}
     expected = glyphs(0, 4, range(20, 20 + HELD_OUT), 12).reshape(-1, 12, 12)
     assert np.array_equal(expected[held.truth["image"]], test)
-    assert torch.equal(SMALL.held_out().held_out().sample(3, 5, stream()).context.y,
-                       SMALL.held_out().sample(3, 5, stream()).context.y)  # fmt: skip
+    assert torch.equal(
+        SMALL.held_out().held_out().sample(3, 5, stream()).context.y, SMALL.held_out().sample(3, 5, stream()).context.y
+    )
     assert torch.equal(SMALL.sample(400, 28, stream()).context.y, seen.context.y), "the family itself still trains"
 
 

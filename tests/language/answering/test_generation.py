@@ -55,8 +55,9 @@ def test_tokens_are_those_of_transformers(kind: str, folder, model) -> None:
     expected = []
     for x in ASKED:
         ids = torch.tensor([model(kind).tokens(prompt(UPPER, SHOWN, x).text).ids])
-        found = module.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False,
-                                pad_token_id=0)  # fmt: skip
+        found = module.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0
+        )
         expected.append(tuple(found[0, ids.shape[1] :].tolist()))
     assert len(set(expected)) > 1
     for shared in (True, False):
@@ -88,10 +89,18 @@ def test_a_written_answer_is_read_up_to_the_first_ending_and_stripped() -> None:
 
 @pytest.mark.parametrize(
     ("match", "predicted", "target", "expected"),
-    [("equal", "A", "A", True), ("equal", "Ab", "A", False), ("equal", "", "A", False), ("equal", "a", "A", False),
-     ("prefix", "Par", "Paris", True), ("prefix", "Paris, France", "Paris", True), ("prefix", "", "Paris", False),
-     ("prefix", "Pa", "Berlin", False), ("equal", "A", " A", True)],
-)  # fmt: skip
+    [
+        ("equal", "A", "A", True),
+        ("equal", "Ab", "A", False),
+        ("equal", "", "A", False),
+        ("equal", "a", "A", False),
+        ("prefix", "Par", "Paris", True),
+        ("prefix", "Paris, France", "Paris", True),
+        ("prefix", "", "Paris", False),
+        ("prefix", "Pa", "Berlin", False),
+        ("equal", "A", " A", True),
+    ],
+)
 def test_what_counts_as_right(match: str, predicted: str, target: str, expected: bool) -> None:
     assert right(UPPER.model_copy(update={"match": match}), predicted, target) is expected
 

@@ -36,12 +36,23 @@ def test_a_contestant_is_named_after_the_method_and_what_is_unusual_about_it(
 
 def test_methods_with_other_settings_have_other_hashes_and_names() -> None:
     chosen = [
-        method("icl"), method("repeat"), method("repeat", {"times": 3}),
-        *(method("deep-thinking", settings) for settings in (
-            {}, {"eta": 0.1}, {"passes": 4}, {"passes": "dev"}, {"momentum": 0.9}, {"positions": "reuse"},
-            {"setting": "released"}, {"trace": False},
-        )),
-    ]  # fmt: skip
+        method("icl"),
+        method("repeat"),
+        method("repeat", {"times": 3}),
+        *(
+            method("deep-thinking", settings)
+            for settings in (
+                {},
+                {"eta": 0.1},
+                {"passes": 4},
+                {"passes": "dev"},
+                {"momentum": 0.9},
+                {"positions": "reuse"},
+                {"setting": "released"},
+                {"trace": False},
+            )
+        ),
+    ]
     assert len({each.hash for each in chosen}) == len({each.suffix for each in chosen}) == len(chosen)
     assert method("deep-thinking", {"eta": 0.01}).hash == method("deep-thinking").hash
     assert set(METHODS) == {each.name for each in chosen}

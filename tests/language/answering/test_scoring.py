@@ -66,8 +66,11 @@ def plain(folder) -> list[list[float]]:
             whole = tokenizer(asked.text + answer, return_offsets_mapping=True)
             ids = whole["input_ids"]
             logits = module(torch.tensor([ids])).logits[0].double().numpy()
-            logs = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)) - logits.max(
-                -1, keepdims=True)  # fmt: skip
+            logs = (
+                logits
+                - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+                - logits.max(-1, keepdims=True)
+            )
             own = [i for i, (_, end) in enumerate(whole["offset_mapping"]) if end > len(asked.text)]
             found[-1].append(sum(logs[i - 1, ids[i]] for i in own))
     return found
@@ -141,9 +144,12 @@ def test_normalisations_choose_each_by_its_own_measure() -> None:
     question = Question((), (Continuation((*query, 1), 9), Continuation((*query, 1, 2, 3, 4), 9)))
     answer = chosen(episode, question, np.array([-6.0, -8.0]))
     assert answer.scores == {
-        "accuracy": 1.0, "accuracy_per_token": 0.0, "accuracy_per_character": 1.0, "accuracy_per_byte": 1.0,
+        "accuracy": 1.0,
+        "accuracy_per_token": 0.0,
+        "accuracy_per_character": 1.0,
+        "accuracy_per_byte": 1.0,
         "log_likelihood": pytest.approx(np.log(1 / (1 + np.exp(-2)))),
-    }  # fmt: skip
+    }
     assert chosen(episode, question, np.array([-6.0, -5.9])).scores["accuracy"] == 0.0
     per_character = chosen(episode, question, np.array([-6.0, -7.9])).scores
     assert per_character["accuracy_per_character"] == 0.0 and per_character["accuracy_per_byte"] == 1.0

@@ -22,9 +22,11 @@ def test_every_row_is_done_once_the_longest_first(lengths: list[int], size: int,
 
 @pytest.mark.parametrize(
     "error",
-    [torch.OutOfMemoryError("CUDA out of memory"),
-     RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried")],
-)  # fmt: skip
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
 def test_out_of_memory_halves_the_batch_for_good(error: RuntimeError) -> None:
     batches, tried = Batches(16), []
 

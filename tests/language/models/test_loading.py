@@ -75,9 +75,12 @@ def without_network(program: str, cache_folder: Path) -> list[str]:
     """What the program prints; nothing is set that would forbid the network."""
     clean = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
     done = subprocess.run(
-        [sys.executable, "-c", NO_NETWORK + program], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", NO_NETWORK + program],
+        capture_output=True,
+        text=True,
+        timeout=120,
         env=clean | {"HF_HOME": str(cache_folder), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -208,8 +211,13 @@ def test_tied_weights_are_not_missing(shared) -> None:
 
 
 def test_masked_models_and_those_with_an_encoder_are_refused(tmp_path: Path) -> None:
-    small = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-             "intermediate_size": 16}  # fmt: skip
+    small = {
+        "vocab_size": 300,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
     fast_tokenizer("bpe").save_pretrained(tmp_path / "bert")
     bert = BertForMaskedLM(BertConfig(**small))
     enlarge(bert)

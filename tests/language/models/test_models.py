@@ -116,8 +116,13 @@ def test_tokens_can_be_read_again_at_the_positions_they_had(kind: str, model, ba
     ids, cached = draw(1, 12), DynamicCache()
     twice = torch.cat([ids, ids], 1)
     with torch.no_grad():
-        bare(kind)(input_ids=twice, attention_mask=torch.ones_like(twice), past_key_values=cached, use_cache=True,
-                   position_ids=torch.arange(12).repeat(2)[None])  # fmt: skip
+        bare(kind)(
+            input_ids=twice,
+            attention_mask=torch.ones_like(twice),
+            past_key_values=cached,
+            use_cache=True,
+            position_ids=torch.arange(12).repeat(2)[None],
+        )
     again = model(kind).read(ids, after=model(kind).read(ids), first=0)
     for layer in range(2):
         assert_same(again.keys[layer], cached.layers[layer].keys[:, :, 12:])

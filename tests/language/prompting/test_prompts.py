@@ -23,8 +23,15 @@ POOL = Pool(texts("train", 60), texts("test", 40), LABELS)
 
 
 def prompts(pool=POOL, demonstrations="shared", answers="choice", **changes):
-    card = LanguageCard(family="own", summary="", reader="mapping", template="{x}>{y}", shots=6, answers=answers,
-                        demonstrations=demonstrations)  # fmt: skip
+    card = LanguageCard(
+        family="own",
+        summary="",
+        reader="mapping",
+        template="{x}>{y}",
+        shots=6,
+        answers=answers,
+        demonstrations=demonstrations,
+    )
     settings = {"shots": 6, "episodes": 30} | changes
     return LanguagePrompts(LanguageTask("mine", card, None, "own"), **settings).with_pool(pool)
 
@@ -181,14 +188,28 @@ def test_ids_differ_whenever_anything_differs():
     longer = replace(POOL, demonstrations=texts("train", 61))
     card = base.task.card
     others = [
-        *(prompts(**{key: value}) for key, value in
-          {"shots": 5, "episodes": 29, "demo_seed": 1, "order": 1, "shift": "shuffled-labels", "seed": 1,
-           "split": "development", "demonstrations": "own"}.items()),
-        prompts(relabelled), prompts(longer), prompts(replace(POOL, fixed=True)),
-        *(replace(base, task=LanguageTask("mine", card.model_copy(update=change), None, "own")).with_pool(POOL)
-          for change in ({"template": "{x}={y}"}, {"separator": "\n"})),
+        *(
+            prompts(**{key: value})
+            for key, value in {
+                "shots": 5,
+                "episodes": 29,
+                "demo_seed": 1,
+                "order": 1,
+                "shift": "shuffled-labels",
+                "seed": 1,
+                "split": "development",
+                "demonstrations": "own",
+            }.items()
+        ),
+        prompts(relabelled),
+        prompts(longer),
+        prompts(replace(POOL, fixed=True)),
+        *(
+            replace(base, task=LanguageTask("mine", card.model_copy(update=change), None, "own")).with_pool(POOL)
+            for change in ({"template": "{x}={y}"}, {"separator": "\n"})
+        ),
         replace(base, task=LanguageTask("yours", card, None, "own")).with_pool(POOL),
-    ]  # fmt: skip
+    ]
     ids = [made.id for made in (base, *others)]
     assert len(set(ids)) == len(ids)
     assert all("-language-" in name and "/" not in name for name in ids)

@@ -26,8 +26,16 @@ def pool(name, data=None):
 
 
 def made(reader="classification", labels=None, answers="choice", **parameters):
-    card = LanguageCard(family="own", summary="", reader=reader, parameters=parameters, labels=labels or {},
-                        template="{x}\n{y}", shots=1, answers=answers)  # fmt: skip
+    card = LanguageCard(
+        family="own",
+        summary="",
+        reader=reader,
+        parameters=parameters,
+        labels=labels or {},
+        template="{x}\n{y}",
+        shots=1,
+        answers=answers,
+    )
     return LanguageTask("mine", card)
 
 

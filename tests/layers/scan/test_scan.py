@@ -21,9 +21,13 @@ def inputs(
     dt = torch.exp(normal(batch, tokens, channels) - 2)
     A = -torch.exp(normal(channels, state))
     each = [
-        normal(batch, tokens, channels), dt, A, normal(batch, tokens, state), normal(batch, tokens, state),
+        normal(batch, tokens, channels),
+        dt,
+        A,
+        normal(batch, tokens, state),
+        normal(batch, tokens, state),
         normal(batch, state, channels),
-    ]  # fmt: skip
+    ]
     return [t.to(dtype).requires_grad_() for t in each]
 
 

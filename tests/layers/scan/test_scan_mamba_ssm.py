@@ -45,9 +45,21 @@ def fwd(
 
 
 def bwd(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: None, z: None, delta_bias: None, dout: Tensor,
-    x: Tensor, out: None, dz: None, softplus: bool, recompute: bool,
-) -> list[Tensor | None]:  # fmt: skip
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: None,
+    z: None,
+    delta_bias: None,
+    dout: Tensor,
+    x: Tensor,
+    out: None,
+    dz: None,
+    softplus: bool,
+    recompute: bool,
+) -> list[Tensor | None]:
     assert (D, z, delta_bias, out, dz, softplus, recompute) == (None, None, None, None, None, False, False)
     assert dout.shape == u.shape and dout.dtype == u.dtype and dout.stride(-1) == 1
     assert x.is_contiguous() and x.shape == (*u.shape[:2], 1, 2 * A.shape[1])

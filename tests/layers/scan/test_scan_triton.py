@@ -32,8 +32,10 @@ runs_kernels = pytest.mark.skipif(
 def test_in_the_interpreter() -> None:
     child = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
-        env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True,
-    )  # fmt: skip
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert child.returncode == 0, child.stdout + child.stderr
 
 

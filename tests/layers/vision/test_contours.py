@@ -59,8 +59,5 @@ def test_even_in_training_no_image_depends_on_its_neighbours() -> None:
 
 def _pooled(energy: np.ndarray) -> np.ndarray:
     """Means over cells that start at floor(i n / 7) and end at ceil((i + 1) n / 7)."""
-    cells = [
-        [slice(i * n // GRID, -(-(i + 1) * n // GRID)) for i in range(GRID)]
-        for n in energy.shape
-    ]  # fmt: skip
+    cells = [[slice(i * n // GRID, -(-(i + 1) * n // GRID)) for i in range(GRID)] for n in energy.shape]
     return np.array([[energy[rows, columns].mean() for columns in cells[1]] for rows in cells[0]])

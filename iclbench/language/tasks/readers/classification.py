@@ -62,10 +62,13 @@ class Classification(Reader):
         name = self.parameters.file or self.parameters.layout
         layouts = [
             *PUBLIC.get(self.parameters.layout, ()),
-            Layout(json_lines, {"train": f"{name}.train.jsonl", "test": f"{name}.test.jsonl",
-                                "dev": f"{name}.dev.jsonl"}, ("dev",)),
+            Layout(
+                json_lines,
+                {"train": f"{name}.train.jsonl", "test": f"{name}.test.jsonl", "dev": f"{name}.dev.jsonl"},
+                ("dev",),
+            ),
             Layout(json_lines, {"all": f"{name}.jsonl"}),
-        ]  # fmt: skip
+        ]
         own = [self.folder] if self.folder and self.parameters.layout == "jsonl" else []
         where = [*own, *files.folders(self.data_dir, "classification")]
         lacking = ""
