@@ -28,7 +28,7 @@ from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.config.cards import TrainSettings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.evaluation.bootstrap import bootstrap_interval
-from iclbench.training.loop import make_optimiser
+from iclbench.training.step import make_optimiser
 
 BATCH = 64
 

@@ -23,7 +23,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.seeds import generator
 from iclbench.families.images.bursty import Bursty
 from iclbench.families.images.bursty_parameters import BurstyParameters
-from iclbench.training.loop import make_optimiser, training_batch
+from iclbench.training.step import make_optimiser, training_batch
 
 BATCH, POINTS, SHOTS = 24, 8, 3
 MODELS = ("transformer", "coqe", "mamba", "pt-tnp", "cnp")

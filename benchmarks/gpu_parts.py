@@ -23,7 +23,7 @@ from iclbench.config.registry import BACKBONES, FAMILIES
 from iclbench.config.resolution import TaskConfig
 from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
 from iclbench.layers.scan.scan import chosen
-from iclbench.training.loop import make_optimiser, training_batch
+from iclbench.training.step import make_optimiser, training_batch
 
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
 PRECISIONS = ["float32", "tf32", "bf16"]

@@ -26,7 +26,7 @@ from iclbench.backbones.transformer import Transformer, TransformerSettings
 from iclbench.config.cards import TrainSettings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.vision.image_encoder import ImageEncoder
-from iclbench.training.loop import make_optimiser
+from iclbench.training.step import make_optimiser
 
 BATCH, CONTEXT, SIDE, CLASSES, REPEATS = 24, 8, 28, 1_623, 9
 NAMES: tuple[EncoderName, ...] = get_args(EncoderName)

@@ -29,7 +29,7 @@ from iclbench.config.cards import TrainSettings
 from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.evaluation.costs.live_bytes import LiveBytes
-from iclbench.training.loop import make_optimiser
+from iclbench.training.step import make_optimiser
 
 BATCH, CONTEXT, TARGETS, SETS, RELATED = 16, 64, 128, 5, 128
 WIDTH, HEADS, LAYERS, TOKENS = 128, 8, 5, 32

@@ -29,7 +29,7 @@ from iclbench.config.cards import TrainSettings
 from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.scan.scan import selective_scan
-from iclbench.training.loop import make_optimiser
+from iclbench.training.step import make_optimiser
 
 TOKENS, CHANNELS, STATE = 82, 512, 16
 

@@ -62,7 +62,7 @@ MOVED = {
     "iclbench.evaluation.flop_formulas": "iclbench.evaluation.costs.flop_formulas",
     "iclbench.evaluation.flops": "iclbench.evaluation.costs.flops",
     "iclbench.evaluation.live_bytes": "iclbench.evaluation.costs.live_bytes",
-    "iclbench.evaluation.measure": "iclbench.evaluation.costs.measure",
+    "iclbench.evaluation.measure": "iclbench.core.measure",
     "iclbench.families.array_cache": "iclbench.families.images.array_cache",
     "iclbench.families.bursty": "iclbench.families.images.bursty",
     "iclbench.families.bursty_draws": "iclbench.families.images.bursty_draws",

@@ -23,11 +23,11 @@ from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.errors import one_line
+from iclbench.core.measure import Measure
 from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.costs.measure import Measure
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 

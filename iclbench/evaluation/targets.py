@@ -13,11 +13,11 @@ import numpy as np
 
 from iclbench import __version__, tables
 from iclbench.config.runs import writing
+from iclbench.core.measure import Measure
 from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.evaluation import cells, examples
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.costs.measure import Measure
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import TargetScores, target_scores
 

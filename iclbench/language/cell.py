@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from iclbench.core.errors import NonFiniteError
+from iclbench.core.measure import Measure
 from iclbench.deep_thinking.passes import DeepThinking
 from iclbench.evaluation import cells
-from iclbench.evaluation.costs.measure import Measure
 from iclbench.language.accuracies import balanced, summarised
 from iclbench.language.answering import answers, majority
 from iclbench.language.answering.answers import Answers

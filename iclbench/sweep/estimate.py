@@ -238,7 +238,7 @@ def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = 
     """Seconds of a training step of the trained size, its episodes included: the mean of a few steps, after one to warm
     up."""
     from iclbench.core.seeds import generator
-    from iclbench.training.loop import autocast, descend, make_optimiser, training_batch
+    from iclbench.training.step import autocast, descend, make_optimiser, training_batch
 
     family = config.task.build(data_dir)
     backbone = config.build(family).to(device).train()

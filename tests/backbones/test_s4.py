@@ -12,7 +12,7 @@ from iclbench.backbones.s4 import S4, S4D
 from iclbench.config.cards import TrainSettings, validate
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
-from iclbench.training.loop import make_optimiser
+from iclbench.training.step import make_optimiser
 
 KINDS = pytest.mark.parametrize("kind", [S4D, S4], ids=["s4d", "s4"])
 

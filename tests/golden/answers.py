@@ -21,7 +21,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator, global_stream
 from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.training.loop import descend, training_batch
+from iclbench.training.step import descend, training_batch
 
 Answers = dict[str, list[float]]
 EPISODES = 4

@@ -15,7 +15,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from iclbench import tables
 from iclbench.core.errors import DataError, UsageError
-from iclbench.evaluation.costs.measure import Measure
+from iclbench.core.measure import Measure
 from iclbench.language.answering.methods import method
 from iclbench.language.evaluate import Cell, evaluate
 from iclbench.language.models.models import LanguageModel, load

@@ -35,14 +35,14 @@ from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import IclbenchError
+from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, advised
 from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.costs.flops import UncountedError, count_flops
-from iclbench.evaluation.costs.measure import peak_of, seconds_of
 from iclbench.families.base import Family
-from iclbench.training.loop import autocast, descend, make_optimiser, training_batch
+from iclbench.training.step import autocast, descend, make_optimiser, training_batch
 
 # Repeats of a measurement: as many as fit into the time given, within these bounds; of memory the fewest.
 _LEAST, _MOST = 3, 20

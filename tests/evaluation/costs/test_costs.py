@@ -11,10 +11,10 @@ from iclbench.backbones.base import TaskShape
 from iclbench.config.cards import TrainSettings
 from iclbench.config.registry import BACKBONES, ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.measure import _reset_resident_peak, peak_of
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
-from iclbench.evaluation.costs.measure import _reset_resident_peak, peak_of
 
 WIDTH, LAYERS, EPISODES = 16, 2, 4
 

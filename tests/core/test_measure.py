@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from iclbench.evaluation.costs import measure
-from iclbench.evaluation.costs.measure import Measure, _reset_resident_peak, _resident, peak_of, seconds_of
+from iclbench.core import measure
+from iclbench.core.measure import Measure, _reset_resident_peak, _resident, peak_of, seconds_of
 
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")

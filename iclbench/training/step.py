@@ -1,0 +1,49 @@
+"""The parts of one training step: its episodes, the precision of its loss, the optimiser and its update."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from iclbench.backbones.base import Backbone
+from iclbench.config.cards import TrainSettings
+from iclbench.config.resolution import TaskConfig
+from iclbench.core.episodes import Episodes
+from iclbench.core.seeds import generator
+from iclbench.families.base import Family
+
+
+def training_batch(
+    family: Family, task: TaskConfig, settings: TrainSettings, seed: int, step: int, device: str = "cpu"
+) -> Episodes:
+    """The episodes of one step: a function of seed and step alone, at the size of the task that the curriculum has
+    reached."""
+    curriculum, points = settings.curriculum, task.drawn(task.points)
+    dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
+    size = curriculum.points.at(step, points) if curriculum.points else points
+    episodes = family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+    return episodes.asking_context() if task.context_targets else episodes
+
+
+def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:
+    """Adam or AdamW over the backbone's parameter groups, fused where the device has it."""
+    cls = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+    groups = backbone.parameter_groups()
+    return cls(groups, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+
+
+def autocast(settings: TrainSettings, device: str) -> contextlib.AbstractContextManager[object]:
+    """The precision that the forward pass of a training step computes in."""
+    if settings.precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(torch.device(device).type, torch.bfloat16)
+
+
+def descend(loss: torch.Tensor, backbone: Backbone, optimiser: torch.optim.Optimizer, clip: float) -> None:
+    """Move the backbone against the gradients of the loss, together of norm `clip` at most (0: of any)."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if clip:
+        torch.nn.utils.clip_grad_norm_(backbone.parameters(), clip)
+    optimiser.step()
