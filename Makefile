@@ -36,6 +36,7 @@ mutation: $(VENV)/.installed-mutation
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev
@@ -66,4 +67,4 @@ $(VENV)/.installed-mutation: $(VENV)/.installed-dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
