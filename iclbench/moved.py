@@ -138,6 +138,7 @@ MOVED = {
     "iclbench.prefixes": "iclbench.core.prefixes",
     "iclbench.records": "iclbench.core.records",
     "iclbench.registry": "iclbench.config.registry",
+    "iclbench.report.metrics": "iclbench.core.metrics",
     "iclbench.runs": "iclbench.config.runs",
     "iclbench.seeds": "iclbench.core.seeds",
     "iclbench.signals": "iclbench.core.signals",

@@ -12,6 +12,7 @@ import pandas as pd
 import typer
 
 from iclbench import tables
+from iclbench.core.metrics import metric
 
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
@@ -220,8 +221,8 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     for run, kind, status in zip(without["run"], without["kind"], without["status"], strict=True):
         blank = [""] * sum(len(found) > 0 for found in (gap, adjusted))
         rows.append([named(run, kind), *[status] * (len(counts) or 1), *blank, status])
-    related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else ["log-likelihood"]
-    further = {"gap to the oracle": gap, "LL, ceiling-adjusted": adjusted}
+    related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
+    further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted}
     return ["contestant", *related, *(name for name, found in further.items() if len(found)), "squared error"], rows
 
 

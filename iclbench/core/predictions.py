@@ -41,10 +41,12 @@ class HeadSettings:
 class Prediction(TensorRecord):
     """A distribution for every asked position.
 
-    Subclasses say how many raw network outputs they need and build themselves from them.
+    Subclasses say how many raw network outputs they need and build themselves from them. `metrics` are the names, in
+    `core.metrics`, of what they are scored by; `headline` is the one that stands for all of them where a cell failed.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
+    headline: ClassVar[str] = "squared_error"
 
     @classmethod
     @abstractmethod
@@ -219,6 +221,7 @@ class Categorical(Prediction):
     logits: Float[Tensor, "*shape classes"]
 
     metrics: ClassVar[tuple[str, ...]] = ("cross_entropy", "accuracy")
+    headline: ClassVar[str] = "accuracy"
 
     @classmethod
     def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:

@@ -25,6 +25,7 @@ from iclbench.core import devices
 from iclbench.core.errors import one_line
 from iclbench.core.measure import Measure
 from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.core.metrics import metric
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
@@ -206,25 +207,25 @@ def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, objec
 
 def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Rows:
     rows: Rows = []
-    for metric, scores in curve.scores.items():
-        normaliser = curve.normaliser if metric == "squared_error" else 1.0
+    for name, scores in curve.scores.items():
+        normaliser, area = metric(name).normaliser(curve.normaliser), metric(name).area
         shared = row(contestant, prompts, "next") | {"normaliser": normaliser}
         failed = shared | {"status": "failed", "reason": curve.problem}
         found = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
         rows += [
-            (failed if bad else shared | summary) | {"metric": metric, "n_context": n}
+            (failed if bad else shared | summary) | {"metric": name, "n_context": n}
             for n, bad, summary in found
             if bad or summary["n_episodes"]
         ]
         skipped = shared | {"status": "skipped", "reason": curve.reason}
-        rows += [skipped | {"metric": metric, "n_context": n} for n in curve.skipped]
-        if metric == "squared_error" and (curve.failed & curve.sizes).any():
-            rows.append(failed | {"metric": "auc"})
-        elif metric == "squared_error" and curve.skipped:
-            rows.append(skipped | {"metric": "auc"})
-        elif metric == "squared_error":
-            area = curve.area(metric)[:, None]
-            rows += [shared | {"metric": "auc"} | s for s in summaries(area, prompts.seed) if s["n_episodes"]]
+        rows += [skipped | {"metric": name, "n_context": n} for n in curve.skipped]
+        if area and (curve.failed & curve.sizes).any():
+            rows.append(failed | {"metric": area})
+        elif area and curve.skipped:
+            rows.append(skipped | {"metric": area})
+        elif area:
+            areas = curve.area(name)[:, None]
+            rows += [shared | {"metric": area} | s for s in summaries(areas, prompts.seed) if s["n_episodes"]]
     return rows
 
 
@@ -239,13 +240,13 @@ def error_rows(
     """One row per metric and finite score of `(episodes, positions)`; `sizes` are further columns of the table by
     position, `(positions,)`, or by episode and position."""
     frames = []
-    for metric, values in scores.items():
+    for name, values in scores.items():
         at = np.nonzero(np.isfinite(values))
         columns = {
             "run": contestant.run,
             "prompt_set": prompts.id,
-            "metric": metric,
-            **{name: np.broadcast_to(size, values.shape)[at] for name, size in sizes.items()},
+            "metric": name,
+            **{column: np.broadcast_to(size, values.shape)[at] for column, size in sizes.items()},
             "episode": at[0],
             "value": values[at],
         }
@@ -276,4 +277,4 @@ def measured_rows(contestant: Entrant, prompts: Frozen, cost: Measure, n_points:
     }
     # No growth seen means that what the allocator already held was enough, not that none was needed.
     measured = {"seconds": cost.seconds, "bytes": cost.bytes}
-    return [shared | {"metric": metric, "value": float(v)} for metric, v in measured.items() if v]
+    return [shared | {"metric": name, "value": float(v)} for name, v in measured.items() if v]

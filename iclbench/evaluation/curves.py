@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from iclbench.core.metrics import metric
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import scores_of
@@ -109,10 +110,10 @@ def learning_curve(
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]
         counted.append(scored.cpu().numpy())
-        for metric, values in scores_of(prediction, y, block.choices).items():
+        for name, values in scores_of(prediction, y, block.choices).items():
             values = values.double().masked_fill(~scored, torch.nan)
-            scale = normaliser if metric == "squared_error" else 1.0
-            parts.setdefault(metric, []).append((values / scale).cpu().numpy())
+            scale = metric(name).normaliser(normaliser)
+            parts.setdefault(name, []).append((values / scale).cpu().numpy())
     scores = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
     reason = predictor.too_long(skipped[0]) if skipped else None
     return Curve(asked, scores, normaliser, np.concatenate(counted), skipped, reason)

@@ -18,6 +18,7 @@ from iclbench.config import versions
 from iclbench.config.cards import content_hash
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes
+from iclbench.core.predictions import HEADS
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
@@ -86,7 +87,7 @@ class PromptSet:
     @property
     def headline(self) -> str:
         """The metric that stands for all of them where a contestant failed."""
-        return "accuracy" if self.task.head == "categorical" else "squared_error"
+        return HEADS[self.task.head].headline
 
     @cached_property
     def id(self) -> str:

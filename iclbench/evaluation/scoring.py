@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.core.episodes import Episodes
+from iclbench.core.metrics import metric
 from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
@@ -93,15 +94,15 @@ def target_scores(
         with torch.inference_mode():
             answers = informed.predict_by_related(there.context, there.asked.x, there.related, counts)
             scores = [scores_of(answer, there.asked.y, there.choices) for answer in answers]
-        for metric in scores[0]:
-            by_count = [_mean(each[metric], there.scored) for each in scores]
-            scale = family.normaliser if metric == "squared_error" else 1.0
-            parts.setdefault(metric, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
-    found = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
+        for name in scores[0]:
+            by_count = [_mean(each[name], there.scored) for each in scores]
+            scale = metric(name).normaliser(family.normaliser)
+            parts.setdefault(name, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
+    found = {name: np.concatenate(blocks) for name, blocks in parts.items()}
     failed = _nonfinite(found, (int(taken.sum()), len(counts)))
     problem = _problem(found, failed, counts, np.flatnonzero(taken))
     failed = np.asarray(_among(taken, failed.astype(float)) == 1)
-    found = together({metric: _among(taken, s) for metric, s in found.items()}, prompts.together)
+    found = together({name: _among(taken, s) for name, s in found.items()}, prompts.together)
     skipped = skipped.reshape(-1, prompts.together).any(1)
     failed = np.asarray(failed.reshape(-1, prompts.together, len(counts)).any(1))
     why = next((why for why in whys if why), None)
@@ -122,8 +123,8 @@ def together(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
     the mean for all else."""
     if size == 1:
         return scores
-    groups = {metric: s.reshape(-1, size, s.shape[1]) for metric, s in scores.items()}
-    return {metric: s.min(1) if metric.startswith("accuracy") else s.mean(1) for metric, s in groups.items()}
+    groups = {name: s.reshape(-1, size, s.shape[1]) for name, s in scores.items()}
+    return {name: s.min(1) if metric(name).yes_or_no else s.mean(1) for name, s in groups.items()}
 
 
 def blocks(episodes: Episodes) -> Iterator[Episodes]:

@@ -15,6 +15,7 @@ from iclbench import __version__, tables
 from iclbench.config.runs import writing
 from iclbench.core.measure import Measure
 from iclbench.core.memory import IN_EVALUATION, advised
+from iclbench.core.metrics import metric
 from iclbench.evaluation import cells, examples
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import Contestant
@@ -71,11 +72,10 @@ def bin_end(n: int) -> int:
 
 def _value_rows(contestant: Contestant, prompts: PromptSet, found: TargetScores) -> cells.Rows:
     rows: cells.Rows = []
-    for metric, scores in found.scores.items():
-        normaliser = found.normaliser if metric == "squared_error" else 1.0
+    for name, scores in found.scores.items():
         shared = cells.row(contestant, prompts, prompts.evaluator or "targets") | {
-            "metric": metric,
-            "normaliser": normaliser,
+            "metric": name,
+            "normaliser": metric(name).normaliser(found.normaliser),
         }
         rows += mean_rows(shared, prompts, found.n_related, scores, found)
     return rows

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from iclbench.core import metrics
 from iclbench.evaluation.bootstrap import LEVEL, percentiles, resampled_counts, summaries
 
 
 def summarised(metric: str, scores: Float[np.ndarray, " E"], seed: int) -> dict[str, Any]:
     """Columns `value`, `low`, `high` and `n_episodes`: of 0 and 1 with Wilson's interval, of others with a bootstrap
     interval; NaN does not count."""
-    if not metric.startswith("accuracy"):
+    if not metrics.metric(metric).yes_or_no:
         return summaries(scores[:, None], seed)[0]
     known = scores[np.isfinite(scores)]
     return wilson(int(known.sum()), len(known))

@@ -20,6 +20,7 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.core.formats import plural
+from iclbench.core.metrics import metric
 from iclbench.report.style import DASHES, MUTED, STRONG, ZERO, Look
 
 PRESET = "language"
@@ -221,7 +222,7 @@ def over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     found["low"], found["high"] = (
         found[end].where(~several, found["value"] + sign * half) for end, sign in (("low", -1), ("high", 1))
     )
-    shares = found["metric"].str.startswith(("accuracy", "balanced_accuracy")).astype(bool) & found["metric"].ne(GAIN)
+    shares = pd.Series([metric(name).is_share for name in found["metric"]], index=found.index, dtype=bool)
     for end in ("low", "high"):
         found[end] = found[end].where(~shares, found[end].clip(0, 1))
     return found

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from iclbench.core.metrics import metric
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import INSIDE, QUESTIONS, TESTS, meaning
 from iclbench.report.pairs import Difference, difference, score_difference
@@ -94,7 +95,7 @@ class Contest:
             gap = None if scores[0] is None or scores[1] is None else score_difference(scores[0], scores[1])
         if gap is None or math.isnan(self.span):
             return None
-        if self.metric == "squared_error":
+        if metric(self.metric).lower_is_better:
             gap = Difference(-gap.value, -gap.high, -gap.low)
         return Difference(gap.value / self.span, gap.low / self.span, gap.high / self.span)
 
@@ -124,11 +125,11 @@ def _contests(task: Slice) -> list[Contest]:
     found = []
     for evaluator, own in rows.groupby("evaluator"):
         said = own["reason"].dropna()
-        metric, _, one = (said.iloc[0] if len(said) else _OLD).partition(": 1 is ")
+        of, _, one = (said.iloc[0] if len(said) else _OLD).partition(": 1 is ")
         spans = own.loc[own["reason"].notna(), "normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
-        found.append(Contest(task, str(evaluator), metric, one, span, prompt_set, own))
+        found.append(Contest(task, str(evaluator), of, one, span, prompt_set, own))
     return found
 
 

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure
 from iclbench.report.data import load
 from iclbench.report.figures import curves, learning
-from iclbench.report.metrics import metric
 from iclbench.report.sections import report
 from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, SHIPPED, VARIANTS, Look, looks
 

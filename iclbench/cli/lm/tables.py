@@ -12,6 +12,7 @@ import typer
 from iclbench import tables
 from iclbench.cli.lm.overview import models_of, of_model, overview_board
 from iclbench.cli.summary import named
+from iclbench.core.metrics import metric
 
 if TYPE_CHECKING:
     from iclbench.language.evaluate import Cell
@@ -120,14 +121,13 @@ def passes_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     counts = sorted(int(t) for t in values["axis_value"].unique())
     step = -(-len(counts) // _COLUMNS)
     shown = counts[::-1][::step][::-1]
-    titles = {"accuracy": "accuracy", "kl_to_icl": "KL to plain ICL", "memory_change": "change of the memory"}
     lines = []
-    for (evaluator, metric), rows in values[values["shift"].eq("none")].groupby(["evaluator", "metric"], sort=False):
-        if metric not in titles:
-            continue
+    traced = values[values["shift"].eq("none") & values["metric"].isin(["accuracy", "kl_to_icl", "memory_change"])]
+    for (evaluator, name), rows in traced.groupby(["evaluator", "metric"], sort=False):
+        of = metric(str(name))
         by_pass = rows.set_index(rows["axis_value"].astype(int))["value"]
-        form = ".3f" if metric == "accuracy" else ".1e"
-        title = titles[str(metric)] + (", development" if evaluator == "development" else "")
+        form = ".1e" if of.logarithmic else ".3f"
+        title = of.label + (", development" if evaluator == "development" else "")
         lines.append([title, *(f"{by_pass[t]:{form}}" if t in by_pass.index else "" for t in shown)])
     return ["passes", *map(str, shown)], lines
 

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from altair.utils.schemapi import debug_mode
 
+from iclbench.core.metrics import Metric
 from iclbench.report.blocks import Specification
 from iclbench.report.figures.marks import HIGHLIGHT, Marks, lit
-from iclbench.report.metrics import Metric
 from iclbench.report.style import CONFIG, Look
 
 OTHERS = "other baselines"
@@ -110,10 +110,10 @@ def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
     of_backbones = values[data.loc[values.index, "kind"] == "backbone"]
     lead = of_backbones if len(of_backbones) else values
     if lead.empty:
-        return (0.1, 1.0) if metric.log else (0.0, 1.0)
-    if not metric.log and metric.lower_is_better and (values >= 0).all():
+        return (0.1, 1.0) if metric.logarithmic else (0.0, 1.0)
+    if not metric.logarithmic and metric.lower_is_better and (values >= 0).all():
         return 0.0, 1.05 * min(float(values.max()), 1.5 * float(lead.max())) or 1.0
-    if not metric.log:
+    if not metric.logarithmic:
         low, high = float(values.quantile(0.01)), float(values.quantile(0.99))
         low, high = min(low, float(lead.min())), max(high, float(lead.max()))
         margin = 0.05 * (high - low) or 0.5

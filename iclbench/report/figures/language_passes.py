@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure
 from iclbench.report.figures import curves, language
 from iclbench.report.language import HEADLINE, Language
@@ -14,7 +15,7 @@ from iclbench.report.language import HEADLINE, Language
 _DRIFT = {
     "kl_to_icl": (
         "divergence",
-        "KL to plain ICL",
+        metric("kl_to_icl").label,
         "KL divergence of the next token at the end of the query from that "
         "of plain in-context learning, in nats, the mean over queries; the first pass is plain.",
     ),
@@ -44,8 +45,8 @@ def against_passes(found: Language) -> Iterator[Figure]:
             "Accuracy on the same queries after every pass over the demonstrations; one pass is plain in-context "
             "learning.",
         )
-    for metric, (name, label, reading) in _DRIFT.items():
-        own = rows[(rows["metric"] == metric) & (rows["value"] > 0)]
+    for drift, (name, label, reading) in _DRIFT.items():
+        own = rows[(rows["metric"] == drift) & (rows["value"] > 0)]
         if len(own["axis_value"].unique()) > 1:
             domain = float(own["value"].min()) / 1.5, float(own["value"].max()) * 1.5
             yield _figure(

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pandas as pd
 
+from iclbench.core.metrics import Metric, metric
 from iclbench.report.averages import average
 from iclbench.report.blocks import GROUPS, Figure, Panel
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
-from iclbench.report.metrics import Metric, metric
 from iclbench.report.style import BACKGROUND, Look
 
 FEATURED = 7
@@ -43,13 +43,13 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
     data["band"] &= not crowd
     measure = metric(str(rows["metric"].iloc[0]))
     # An error that stays within a decade is read better on a linear axis.
-    scale = replace(measure, log=measure.log and curves.spans_a_decade(data))
+    scale = replace(measure, logarithmic=measure.logarithmic and curves.spans_a_decade(data))
     axes = curves.Axes(
         EXAMPLES,
         measure.label,
         curves.extent(data["n_context"]),
         curves.domain(data, scale),
-        log=scale.log,
+        log=scale.logarithmic,
         rule=bool(data["trained"].notna().any()),
     )
     what = f"{title}: {measure.label} of {named(looks)} against the number of examples in context"
@@ -196,7 +196,7 @@ def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame, meas
         parts.append(
             f" Logarithmic axis; values below {axes.domain[0]:.2g} or above {axes.domain[1]:.2g} lie on its edge."
         )
-    elif measure.log:
+    elif measure.logarithmic:
         parts.append(" Linear axis, as the errors of the backbones lie within a decade.")
     if (data["kind"] == "published").any():
         parts.append(" Diamonds: published numbers.")

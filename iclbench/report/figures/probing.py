@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves
-from iclbench.report.metrics import metric
 from iclbench.report.style import DASHES, Look
 
 LAYERS = "share of the layers"
@@ -179,7 +179,7 @@ def _by_depth(
         measure.label,
         (0.0, 1.0),
         domain or curves.domain(data, measure),
-        log=measure.log,
+        log=measure.logarithmic,
         field="depth",
         unit="share",
         band=band,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from iclbench.core.metrics import Metric, metric
 from iclbench.report.averages import average
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
-from iclbench.report.metrics import Metric, metric
 from iclbench.report.style import BACKGROUND, Look
 
 
@@ -51,7 +51,7 @@ def figure(
     measure = metric(str(rows["metric"].iloc[0]))
     axes = curves.Axes(
         across.title,
-        f"{measure.label} (nats per target)",
+        f"{measure.label} ({measure.unit} per target)" if measure.unit else measure.label,
         curves.extent(data[across.field]),
         _domain(data, measure),
         field=across.field,

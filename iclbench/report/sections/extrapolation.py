@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.core.formats import slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
-from iclbench.report.metrics import metric
 from iclbench.report.sections.learning_curves import beyond_what_is_taken, numbers
 
 OWN = "in-distribution"

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, slug
+from iclbench.core.metrics import metric
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
-from iclbench.report.metrics import metric
 from iclbench.report.normalised import NOTHING, Contest
 from iclbench.report.sections.overview import shade
 

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from iclbench.core.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Slice
-from iclbench.report.metrics import metric
 from iclbench.report.oracles import beaten
 from iclbench.report.pairs import Difference, difference, ranks
 

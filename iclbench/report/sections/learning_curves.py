@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.core.formats import number, slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning
-from iclbench.report.metrics import metric
 
 AT_MOST = 8
 

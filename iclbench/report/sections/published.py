@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import integer, number, signed, slug
+from iclbench.core.metrics import metric
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Figure, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import HEADLINE, is_test, meaning
 from iclbench.report.figures import dots
-from iclbench.report.metrics import metric
 from iclbench.report.style import INK, STRONG, Look
 from iclbench.report.target_scores import ADJUSTED, overall, shift_title
 
@@ -96,7 +96,7 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
     measure = metric(name)
     numbers = data[["value", "low", "high"]].to_numpy(float)
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-    log, margin = measure.log and low > 0, 0.05 * (high - low) or 0.5
+    log, margin = measure.logarithmic and low > 0, 0.05 * (high - low) or 0.5
     reach = (low / 1.2, high * 1.2) if log else (low - margin, high + margin)
     return dots.figure(
         f"published-{slug(task, name)}",

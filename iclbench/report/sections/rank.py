@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import slug
+from iclbench.core.metrics import metric
 from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
-from iclbench.report.metrics import metric
 from iclbench.report.style import ZERO
 from iclbench.report.target_scores import shift_title, shifts
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from iclbench.core.formats import slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Section
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
-from iclbench.report.metrics import metric
 
 
 def section(task: Slice) -> Section | None:

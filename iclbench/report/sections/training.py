@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iclbench.core.formats import plural, slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves
-from iclbench.report.metrics import metric
 
 
 def section(task: Slice) -> Section | None:
@@ -18,7 +18,7 @@ def section(task: Slice) -> Section | None:
     for name, group in rows.groupby("metric"):
         measure = metric(str(name))
         # A negative log-likelihood falls below zero.
-        measure = replace(measure, log=measure.log and bool((group["value"] > 0).all()))
+        measure = replace(measure, logarithmic=measure.logarithmic and bool((group["value"] > 0).all()))
         looks = {n: task.looks[n] for n in sorted(group["contestant"].unique())}
         widths = group["contestant"].map({contestant: look.width for contestant, look in looks.items()}).astype(float)
         # A line through a single step could not be seen.
@@ -30,7 +30,7 @@ def section(task: Slice) -> Section | None:
             measure.label,
             curves.extent(data["axis_value"]),
             curves.domain(data, measure),
-            log=measure.log,
+            log=measure.logarithmic,
             field="axis_value",
             unit="step",
         )

@@ -1,0 +1,92 @@
+"""The metrics of the table `values`: what each is called, which direction is better, how it is drawn and normalised.
+
+A new metric is one entry here. One that a plug-in brings without an entry goes by its name, on a linear axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known of a metric.
+
+    Attributes:
+        name: its name in the tables.
+        label: its name in figures and captions.
+        unit: what its values are counted in; empty: a plain number.
+        lower_is_better: whether smaller values are better.
+        logarithmic: whether its axis is logarithmic.
+        normalised: whether values are divided by the task's normaliser.
+        area: the metric that holds the area under its learning curve; empty: none does.
+        yes_or_no: whether an episode has 1 (right) or 0, so that the mean is a share of episodes.
+        is_share: whether the mean lies between 0 and 1.
+    """
+
+    name: str
+    label: str
+    unit: str = ""
+    lower_is_better: bool = True
+    logarithmic: bool = False
+    normalised: bool = False
+    area: str = ""
+    yes_or_no: bool = False
+    is_share: bool = False
+
+    def normaliser(self, of_task: float) -> float:
+        """What raw values are divided by, where the task's normaliser is `of_task`."""
+        return of_task if self.normalised else 1.0
+
+
+def _higher(name: str, label: str, unit: str = "", *, logarithmic: bool = False) -> Metric:
+    return Metric(name, label, unit, lower_is_better=False, logarithmic=logarithmic)
+
+
+def _share(name: str, label: str, *, yes_or_no: bool = True) -> Metric:
+    return Metric(name, label, lower_is_better=False, yes_or_no=yes_or_no, is_share=True)
+
+
+_ENTRIES = (
+    Metric("squared_error", "normalised squared error", logarithmic=True, normalised=True, area="auc"),
+    Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
+    Metric("loss", "training loss", logarithmic=True),
+    Metric("cross_entropy", "cross-entropy", "nats"),
+    _higher("log_likelihood", "log-likelihood", "nats"),
+    _higher("log_likelihood_gaussian", "log-likelihood of the Gaussian with the same moments", "nats"),
+    _higher("log_likelihood_adjusted", "log-likelihood adjusted to the task's ceiling", "nats"),
+    Metric("gap", "gap to the oracle", "nats"),
+    _share("covered_50", "share of targets within the 50 % interval", yes_or_no=False),
+    _share("covered_90", "share of targets within the 90 % interval", yes_or_no=False),
+    _share("accuracy", "accuracy"),
+    _share("accuracy_within_choices", "accuracy"),
+    _share("accuracy_first_token", "accuracy of the first token"),
+    _share("accuracy_per_token", "accuracy by log-probability per token"),
+    _share("accuracy_per_character", "accuracy by log-probability per character"),
+    _share("accuracy_per_byte", "accuracy by log-probability per byte"),
+    _share("balanced_accuracy", "balanced accuracy", yes_or_no=False),
+    _higher("accuracy_gain", "gain in accuracy"),
+    Metric("accuracy_sd", "standard deviation of the accuracy"),
+    Metric("kl_to_icl", "KL to plain ICL", "nats", logarithmic=True),
+    Metric("memory_change", "change of the memory", logarithmic=True),
+    _higher("effective_rank", "effective rank", logarithmic=True),
+    _higher("rank", "numerical rank", logarithmic=True),
+    _higher("r_squared", "R²"),
+    Metric("auc", "area under the learning curve"),
+    _higher("score", "score"),
+)
+METRICS = {each.name: each for each in _ENTRIES}
+
+
+def metric(name: str) -> Metric:
+    """The metric of this name; an unknown one is plain, better when lower if it is called an error or a loss, and a
+    share of right answers if it is called an accuracy.
+
+    >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
+    ('nats', 'pinball loss', True)
+    """
+    if name in METRICS:
+        return METRICS[name]
+    if name.startswith("accuracy"):
+        return _share(name, name.replace("_", " "))
+    return Metric(name, name.replace("_", " "), lower_is_better=name.endswith(("error", "loss")))

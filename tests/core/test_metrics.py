@@ -1,0 +1,40 @@
+"""One registry says what is known of a metric; whoever produces, draws or tabulates one asks it."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from iclbench.core.metrics import METRICS, Metric, metric
+from iclbench.core.predictions import HEADS
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_predictions_are_scored_by_metrics_that_the_registry_knows(head: str) -> None:
+    own = HEADS[head]
+    assert own.metrics and set(own.metrics) <= METRICS.keys()
+    assert own.headline in own.metrics
+
+
+def test_every_metric_of_the_packed_results_has_an_entry() -> None:
+    files = REFERENCE.glob("*.values.parquet")
+    names = {name for path in files for name in pq.read_table(path, columns=["metric"])["metric"].unique().to_pylist()}
+    assert names - {"gamma", "scale", "scale_std", "shift", "shift_std"} <= METRICS.keys(), (
+        "but the probe's own numbers"
+    )
+
+
+def test_errors_alone_are_divided_by_the_normaliser_of_the_task() -> None:
+    assert {name for name, one in METRICS.items() if one.normaliser(4.0) != 1.0} == {
+        "squared_error",
+        "squared_error_raw",
+    }
+    assert {one.area for one in METRICS.values() if one.area} <= METRICS.keys()
+
+
+def test_a_metric_without_an_entry_goes_by_its_name() -> None:
+    assert metric("pinball_loss") == Metric("pinball_loss", "pinball loss")
+    assert not metric("sharpness").lower_is_better and metric("sharpness").label == "sharpness"
+    assert metric("accuracy_on_weekdays").yes_or_no
