@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -114,6 +115,9 @@ def test_cells_that_await_recomputation_say_so_everywhere(awaited: Results) -> N
 def test_a_task_of_which_all_cells_await_recomputation_keeps_its_row(grid_results: Results) -> None:
     cells, rows = grid_results.cells.copy(), grid_results.rows
     cells.loc[cells["task"].eq("linear") & cells["status"].eq("done"), ["status", "reason"]] = ["awaiting", WHY]
+    knn = cells[cells["task"].eq("linear") & cells["status"].eq("awaiting")].head(1)
+    knn = knn.assign(cell="of-knn", kind="evaluate", run="knn-3", contestant="knn-3", seed=pd.NA)
+    cells = pd.concat([cells, knn], ignore_index=True)
     results = replace(grid_results, cells=cells, rows=rows[rows["task"].ne("linear")])
     (block,) = summary.section(results).blocks
     assert isinstance(block, Glance)
@@ -124,6 +128,8 @@ def test_a_task_of_which_all_cells_await_recomputation_keeps_its_row(grid_result
     figure = next(block for block in section.walk() if isinstance(block, Figure))
     shown = figure.data[figure.data["row"].eq("linear") & figure.data["panel"].eq("backbones")]
     assert set(shown["status"]) == {"awaiting", "skipped"} and set(shown["label"]) == {"…", "n/a"}
+    best = figure.data.set_index(["row", "contestant"]).loc[("linear", "best baseline")]
+    assert (best["label"], best["reason"]) == ("…", WHY), "a baseline awaits, so the best one is not unasked"
 
 
 def test_nothing_awaited_is_not_mentioned(grid_results: Results) -> None:

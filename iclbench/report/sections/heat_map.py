@@ -130,6 +130,7 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
     told = _told(results, contests)
+    told |= _told_of_baselines(results, told)
     status, reasons = [], []
     for row, name, score, best in zip(
         cells["row"], cells["contestant"], cells["score"], cells["reason"].astype(object), strict=True
@@ -164,6 +165,20 @@ def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str]
         of = cells[(cells["task"] == task) & (cells["preset"] == preset)]
         for name, status, run, why in zip(of["contestant"], of["status"], of["run"], of["reason"], strict=True):
             tell(row, name, status, str(why) if status in _IN_WORDS else f"{run}: {why}")
+    return found
+
+
+def _told_of_baselines(
+    results: Results, told: dict[tuple[str, str], dict[str, list[str]]]
+) -> dict[tuple[str, str], dict[str, list[str]]]:
+    """By row what is told of any baseline, for the cell of the best of them."""
+    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - {*NOTHING}
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for (row, name), why in told.items():
+        if name in baselines:
+            of_row = found.setdefault((row, BEST), {})
+            for status, lines in why.items():
+                of_row[status] = list(dict.fromkeys([*of_row.get(status, []), *lines]))
     return found
 
 
