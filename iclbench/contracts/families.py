@@ -239,7 +239,7 @@ def _squared_errors(family: Family, baseline: str, episodes: Episodes) -> Float[
     predictor = estimator(validate(estimator.Settings, card.settings, f"baseline '{baseline}'"), facts)
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
-    each = (answer.mean - episodes.asked.y).double().square().sum(-1) / family.normaliser
+    each = (answer.point() - episodes.asked.y).double().square().sum(-1) / family.normaliser
     return each.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
 
 

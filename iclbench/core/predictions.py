@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, TypeVar
 
 import torch
@@ -21,6 +23,9 @@ from iclbench.core.records import TensorRecord
 _P = TypeVar("_P", bound="Prediction")
 
 _LOG_2PI = math.log(2 * math.pi)
+
+# The share of targets in central intervals: metrics of every prediction that has intervals.
+_COVERED = {"covered_50": 0.5, "covered_90": 0.9}
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Prediction(TensorRecord):
 
     Subclasses say how many raw network outputs they need and build themselves from them. `metrics` are the names, in
     `core.metrics`, of what they are scored by; `headline` is the one that stands for all of them where a cell failed.
+    A `Point` says nothing about its spread: it has no interval, and all its samples are alike.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -67,6 +73,31 @@ class Prediction(TensorRecord):
     @abstractmethod
     def scores(self, y: Tensor) -> dict[str, Float[Tensor, "*shape"]]:
         """Every metric of `metrics`, per position."""
+
+    def scores_within(
+        self, y: Tensor, choices: Bool[Tensor, "batch classes"] | None
+    ) -> dict[str, Float[Tensor, "batch positions"]]:
+        """`scores`; of class labels also the accuracy among those that each episode admits, where it says which."""
+        return self.scores(y)
+
+    def point(self) -> Tensor:
+        """The one best answer: the mean, `(*shape, dy)`; of classes the likeliest label, `(*shape)`."""
+        raise NotImplementedError(f"{type(self).__name__} does not write point()")
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor] | None:
+        """Ends of the central interval that holds this much probability, per output, `(*shape, dy)` each; None: there
+        is none (a single value, classes)."""
+        return None
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """`n` independent draws at every position, each in the shape of `point()`: `(n, *shape, dy)`, labels
+        `(n, *shape)`; the generator is on the prediction's device."""
+        raise NotImplementedError(f"{type(self).__name__} does not write sample()")
+
+    def columns(self) -> dict[str, Float[Tensor, "*shape columns"]]:
+        """Groups of numbers that a stream prints: the mean; where there is a spread, standard deviation and the
+        central 90 % interval; of classes the likeliest one and all probabilities."""
+        raise NotImplementedError(f"{type(self).__name__} does not write columns()")
 
     def at(self: _P, index: slice | Tensor) -> _P:
         """The predictions at some positions (second axis)."""
@@ -95,6 +126,15 @@ class Point(Prediction):
     def scores(self, y: Tensor) -> dict[str, Tensor]:
         return {"squared_error": self.loss(y)}
 
+    def point(self) -> Tensor:
+        return self.mean
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        return self.mean.expand(n, *self.mean.shape)
+
+    def columns(self) -> dict[str, Tensor]:
+        return {"mean": self.mean}
+
 
 @dataclass(frozen=True)
 class Gaussian(Prediction):
@@ -118,26 +158,31 @@ class Gaussian(Prediction):
         z = (y - self.mean) / self.std
         return (-0.5 * z.square() - self.std.log() - 0.5 * _LOG_2PI).sum(-1)
 
-    def interval_90(self) -> tuple[Tensor, Tensor]:
-        """Ends of the central 90 % interval, per output."""
-        half = _INTERVALS["covered_90"] * self.std
+    def point(self) -> Tensor:
+        return self.mean
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        half = _half_width(level) * self.std
         return self.mean - half, self.mean + half
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        return self.mean + self.std * _normal((n, *self.mean.shape), self.mean, generator)
+
+    def columns(self) -> dict[str, Tensor]:
+        low, high = self.interval(0.9)
+        return {"mean": self.mean, "std": self.std, "low": low, "high": high}
 
     def loss(self, y: Tensor) -> Tensor:
         return -self.log_likelihood(y)
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
         z = ((y - self.mean) / self.std).abs()
-        inside = {name: (z <= width).to(z.dtype).mean(-1) for name, width in _INTERVALS.items()}
+        inside = {name: (z <= _half_width(level)).to(z.dtype).mean(-1) for name, level in _COVERED.items()}
         return {
             "log_likelihood": self.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
             **inside,
         }
-
-
-# Half-widths of the central 50 % and 90 % intervals of a standard normal.
-_INTERVALS = {"covered_50": 0.6744897501960817, "covered_90": 1.6448536269514722}
 
 
 @dataclass(frozen=True)
@@ -195,6 +240,34 @@ class Mixture(Prediction):
         z = (y.unsqueeze(-2) - self.means) / self.stds
         return self._average(torch.special.ndtr(z))
 
+    def quantile(self, level: float) -> Float[Tensor, "*shape dy"]:
+        """Where the distribution of each output reaches `level`, by bisection to the last bit but a few."""
+        low = (self.means - 10 * self.stds).amin(-2)
+        high = (self.means + 10 * self.stds).amax(-2)
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = self.cumulative(middle) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def point(self) -> Tensor:
+        return self.mean
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        *shape, k, dy = self.means.shape
+        weights = self.logits.softmax(-1).reshape(-1, k)
+        component = torch.multinomial(weights, n, replacement=True, generator=generator).T.reshape(n, *shape, 1, 1)
+        at = component.expand(n, *shape, 1, dy)
+        mean, std = (t.expand(n, *t.shape).gather(-2, at).squeeze(-2) for t in (self.means, self.stds))
+        return mean + std * _normal(mean.shape, mean, generator)
+
+    def columns(self) -> dict[str, Tensor]:
+        low, high = self.interval(0.9)
+        return {"mean": self.mean, "std": self.std, "low": low, "high": high}
+
     def log_likelihood(self, y: Tensor) -> Tensor:
         z = (y.unsqueeze(-2) - self.means) / self.stds
         each = (-0.5 * z.square() - self.stds.log() - 0.5 * _LOG_2PI).sum(-1)
@@ -209,8 +282,7 @@ class Mixture(Prediction):
             "log_likelihood": self.log_likelihood(y),
             "log_likelihood_gaussian": self.moments.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
-            "covered_50": (tail <= 0.25).to(y.dtype).mean(-1),
-            "covered_90": (tail <= 0.45).to(y.dtype).mean(-1),
+            **{name: (tail <= level / 2).to(y.dtype).mean(-1) for name, level in _COVERED.items()},
         }
 
 
@@ -239,7 +311,39 @@ class Categorical(Prediction):
         return Categorical(self.logits.masked_fill(~choices.unsqueeze(1), -torch.inf))
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
-        return {"cross_entropy": self.loss(y), "accuracy": (self.logits.argmax(-1) == y).to(self.logits.dtype)}
+        return {"cross_entropy": self.loss(y), "accuracy": (self.point() == y).to(self.logits.dtype)}
+
+    def scores_within(
+        self, y: Tensor, choices: Bool[Tensor, "batch classes"] | None
+    ) -> dict[str, Float[Tensor, "batch positions"]]:
+        scores = self.scores(y)
+        if choices is not None:
+            scores["accuracy_within_choices"] = self.within(choices).scores(y)["accuracy"]
+        return scores
+
+    def point(self) -> Int[Tensor, "*shape"]:
+        return self.logits.argmax(-1)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        *shape, classes = self.logits.shape
+        probabilities = self.logits.softmax(-1).reshape(-1, classes)
+        return torch.multinomial(probabilities, n, replacement=True, generator=generator).T.reshape(n, *shape)
+
+    def columns(self) -> dict[str, Tensor]:
+        probabilities = self.logits.softmax(-1)
+        return {"label": probabilities.argmax(-1, keepdim=True).to(probabilities.dtype), "p": probabilities}
+
+
+@cache
+def _half_width(level: float) -> float:
+    """Half the width of the central interval of a standard normal that holds this much probability."""
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + level / 2))
+
+
+def _normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _std(pre: Tensor, settings: HeadSettings) -> Tensor:

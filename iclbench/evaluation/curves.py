@@ -12,7 +12,6 @@ import torch
 from iclbench.core.metrics import metric
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.evaluation.scoring import scores_of
 
 # Query positions per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone so that
 # results do not depend on the machine. A single episode may be longer; what that needs is the predictor's own business
@@ -110,7 +109,7 @@ def learning_curve(
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]
         counted.append(scored.cpu().numpy())
-        for name, values in scores_of(prediction, y, block.choices).items():
+        for name, values in prediction.scores_within(y, block.choices).items():
             values = values.double().masked_fill(~scored, torch.nan)
             scale = metric(name).normaliser(normaliser)
             parts.setdefault(name, []).append((values / scale).cpu().numpy())

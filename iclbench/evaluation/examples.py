@@ -98,7 +98,7 @@ def _drawn(answer: Prediction) -> tuple[Tensor, dict[str, Tensor]]:
         case Mixture():
             return _drawn(answer.moments)
         case Gaussian():
-            low, high = answer.interval_90()
+            low, high = answer.interval(0.9)
             return answer.mean, {"low": low, "high": high}
         case Point():
             return answer.mean, {}

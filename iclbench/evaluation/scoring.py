@@ -1,4 +1,4 @@
-"""Scores of single episodes by the question `targets`, and what an answer about class labels is scored by."""
+"""Scores of single episodes by the question `targets`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.core.episodes import Episodes
 from iclbench.core.metrics import metric
-from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 
@@ -56,17 +54,6 @@ class TargetScores:
         return {metric: np.where(self.failed.any(0), np.nan, scores) for metric, scores in self.scores.items()}
 
 
-def scores_of(
-    answer: Prediction, y: Tensor, choices: Bool[Tensor, "B classes"] | None
-) -> dict[str, Float[Tensor, "B Q"]]:
-    """Every metric of an answer; of class labels also the accuracy among those that the episode admits, which is what
-    papers on few-shot classification plot."""
-    scores = answer.scores(y)
-    if choices is not None and isinstance(answer, Categorical):
-        scores["accuracy_within_choices"] = answer.within(choices).scores(y)["accuracy"]
-    return scores
-
-
 def target_scores(
     predictor: Predictor, prompts: PromptSet, device: str = "cpu", episodes_at_most: int | None = None
 ) -> TargetScores:
@@ -93,7 +80,7 @@ def target_scores(
         informed = predictor.informed(there.truth)
         with torch.inference_mode():
             answers = informed.predict_by_related(there.context, there.asked.x, there.related, counts)
-            scores = [scores_of(answer, there.asked.y, there.choices) for answer in answers]
+            scores = [answer.scores_within(there.asked.y, there.choices) for answer in answers]
         for name in scores[0]:
             by_count = [_mean(each[name], there.scored) for each in scores]
             scale = metric(name).normaliser(family.normaliser)

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
-from iclbench.core.predictions import Gaussian, Mixture, Point
 from iclbench.probing.probe_set import ProbeSet
 
 # Predictions of one task that differ by less than this fraction are the same number up to float32's rounding.
@@ -46,8 +45,7 @@ def decode_layers(backbone: Backbone, prompts: ProbeSet, device: str = "cpu") ->
         episodes = block.without_truth().to(device)
         with torch.inference_mode():
             layers = backbone.predict_by_layer(episodes.context, episodes.asked.x, episodes.related)
-        means = [layer.mean for layer in layers if isinstance(layer, Point | Gaussian | Mixture)]
-        parts.append(torch.stack(means).double().cpu())
+        parts.append(torch.stack([layer.point() for layer in layers]).double().cpu())
     return torch.cat(parts, 1)
 
 

@@ -22,7 +22,6 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
 from iclbench.core.memory import IN_PROBES, advised
-from iclbench.core.predictions import Gaussian, Mixture, Point
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import Rows, Tables
@@ -141,8 +140,7 @@ def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
 def _level(reference: Contestant, prompts: ProbeSet) -> Tables:
     episodes, predictor = prompts.episodes, reference.predictor
     answer = predictor.informed(episodes.truth).predict_targets(episodes.context, episodes.asked.x, episodes.related)
-    assert isinstance(answer, Point | Gaussian | Mixture)
-    errors = (answer.mean - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
+    errors = (answer.point() - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
     shared = _row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}
     return {"values": _means(shared, [{}], (errors / normaliser).unsqueeze(1), prompts.seed)}

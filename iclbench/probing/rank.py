@@ -26,7 +26,7 @@ from iclbench.config.cards import content_hash
 from iclbench.config.runs import Run
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import NonFiniteError, UsageError
-from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
+from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
 from iclbench.core.seeds import generator
 from iclbench.evaluation import cells, contestants
@@ -146,9 +146,9 @@ def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[T
     answer = predictor.informed(contexts.truth).predict_targets(
         contexts.context, x_query.expand(len(contexts), -1, -1), contexts.related
     )
-    if isinstance(answer, Point | Gaussian | Mixture):
-        return answer.mean.flatten(1)
-    assert isinstance(answer, Categorical) and contexts.choices is not None
+    if contexts.choices is None:
+        return answer.point().flatten(1)
+    assert isinstance(answer, Categorical)
     labels = contexts.choices.nonzero()[:, 1].view(-1, 1, 2)
     first, second = answer.logits.gather(2, labels.expand(-1, answer.logits.shape[1], 2)).unbind(-1)
     return second - first

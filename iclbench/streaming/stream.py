@@ -20,7 +20,6 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.predictor import State
 from iclbench.core.records import TensorRecord
-from iclbench.streaming.answers import answer_columns
 from iclbench.streaming.lines import Line
 
 log = logging.getLogger("iclbench")
@@ -31,7 +30,7 @@ TOGETHER = 128
 
 @dataclass(frozen=True)
 class Answer:
-    """The query's line number and input, and the groups of columns of `answer_columns`."""
+    """The query's line number and input, and the groups of columns of `Prediction.columns`."""
 
     number: int
     x: list[float]
@@ -146,7 +145,7 @@ class Stream:
                 prediction = self.backbone.query(self.state, _inputs(self.backbone, asked))
         except IclbenchError as error:
             raise self._at(asked[0], str(error)) from error
-        columns = {group: values[0].tolist() for group, values in answer_columns(prediction).items()}
+        columns = {group: values[0].tolist() for group, values in prediction.columns().items()}
         usable = _finite_rows(prediction)
         for i, line in enumerate(asked):
             if not usable[i]:

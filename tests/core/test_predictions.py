@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.optimize import brentq
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, MixtureSameFamily, Normal
 
@@ -122,3 +124,75 @@ def test_choices_exclude_all_other_labels():
 def test_an_interval_lies_around_the_mean_wherever_that_is():
     there = Gaussian(Y + 100, torch.full_like(Y, 0.1))
     assert [float(there.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]
+
+
+def stream(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def mixture_of(*shape, k=3, dy=1, seed=0):
+    logits, means, stds = (torch.randn(*shape, *s, generator=stream(seed)) for s in [(k,), (k, dy), (k, dy)])
+    return Mixture(logits.double(), 3 * means.double(), stds.double().abs() + 0.01)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+def test_the_interval_of_a_gaussian_is_that_of_scipy(level):
+    prediction = Gaussian(Y.double(), Y.double().abs() + 0.1)
+    expected = stats.norm.interval(level, prediction.mean.numpy(), prediction.std.numpy())
+    for end, wanted in zip(prediction.interval(level), expected, strict=True):
+        np.testing.assert_allclose(end.numpy(), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, 0.9])
+def test_the_interval_of_a_mixture_is_where_root_finding_puts_its_quantiles(level):
+    mixture = mixture_of(2, 3)
+    for end, mass in zip(mixture.interval(level), (0.5 - level / 2, 0.5 + level / 2), strict=True):
+        for at in np.ndindex(2, 3):
+            w, m, s = (t[at].flatten().numpy() for t in (mixture.logits.softmax(-1), mixture.means, mixture.stds))
+            root = brentq(lambda y, w=w, m=m, s=s, mass=mass: w @ stats.norm.cdf(y, m, s) - mass, -100, 100, xtol=1e-13)
+            assert end[at].item() == pytest.approx(root, rel=1e-9, abs=1e-9)
+
+
+def test_the_share_of_targets_in_an_interval_is_counted_by_that_interval():
+    mixture = mixture_of(20, 10, dy=2)
+    y = mixture.sample(1, stream(1))[0]
+    for level in (0.5, 0.9):
+        low, high = mixture.interval(level)
+        inside = ((low <= y) & (y <= high)).double().mean(-1)
+        assert torch.equal(mixture.scores(y)[f"covered_{100 * level:.0f}"], inside)
+
+
+def test_samples_of_a_mixture_are_distributed_like_it():
+    mixture = mixture_of(2, 3, dy=2)
+    drawn = mixture.sample(4000, stream())
+    assert drawn.shape == (4000, 2, 3, 2)
+    for at in np.ndindex(2, 3, 2):
+        cdf = lambda y, at=at: mixture.map(lambda t: t[at[:2]]).cumulative(torch.tensor(y)[:, None])[:, at[2]].numpy()  # noqa: E731
+        assert stats.kstest(drawn[:, *at].numpy(), cdf).pvalue > 1e-3
+    # One component answers for all outputs of a position: they are not independent.
+    two = Mixture(torch.zeros(1, 2), torch.tensor([[[-5.0, -5.0], [5.0, 5.0]]]), torch.ones(1, 2, 2))
+    assert (two.sample(200, stream()).sign().sum(-1).abs() == 2).float().mean() > 0.99
+
+
+def test_samples_of_a_gaussian_of_a_point_and_of_classes():
+    gaussian = Gaussian(Y, Y.abs() + 0.1)
+    scaled = (gaussian.sample(5000, stream()) - gaussian.mean) / gaussian.std
+    assert stats.kstest(scaled.flatten().numpy(), "norm").pvalue > 1e-3
+    assert torch.equal(Point(Y).sample(2, stream()), torch.stack([Y, Y]))
+    classes = Categorical(raw(Categorical, 5))
+    drawn = classes.sample(4000, stream())
+    assert drawn.shape == (4000, 3, 4)
+    share = torch.nn.functional.one_hot(drawn, 5).float().mean(0)
+    torch.testing.assert_close(share, classes.logits.softmax(-1), atol=0.04, rtol=0)
+    assert torch.equal(drawn, classes.sample(4000, stream())), "the generator decides"
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_every_prediction_has_a_point_and_only_those_with_a_spread_an_interval(name):
+    prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
+    assert prediction.point().shape == ((3, 4) if name == "categorical" else (3, 4, 2))
+    ends = prediction.interval(0.9)
+    assert (ends is None) == (name in ("point", "categorical"))
+    if ends is not None:
+        assert (ends[0] < prediction.point()).all() or name == "mixture"
+        assert (ends[0] < ends[1]).all()

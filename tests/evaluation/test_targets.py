@@ -112,13 +112,11 @@ def test_an_oracle_is_told_the_truth_of_every_episode(prompts):
 
 def test_an_answer_is_scored_within_choices_only_where_there_are_some():
     labels, y = Categorical(torch.tensor([[[0.0, 1.0, 2.0]]])), torch.tensor([[1]])
-    assert "accuracy_within_choices" not in scoring.scores_of(labels, y, None)
-    found = scoring.scores_of(labels, y, torch.tensor([[True, True, False]]))
+    assert "accuracy_within_choices" not in labels.scores_within(y, None)
+    found = labels.scores_within(y, torch.tensor([[True, True, False]]))
     assert (float(found["accuracy"]), float(found["accuracy_within_choices"])) == (0, 1)
     number = Gaussian(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
-    assert set(scoring.scores_of(number, torch.zeros(1, 1, 1), torch.ones(1, 3, dtype=torch.bool))) == {
-        *Gaussian.metrics
-    }
+    assert set(number.scores_within(torch.zeros(1, 1, 1), torch.ones(1, 3, dtype=torch.bool))) == {*Gaussian.metrics}
 
 
 class Scaled(GPMixture):
