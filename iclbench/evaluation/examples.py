@@ -15,7 +15,6 @@ from iclbench import __version__, tables
 from iclbench.config.runs import writing
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import NonFiniteError
-from iclbench.core.predictions import Gaussian, Mixture, Point, Prediction
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.prompts import PromptSet
 
@@ -50,7 +49,8 @@ def predicted(contestant: Contestant, prompts: PromptSet, failed: Collection[int
     with torch.inference_mode():
         answers = informed.predict_by_related(episodes.context, x, episodes.related, counts)
         for count, answer in zip(counts, answers, strict=True):
-            mean, band = _drawn(answer)
+            mean, ends = answer.point(), answer.interval(0.9)
+            band = {} if ends is None else dict(zip(("low", "high"), ends, strict=True))
             if not all(values.isfinite().all() for values in (mean, *band.values())):
                 raise NonFiniteError(f"an answer to be drawn is not finite, with {count} related datasets")
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
@@ -90,19 +90,6 @@ def _shared(prompts: PromptSet) -> dict[str, object]:
         "prompt_set": prompts.id,
         "version": __version__,
     }
-
-
-def _drawn(answer: Prediction) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean, and the ends of the central 90 % interval of the Gaussian with the same moments, where there is one."""
-    match answer:
-        case Mixture():
-            return _drawn(answer.moments)
-        case Gaussian():
-            low, high = answer.interval(0.9)
-            return answer.mean, {"low": low, "high": high}
-        case Point():
-            return answer.mean, {}
-    raise TypeError(f"{type(answer).__name__} cannot be drawn over inputs")
 
 
 def _of_set(shared: dict[str, object], points: Points) -> pd.DataFrame:

@@ -406,15 +406,27 @@ def test_drawn_examples_say_how_many_related_datasets_were_seen():
     assert alone["n_related"].unique().tolist() == [0], "who does not use them is drawn without"
 
 
-def test_what_is_drawn_of_an_answer():
-    """Mean and band of the Gaussian with the same moments: of 0 ± 1 and 4 ± 1 in equal parts 2 ± the root of 5."""
-    means, stds = torch.tensor([[[[0.0], [4.0]]]]), torch.ones(1, 1, 2, 1)
-    mean, band = examples._drawn(Mixture(torch.zeros(1, 1, 2), means, stds))
-    half = norm.ppf(0.95) * 5**0.5
-    assert [mean.item(), band["low"].item(), band["high"].item()] == pytest.approx([2, 2 - half, 2 + half])
-    assert examples._drawn(Point(mean)) == (mean, {})
-    with pytest.raises(TypeError, match=r"^Categorical cannot be drawn over inputs$"):
-        examples._drawn(Categorical(torch.zeros(1, 1, 3)))
+@pytest.mark.parametrize("kind", [Point, Gaussian, Mixture])
+def test_the_band_drawn_around_an_answer_is_its_interval(prompts, kind):
+    """Of 0 ± 1 and 4 ± 1 in equal parts the 5 % quantile is the 10 % quantile of 0 ± 1, but for 1e-8 of the other."""
+
+    class Answer(Predictor):
+        heads = ("mixture",)
+
+        def predict_targets(self, context, x_target, related=None):
+            zero = torch.zeros_like(x_target)
+            means = torch.stack([zero, zero + 4], -2)
+            mixture = (0 * means[..., 0], means, 0 * means + 1)
+            return kind(*{Point: (zero,), Gaussian: (zero, zero + 1), Mixture: mixture}[kind])
+
+    rows = examples.predicted(contestant(Answer(), "answer"), prompts)
+    drawn = [None if pd.isna(rows[name].iloc[0]) else float(rows[name].iloc[0]) for name in ("value", "low", "high")]
+    expected = {
+        Point: [0, None, None],
+        Gaussian: [0, *norm.interval(0.9)],
+        Mixture: [2, norm.ppf(0.1), 4 + norm.ppf(0.9)],
+    }
+    assert drawn == pytest.approx(expected[kind], abs=1e-3)
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 3])
