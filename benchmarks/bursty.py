@@ -23,7 +23,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.seeds import generator
 from iclbench.families.images.bursty import Bursty
 from iclbench.families.images.bursty_parameters import BurstyParameters
-from iclbench.training.step import make_optimiser, training_batch
+from iclbench.training.step import TrainingData, make_optimiser
 
 BATCH, POINTS, SHOTS = 24, 8, 3
 MODELS = ("transformer", "coqe", "mamba", "pt-tnp", "cnp")
@@ -76,11 +76,12 @@ def training(name: str) -> str:
     family = run.task.build()
     backbone = run.backbone.build(run.shape(family)).train()
     optimiser = make_optimiser(backbone, run.train)
+    data = TrainingData.of(run.task, family)
 
     def batch() -> object:
-        return training_batch(family, run.task, run.train, 0, 1)
+        return data.batch(run.train, 0, 1)
 
-    episodes = training_batch(family, run.task, run.train, 0, 0)
+    episodes = data.batch(run.train, 0, 0)
 
     def step() -> None:
         loss, _ = backbone.loss(episodes, 0.5, generator(0, "loss", 0))

@@ -23,7 +23,7 @@ from iclbench.config.registry import BACKBONES, FAMILIES
 from iclbench.config.resolution import TaskConfig
 from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
 from iclbench.layers.scan.scan import chosen
-from iclbench.training.step import make_optimiser, training_batch
+from iclbench.training.step import TrainingData, make_optimiser
 
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
 PRECISIONS = ["float32", "tf32", "bf16"]
@@ -236,7 +236,7 @@ class Step:
     def __call__(self) -> None:
         self.count += 1
         if self.as_trained:
-            episodes = training_batch(self.family, self.task, self.settings, 0, self.count, self.sizes.device)
+            episodes = TrainingData.of(self.task, self.family).batch(self.settings, 0, self.count, self.sizes.device)
         else:
             episodes = self.family.sample(self.sizes.batch, self.sizes.points, self.generator)
         bf16 = self.precision == "bf16"

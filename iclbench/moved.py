@@ -144,6 +144,8 @@ MOVED = {
     "iclbench.signals": "iclbench.core.signals",
     "iclbench.sizes": "iclbench.config.sizes",
     "iclbench.sources": "iclbench.config.sources",
+    "iclbench.training.loop": "iclbench.training.run",
+    "iclbench.training.monitor": "iclbench.evaluation.monitor",
     "iclbench.trust": "iclbench.config.trust",
     "iclbench.versions": "iclbench.config.versions",
 }

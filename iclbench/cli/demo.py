@@ -96,6 +96,6 @@ def _train_all(runs: list[Run], workers: int) -> None:
 def _train_one(run: Run, queue: Any) -> None:
     """In a process of its own."""
     set_up_torch("cpu", 1)
-    from iclbench.training.loop import train
+    from iclbench.training.run import train
 
     train(run, report=lambda step, loss: queue.put((run.name, step, loss)))

@@ -14,9 +14,9 @@ from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Resul
 from iclbench.core.signals import sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
+    from iclbench.core.context import Context
     from iclbench.sweep.cells import GridCell
     from iclbench.sweep.local import LocalPool
-    from iclbench.sweep.outcome import Place
     from iclbench.sweep.plan import Plan
     from iclbench.sweep.store import Store
 
@@ -90,9 +90,9 @@ def sweep(
 
         from iclbench.cli import sweep_results
         from iclbench.cli.sweep_summary import print_dry_run
+        from iclbench.core.context import Context
         from iclbench.sweep import plan as plans
         from iclbench.sweep.cells import grid_cells
-        from iclbench.sweep.outcome import Place
         from iclbench.sweep.store import Store
 
         store, cells = Store(results), _at(preset, grid_cells(grid))
@@ -100,8 +100,8 @@ def sweep(
             sweep_results.print_packed(cells, store, pack, json, replace)
             return
         if verify is not None:
-            place = Place(results, data_dir, kind)
-            if not sweep_results.print_verified(cells, store, verify, verify_seed, place, json):
+            context = Context(results, data_dir, kind)
+            if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):
                 raise typer.Exit(1)
             return
         plan = plans.only(plans.plan(cells, store), kinds)
@@ -111,10 +111,10 @@ def sweep(
         if dry_run:
             print_dry_run(plan, store, kind, data_dir, len(slots), json)
             return
-        _work(plan, store, slots, Place(results, data_dir, kind), json)
+        _work(plan, store, slots, Context(results, data_dir, kind), json)
 
 
-def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, json: bool) -> None:
+def _work(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool) -> None:
     """Do what is to do, and say what became of it."""
     from iclbench.cli.sweep_summary import left_alone, print_outcomes
     from iclbench.cli.sweep_view import view
@@ -126,13 +126,13 @@ def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, j
     from iclbench.sweep import plan as plans
     from iclbench.sweep.store import Store
 
-    with writing(place.results):
-        place.results.mkdir(parents=True, exist_ok=True)
+    with writing(context.results):
+        context.results.mkdir(parents=True, exist_ok=True)
     interrupted = False
     with view(plan, store, len(slots)) as report:
-        pool = _pool(slots[: max(1, len(plan.todo))], place.threads)
+        pool = _pool(slots[: max(1, len(plan.todo))], context.threads)
         try:
-            engine.run(plan, store, pool, place, report)
+            engine.run(plan, store, pool, context, report)
         except KeyboardInterrupt:
             interrupted = True  # to be said below the table, not above it
         finally:
@@ -140,7 +140,7 @@ def _work(plan: Plan, store: Store, slots: Sequence[str | None], place: Place, j
     if interrupted:
         kept, left = plural(report.settled, "cell"), len(plan.todo) - report.settled
         raise Interrupted(f"interrupted; {kept} kept, the same command does the other {left}")
-    failed = print_outcomes(plans.plan(plan.cells, Store(place.results)), report.outcomes, json)
+    failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), report.outcomes, json)
     if plan.waiting:
         say(left_alone(plan))
     if failed:

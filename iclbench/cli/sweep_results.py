@@ -10,10 +10,10 @@ from pathlib import Path
 import typer
 
 from iclbench.cli.terminal import out, say, table
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import nbytes
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Place
 from iclbench.sweep.pack import pack
 from iclbench.sweep.store import Store
 from iclbench.sweep.verify import Verified, verify
@@ -38,12 +38,12 @@ def print_packed(
 
 
 def print_verified(
-    cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Place, json: bool = False
+    cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context, json: bool = False
 ) -> bool:
     """Compute n random evaluations again and say what became of them; returns whether all are equal, or differ by less
     than matters."""
     found = []
-    for each in verify(cells, store, n, seed, place):
+    for each in verify(cells, store, n, seed, context):
         found.append(each)
         say(f"{len(found)}/{n} {each.cell.task} · {each.cell.run}: {_verdict(each)} ({each.seconds:.0f} s)")
     if json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -69,8 +70,9 @@ def train(
 def train_run(run, device: str, threads: int, data_dir: Path | None, label: str | None = None) -> None:  # type: ignore[no-untyped-def]
     """Train a run with a progress bar, which also shows the accuracies of the last evaluation."""
     from iclbench.cli.terminal import step_bar
-    from iclbench.training.loop import Device as Place
-    from iclbench.training.loop import train as run_training
+    from iclbench.core.context import Context
+    from iclbench.evaluation.monitor import Monitor
+    from iclbench.training.run import train as run_training
 
     with step_bar(label or run.name, run.config.train.steps) as update:
         last: dict[str, float] = {}
@@ -79,4 +81,5 @@ def train_run(run, device: str, threads: int, data_dir: Path | None, label: str 
             found = [f"{name} {accuracy:.2f}" for name, accuracy in last.items()]
             update(step, " ".join([f"loss {loss:.4f}", *found]))
 
-        run_training(run, Place(device, threads), report, data_dir, last.update)
+        context = Context(data_dir=data_dir, device=device, threads=threads)
+        run_training(run, context, report, partial(Monitor, watch=last.update))

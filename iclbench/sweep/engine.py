@@ -6,11 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Protocol, runtime_checkable
 
+from iclbench.core.context import Context
 from iclbench.core.errors import one_line
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import Executor, WorkerStartError
 from iclbench.sweep.order import Order
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work as work_on_cell
@@ -21,7 +22,7 @@ ATTEMPTS = 2
 # Seconds that workers have to write their checkpoints and end.
 GRACE = 20.0
 
-Work = Callable[[GridCell, Place], Outcome]
+Work = Callable[[GridCell, Context], Outcome]
 
 
 @runtime_checkable
@@ -39,7 +40,7 @@ class Report(Protocol):
 
 
 def run(
-    plan: Plan, store: Store, executor: Executor, place: Place, report: Report, work: Work = work_on_cell
+    plan: Plan, store: Store, executor: Executor, context: Context, report: Report, work: Work = work_on_cell
 ) -> dict[str, Outcome]:
     """Do all that a plan has to do; returns the outcomes by the cells' hashes.
 
@@ -72,17 +73,17 @@ def run(
                 order.put_back(cell)
                 return
             outcome = Outcome("failed", f"{one_line(error)}, {ATTEMPTS} times; the same command tries again")
-            store.record(cell, outcome, place)
+            store.record(cell, outcome, context)
         settle(cell, outcome)
 
     try:
         while True:
             for cell, outcome in order.given_up():
-                store.record(cell, outcome, place)
+                store.record(cell, outcome, context)
                 settle(cell, outcome)
             while len(running) < executor.slots and (chosen := order.take()):
                 attempts[chosen.hash] = attempts.get(chosen.hash, 0) + 1
-                running[executor.submit(work, chosen, place)] = chosen
+                running[executor.submit(work, chosen, context)] = chosen
                 report.started(chosen)
             if not running:
                 return outcomes

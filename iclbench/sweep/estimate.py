@@ -237,20 +237,16 @@ def count_parameters(config: RunConfig, data_dir: Path | None = None) -> int:
 def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = "cpu", steps: int = 2) -> float:
     """Seconds of a training step of the trained size, its episodes included: the mean of a few steps, after one to warm
     up."""
-    from iclbench.core.seeds import generator
-    from iclbench.training.step import autocast, descend, make_optimiser, training_batch
+    from iclbench.training.fit import Training
+    from iclbench.training.step import TrainingData
 
     family = config.task.build(data_dir)
-    backbone = config.build(family).to(device).train()
-    optimiser = make_optimiser(backbone, config.train)
-    settings = config.train.at_full_size()
+    settings = config.train.at_full_size().model_copy(update={"compile": False})
+    training = Training(config.build(family), TrainingData.of(config.task, family), settings, config.seed, device)
     started = 0.0
     for step in range(1 + steps):
         if step == 1:
             started = time.perf_counter()
-        batch = training_batch(family, config.task, settings, config.seed, step, device)
-        with autocast(settings, device):
-            loss, _ = backbone.loss(batch, 0.5, generator(config.seed, "loss", step, device=device))
-        descend(loss, backbone, optimiser, settings.clip)
-        float(loss.detach())  # the device is waited for
+        training.step()
+        float(training.progress.pending)  # the device is waited for
     return (time.perf_counter() - started) / steps

@@ -1,9 +1,8 @@
-"""What became of a cell, and where the process that works on cells stands."""
+"""What became of a cell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 Status = Literal["done", "failed", "skipped", "diverged", "awaiting"]
@@ -29,13 +28,3 @@ class Outcome:
     files: tuple[str, ...] = ()
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a worker computes: folders, device and threads."""
-
-    results: Path
-    data_dir: Path | None = None
-    device: str = "cpu"
-    threads: int = 1

@@ -22,12 +22,13 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.config.runs import writing
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.evaluators import HEADLINE, INSIDE
 from iclbench.report.pairs import AT_COARSE, heights
 from iclbench.sweep.cells import SUMMARY, GridCell
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store, row
 from iclbench.tables import TableName
 
@@ -144,9 +145,9 @@ def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None)
     """The cell's row: as it was recorded, but for the files; None as long as nothing has become of it."""
     status = store.status(cell)
     if status is None and not store.is_awaited(cell):
-        return None if replaced is None else row(cell, Outcome("awaiting", replaced), Place(store.results))
+        return None if replaced is None else row(cell, Outcome("awaiting", replaced), Context(store.results))
     if status is not None and not store.has_row(cell):
-        return row(cell, Outcome("skipped", cell.reason), Place(store.results))
+        return row(cell, Outcome("skipped", cell.reason), Context(store.results))
     recorded = store.rows.loc[cell.hash]
     about: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
     about["cell"] = cell.hash

@@ -22,10 +22,11 @@ import pandas as pd
 
 from iclbench import __version__, tables
 from iclbench.config.runs import writing
+from iclbench.core.context import Context
 from iclbench.core.files import holds_tensors
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome, Place, Status
+from iclbench.sweep.outcome import Outcome, Status
 
 log = logging.getLogger("iclbench")
 
@@ -111,9 +112,9 @@ class Store:
         broken = (self.results / file for file in named if not self._is_readable(file))
         return next((path for path in broken if path.is_file()), None)
 
-    def record(self, cell: GridCell, outcome: Outcome, place: Place) -> None:
+    def record(self, cell: GridCell, outcome: Outcome, context: Context) -> None:
         """Write the row of a cell."""
-        record(self.results, cell, outcome, place)
+        record(self.results, cell, outcome, context)
 
 
 def is_whole(path: Path) -> bool:
@@ -122,14 +123,14 @@ def is_whole(path: Path) -> bool:
     return check(path)
 
 
-def record(results: Path, cell: GridCell, outcome: Outcome, place: Place) -> None:
+def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) -> None:
     """Write the row of a cell, whatever process knows what became of it."""
     path = results / "cells" / cell.group / f"{cell.run}.{cell.kind}-{cell.hash}.cells.parquet"
     with writing(results):
-        tables.write("cells", [row(cell, outcome, place)], path, {})
+        tables.write("cells", [row(cell, outcome, context)], path, {})
 
 
-def row(cell: GridCell, outcome: Outcome, place: Place) -> dict[str, object]:
+def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]:
     """What the tables say of a cell."""
     about: dict[str, object] = {
         "cell": cell.hash,
@@ -148,10 +149,10 @@ def row(cell: GridCell, outcome: Outcome, place: Place) -> dict[str, object]:
     return about | {
         "files": json.dumps(sorted(outcome.files)),
         "seconds": outcome.seconds,
-        "device": device_name(place.device),
+        "device": device_name(context.device),
         "hardware": hardware(),
         "kernels": kernels.here(),
-        "threads": place.threads,
+        "threads": context.threads,
         "libraries": libraries(),
     }
 

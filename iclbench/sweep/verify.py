@@ -21,12 +21,13 @@ import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
+from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.local import LocalPool
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import value_rows
 from iclbench.sweep.store import Store, device_name, hardware, libraries
 from iclbench.sweep.work import set_up, work
@@ -74,7 +75,7 @@ class Verified:
         return self.equal or (self.share is not None and self.share < NEGLIGIBLE)
 
 
-def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Place) -> Iterator[Verified]:
+def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> Iterator[Verified]:
     """Compute n random finished evaluations again, each in a folder of its own, and compare their rows.
 
     Runs are trained again from their frozen configuration, so that weights are neither needed nor believed. Each cell
@@ -85,7 +86,7 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Pl
         store: where their rows are, single or packed.
         n: how many; all where there are fewer.
         seed: of the choice.
-        place: device, threads and data sets to compute with; its results folder is not touched.
+        context: device, threads and data sets to compute with; its results folder is not touched.
 
     Raises:
         IclbenchError: no evaluation is finished whose data set is there.
@@ -93,14 +94,14 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, place: Pl
     known = {cell.hash: cell for cell in cells}
     finished = (cell for cell in cells if store.status(cell) == "done" or store.damaged(cell))
     done = [cell for cell in finished if cell.kind == "evaluate" and cell.run != SUMMARY]
-    there = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, place)}
+    there = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, context)}
     done = [cell for cell in done if cell.group in there]
     if not done:
         raise IclbenchError(f"no evaluation of this grid is finished in {store.results}: there is nothing to verify")
     chosen = random.Random(seed).sample(sorted(done, key=lambda cell: cell.hash), min(n, len(done)))
-    with _Workers(place.threads) as workers:
+    with _Workers(context.threads) as workers:
         for cell in chosen:
-            yield _verified([*(known[need] for need in cell.needs), cell], store, place, workers)
+            yield _verified([*(known[need] for need in cell.needs), cell], store, context, workers)
 
 
 class _Workers:
@@ -117,26 +118,26 @@ class _Workers:
         for pool in self._pools.values():
             pool.stop(_GRACE)
 
-    def work(self, cell: GridCell, place: Place, instruction_set: str) -> Outcome:
+    def work(self, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
         """Do the cell with these kernels."""
         if instruction_set not in self._pools:
             self._pools[instruction_set] = LocalPool([(self._threads, None, instruction_set)], set_up)
         try:
-            return self._pools[instruction_set].submit(work, cell, place).result()
+            return self._pools[instruction_set].submit(work, cell, context).result()
         except WorkerDiedError as error:
             return Outcome("failed", str(error))
 
 
-def _has_data(cell: GridCell, place: Place) -> bool:
+def _has_data(cell: GridCell, context: Context) -> bool:
     """Whether the data set that the cell's task needs is there, if it needs one."""
     try:
-        _ = cell.frozen.build(place.data_dir).fingerprint  # of the data, which are read for it
+        _ = cell.frozen.build(context.data_dir).fingerprint  # of the data, which are read for it
     except DataError:
         return False
     return True
 
 
-def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _Workers) -> Verified:
+def _verified(cells: Sequence[GridCell], store: Store, context: Context, workers: _Workers) -> Verified:
     """The last of the cells, computed again after those that it needs."""
     started = time.perf_counter()
     rows, difference = 0, None
@@ -146,8 +147,8 @@ def _verified(cells: Sequence[GridCell], store: Store, place: Place, workers: _W
         fresh = Store(Path(folder))
         for cell in cells:
             used = kernels.like(_kernels(store, cell))
-            elsewhere |= dict.fromkeys(_elsewhere(store, cell, place, used))
-            outcome = workers.work(cell, replace(place, results=fresh.results), used)
+            elsewhere |= dict.fromkeys(_elsewhere(store, cell, context, used))
+            outcome = workers.work(cell, replace(context, results=fresh.results), used)
             if outcome.status != "done":
                 difference = f"computed again it {outcome.status}: {outcome.reason}"
                 shares.append(None)
@@ -235,16 +236,16 @@ def _kernels(store: Store, cell: GridCell) -> str | None:
     return None if pd.isna(recorded) else str(recorded)
 
 
-def _elsewhere(store: Store, cell: GridCell, place: Place, used: str) -> tuple[str, ...]:
+def _elsewhere(store: Store, cell: GridCell, context: Context, used: str) -> tuple[str, ...]:
     """In what the place where a cell was computed differs from where it is computed again, a line each."""
     if not store.has_row(cell):
         return ()
     recorded = store.rows.loc[cell.hash]
     here = {
-        "device": device_name(place.device),
+        "device": device_name(context.device),
         "hardware": hardware(),
         "kernels": used,
-        "threads": place.threads,
+        "threads": context.threads,
         "iclbench": __version__,
         **json.loads(libraries()),
     }

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from iclbench import tables
 from iclbench.config.runs import DivergedError, Run, TrainedOtherwiseError, create
+from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import is_whole, paths, record
 from iclbench.sweep.there import in_the_way
 
@@ -69,37 +70,37 @@ def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | 
     torch.set_num_threads(threads)
 
 
-def work(cell: GridCell, place: Place) -> Outcome:
+def work(cell: GridCell, context: Context) -> Outcome:
     """Do one cell and leave its row; what fails is an outcome with a reason.
 
     Raises:
         Interrupted: a signal came while training; a checkpoint was written, and the cell has no row.
     """
     with _warnings() as told:
-        outcome = _outcome(cell, place)
+        outcome = _outcome(cell, context)
     outcome = replace(outcome, warnings=tuple(told))
-    record(place.results, cell, outcome, place)
+    record(context.results, cell, outcome, context)
     return outcome
 
 
-def _outcome(cell: GridCell, place: Place) -> Outcome:
+def _outcome(cell: GridCell, context: Context) -> Outcome:
     started = time.perf_counter()
     try:
-        files = _WORK[cell.kind](cell, place)
+        files = _WORK[cell.kind](cell, context)
         seconds = time.perf_counter() - started
         if cell.kind == "train":
             seconds = _training_seconds(files) or seconds
-        return Outcome("done", None, paths(place.results, files), seconds)
+        return Outcome("done", None, paths(context.results, files), seconds)
     except Interrupted:
         raise
     except DivergedError as error:
         left = [path for path in error.left if path.is_file()] if cell.kind == "train" else []
         seconds = time.perf_counter() - started
-        return Outcome("diverged", error.reason, paths(place.results, left), seconds)
+        return Outcome("diverged", error.reason, paths(context.results, left), seconds)
     except _Skipped as error:
         return Outcome("skipped", str(error))
     except _FailedInPartError as error:
-        return Outcome("failed", str(error), paths(place.results, error.left), time.perf_counter() - started)
+        return Outcome("failed", str(error), paths(context.results, error.left), time.perf_counter() - started)
     except Exception as error:
         return Outcome("failed", one_line(error), seconds=time.perf_counter() - started)
 
@@ -121,16 +122,17 @@ def _warnings() -> Iterator[list[str]]:
         log.removeHandler(listener)
 
 
-def _train(cell: GridCell, place: Place) -> list[Path]:
-    from iclbench.training.loop import Device, train
+def _train(cell: GridCell, context: Context) -> list[Path]:
+    from iclbench.evaluation.monitor import Monitor
+    from iclbench.training.run import train
 
-    run = _run(cell, place)
+    run = _run(cell, context)
     with run.lock(wait=True):
         if run.finished and not all(map(is_whole, run.written)):
             # Something that training alone makes is gone or cut short.
             run.weights.unlink()
     # Another sweep may train it, which is as good as doing it here.
-    train(run, Device(place.device, place.threads), data_dir=place.data_dir, wait=True)
+    train(run, context, monitor=Monitor, wait=True)
     return run.written
 
 
@@ -141,78 +143,80 @@ def _training_seconds(files: Iterable[Path]) -> float | None:
     return float(rows["value"].iloc[0]) if len(rows) else None
 
 
-def _evaluate(cell: GridCell, place: Place) -> list[Path]:
+def _evaluate(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.evaluation.evaluate import evaluate, evaluate_baseline
 
     if cell.run == SUMMARY:
-        return _summarise(cell, place)
-    asked = {"seed": cell.asked["seed"], "data_dir": place.data_dir}
+        return _summarise(cell, context)
+    asked = {"seed": cell.asked["seed"], "data_dir": context.data_dir}
     shifts, tests = cell.asked["shifts"], cell.asked["evaluators"]
     if cell.baseline is not None:
-        found = evaluate_baseline(place.results, cell.frozen, cell.preset, cell.baseline, shifts, tests, **asked)
+        found = evaluate_baseline(context.results, cell.frozen, cell.preset, cell.baseline, shifts, tests, **asked)
     else:
         found = evaluate(
-            place.results,
-            _run(cell, place),
+            context.results,
+            _run(cell, context),
             shifts,
             tests,
-            device=place.device,
+            device=context.device,
             baseline_names=[],
             summaries=False,
             **asked,
         )
-    return _files(place.results, found)
+    return _files(context.results, found)
 
 
-def _summarise(cell: GridCell, place: Place) -> list[Path]:
+def _summarise(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.evaluation.evaluate import prompt_sets, summarise, write_published
 
     task = cell.frozen
-    family = task.build(place.data_dir).held_out()
-    write_published(place.results, task)
-    files = sorted((place.results / "tables" / "published").glob(f"{task.name}.values.parquet"))
+    family = task.build(context.data_dir).held_out()
+    write_published(context.results, task)
+    files = sorted((context.results / "tables" / "published").glob(f"{task.name}.values.parquet"))
     asked = prompt_sets(
-        task, cell.preset, cell.asked["shifts"], cell.asked["evaluators"], cell.asked["seed"], place.data_dir, family
+        task, cell.preset, cell.asked["shifts"], cell.asked["evaluators"], cell.asked["seed"], context.data_dir, family
     )
     while asked:
         prompts = asked.pop(0)
-        summarise(place.results, prompts)
-        folder = place.results / "tables" / prompts.id
+        summarise(context.results, prompts)
+        folder = context.results / "tables" / prompts.id
         files += [*sorted((folder / "summary").glob("*.parquet")), *folder.glob("prompts.*.parquet")]
     return files
 
 
-def _probe(cell: GridCell, place: Place) -> list[Path]:
+def _probe(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.probing.probe import NotProbedError, probe
     from iclbench.probing.rank import probe_rank
     from iclbench.probing.representation import probe_representation
 
-    run, contexts = _run(cell, place), cell.asked["contexts"] or None
+    run, contexts = _run(cell, context), cell.asked["contexts"] or None
     kinds: dict[str, Callable[[], Iterator[Cell]]] = {
-        "layers": lambda: probe(place.results, run, contexts=contexts, device=place.device, data_dir=place.data_dir),
-        "rank": lambda: probe_rank(place.results, run, sizes=contexts, data_dir=place.data_dir),
-        "representation": lambda: probe_representation(place.results, run, data_dir=place.data_dir),
+        "layers": lambda: probe(
+            context.results, run, contexts=contexts, device=context.device, data_dir=context.data_dir
+        ),
+        "rank": lambda: probe_rank(context.results, run, sizes=contexts, data_dir=context.data_dir),
+        "representation": lambda: probe_representation(context.results, run, data_dir=context.data_dir),
     }
     try:
-        return _files(place.results, kinds[cell.asked["probe"]]())
+        return _files(context.results, kinds[cell.asked["probe"]]())
     except NotProbedError as error:
         raise _Skipped(str(error)) from error
 
 
-def _cost(cell: GridCell, place: Place) -> list[Path]:
+def _cost(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.evaluation.contestants import untrained
     from iclbench.evaluation.costs.costs import Sizes, measure_costs
 
     assert cell.config is not None
-    contestant = untrained(cell.run, cell.config, place.device, place.data_dir)
+    contestant = untrained(cell.run, cell.config, context.device, context.data_dir)
     path, left_out, _ = measure_costs(
-        place.results,
+        context.results,
         contestant,
         cell.frozen,
         cell.preset,
         Sizes(cell.asked["points"]),
         train=cell.config.train,
-        data_dir=place.data_dir,
+        data_dir=context.data_dir,
     )
     for line in left_out:
         log.warning(line)
@@ -222,7 +226,7 @@ def _cost(cell: GridCell, place: Place) -> list[Path]:
 _WORK = {"train": _train, "evaluate": _evaluate, "probe": _probe, "cost": _cost}
 
 
-def _run(cell: GridCell, place: Place) -> Run:
+def _run(cell: GridCell, context: Context) -> Run:
     """The folder of the cell's run.
 
     Raises:
@@ -230,7 +234,7 @@ def _run(cell: GridCell, place: Place) -> Run:
     """
     assert cell.config is not None
     try:
-        return create(place.results, cell.config, cell.run, place.data_dir, wait=True)
+        return create(context.results, cell.config, cell.run, context.data_dir, wait=True)
     except TrainedOtherwiseError as error:
         raise IclbenchError(in_the_way(error)) from error
 

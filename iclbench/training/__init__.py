@@ -1,1 +1,1 @@
-"""Training: the loop, the learning-rate schedule, the checkpoints."""
+"""Training: in memory, and runs in their folders with checkpoints."""

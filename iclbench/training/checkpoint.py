@@ -12,9 +12,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,35 +21,13 @@ from torch import Tensor, nn
 from iclbench.config.runs import Run
 from iclbench.core.files import save_tensors
 from iclbench.core.memory import IN_TRAINING, advised
+from iclbench.training.fit import Progress
 
 log = logging.getLogger("iclbench")
 
 KEEP = 2
 # What Adam and AdamW remember of a weight.
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-
-
-@dataclass
-class Progress:
-    """Where a run stands.
-
-    Attributes:
-        step: steps done.
-        seconds: time spent on them.
-        pending: sum of the losses since the last logged step.
-        steps: the logged steps.
-        losses: mean loss of the interval that ends at each of them.
-        scored: rows of the evaluations so far, see `iclbench.training.monitor`.
-        bytes: peak memory, the largest of the processes that took part; None where it is not known of all of them.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    pending: Tensor = field(default_factory=lambda: torch.zeros(()))
-    steps: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    scored: list[dict[str, Any]] = field(default_factory=list)
-    bytes: int | None = 0
 
 
 def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:

@@ -10,7 +10,7 @@ from iclbench.config.runs import DivergedError, Run
 from iclbench.core import devices
 from iclbench.core.files import atomic, save_tensors
 from iclbench.families.base import Family
-from iclbench.training.checkpoint import Progress
+from iclbench.training.fit import Progress
 
 Rows = list[dict[str, object]]
 

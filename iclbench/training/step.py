@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 import torch
 
@@ -14,16 +15,32 @@ from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 
 
-def training_batch(
-    family: Family, task: TaskConfig, settings: TrainSettings, seed: int, step: int, device: str = "cpu"
-) -> Episodes:
-    """The episodes of one step: a function of seed and step alone, at the size of the task that the curriculum has
-    reached."""
-    curriculum, points = settings.curriculum, task.drawn(task.points)
-    dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
-    size = curriculum.points.at(step, points) if curriculum.points else points
-    episodes = family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
-    return episodes.asking_context() if task.context_targets else episodes
+@dataclass(frozen=True)
+class TrainingData:
+    """What training draws its episodes from.
+
+    Attributes:
+        family: the family, with its parameters.
+        points: points of an episode at full size.
+        context_targets: whether the context points are asked, too.
+    """
+
+    family: Family
+    points: int
+    context_targets: bool = False
+
+    @classmethod
+    def of(cls, task: TaskConfig, family: Family) -> TrainingData:
+        """That of a task and its family, which may hold data sets."""
+        return cls(family, task.drawn(task.points), task.context_targets)
+
+    def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:
+        """The episodes of one step: a function of seed and step alone, at the size that the curriculum has reached."""
+        curriculum, family = settings.curriculum, self.family
+        dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
+        size = curriculum.points.at(step, self.points) if curriculum.points else self.points
+        episodes = family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+        return episodes.asking_context() if self.context_targets else episodes
 
 
 def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:

@@ -16,7 +16,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path, save_tensors
 from iclbench.layers.depthwise import causal_convolution
-from iclbench.training.loop import train
+from iclbench.training.run import train
 
 
 def model(**settings: object) -> Mamba:

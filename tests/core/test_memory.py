@@ -17,9 +17,9 @@ from iclbench.cli.main import main
 from iclbench.config.runs import Run
 from iclbench.core.files import holds_tensors
 from iclbench.core.memory import OutOfMemoryError, is_out_of_memory
-from iclbench.training import loop
+from iclbench.training.run import train
 from tests.conftest import small_card
-from tests.training.test_loop import new_run
+from tests.training.test_run import new_run
 
 
 def greedy(*arguments: object, **options: object) -> None:
@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
     run = new_run(card, folder)
-    loop.train(run)
+    train(run)
     return run
 
 

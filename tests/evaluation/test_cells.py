@@ -11,7 +11,7 @@ from iclbench.config.runs import Run, create
 from iclbench.core.errors import UsageError
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.evaluation.evaluate import evaluate, shifts_of
-from iclbench.training.loop import train
+from iclbench.training.run import train
 
 
 @pytest.fixture(scope="module")

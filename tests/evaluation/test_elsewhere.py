@@ -13,7 +13,7 @@ from iclbench.config import inventory
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.config.runs import Run, create
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.training.loop import train
+from iclbench.training.run import train
 from tests.conftest import small_card
 
 NOISY = small_card(family="noisy-linear", parameters={"noise": 2.0}, oracles=["ridge"])

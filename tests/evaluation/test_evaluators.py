@@ -17,7 +17,7 @@ from iclbench.evaluation import contestants
 from iclbench.evaluation.evaluate import evaluate, evaluators_of
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores, together
-from iclbench.training.loop import train
+from iclbench.training.run import train
 from tests.conftest import small_card
 from tests.prototypes import CLASSES, prototype_card
 

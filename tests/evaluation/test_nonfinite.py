@@ -21,7 +21,7 @@ from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
-from iclbench.training.loop import train
+from iclbench.training.run import train
 
 BAD = (2, 5, 6)  # context sizes at which the broken predictor has no number, in the last 42 of 48 episodes
 

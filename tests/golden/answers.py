@@ -21,7 +21,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator, global_stream
 from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.training.step import descend, training_batch
+from iclbench.training.step import TrainingData, descend
 
 Answers = dict[str, list[float]]
 EPISODES = 4
@@ -90,7 +90,7 @@ def backbone(name: str, data_dir: Path) -> Answers:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=move)
-    batch = training_batch(drawn, config.task, config.train, config.seed, 0)
+    batch = TrainingData.of(config.task, drawn).batch(config.train, config.seed, 0)
     loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
     # Plain descent: Adam would make the rounding of tiny gradients as large as a step.
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)

@@ -35,7 +35,7 @@ MODULES = (
     "iclbench.config.resolution",
     "iclbench.config.registry",
     "iclbench.config.runs",
-    "iclbench.training.loop",
+    "iclbench.training.run",
     "iclbench.evaluation.evaluate",
     "iclbench.probing.probe",
     "iclbench.probing.rank",

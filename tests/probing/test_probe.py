@@ -18,7 +18,7 @@ from iclbench.core.predictions import Point
 from iclbench.evaluation.evaluate import evaluate
 from iclbench.probing import probe as module
 from iclbench.probing.probe import NotProbedError, probe
-from iclbench.training.loop import train
+from iclbench.training.run import train
 
 SIZES = {"tasks": 20, "fit": 4, "test": 6}
 FIELD = ["gpt2", "zero", "least-squares", "gd", "gd-plus-plus", "gd-plus-plus-transformed"]

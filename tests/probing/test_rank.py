@@ -28,7 +28,7 @@ from iclbench.probing.rank import (
     prediction_matrix,
     probe_rank,
 )
-from iclbench.training.loop import train
+from iclbench.training.run import train
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from iclbench.probing.representation import (
     probe_representation,
     r_squared,
 )
-from iclbench.training.loop import train
+from iclbench.training.run import train
 
 
 def drawn(rows: int, columns: int, seed: int = 0) -> np.ndarray:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.sweep import engine
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan, only
 from iclbench.sweep.store import Store
 
@@ -86,7 +87,7 @@ def rows(task: str, runs: tuple[str, ...]) -> list[Cell]:
 def sweep(
     cells: list[Cell],
     results: Path,
-    work: Callable[[GridCell, Place], Outcome],
+    work: Callable[[GridCell, Context], Outcome],
     slots: int = 1,
     executor: Threads | None = None,
     watch: Watch | None = None,
@@ -94,8 +95,8 @@ def sweep(
 ) -> dict[str, Outcome]:
     status = {each.hash: "done" if each in done else None for each in cells}
     plan = Plan(tuple(cells), status, tuple(each for each in cells if each not in done))
-    place = Place(results)
-    return engine.run(plan, Store(results), executor or Threads(slots), place, watch or Watch(), work)
+    context = Context(results)
+    return engine.run(plan, Store(results), executor or Threads(slots), context, watch or Watch(), work)
 
 
 def test_nothing_starts_before_what_it_needs_has_ended_and_all_slots_are_busy(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_nothing_starts_before_what_it_needs_has_ended_and_all_slots_are_busy(tm
     ended: list[str] = []
     lock, now, most = threading.Lock(), 0, 0
 
-    def work(each: GridCell, place: Place) -> Outcome:
+    def work(each: GridCell, context: Context) -> Outcome:
         nonlocal now, most
         with lock:
             assert set(each.needs) <= set(ended), each.hash
@@ -124,7 +125,7 @@ def test_nothing_starts_before_what_it_needs_has_ended_and_all_slots_are_busy(tm
 def test_rows_are_finished_before_the_next_training_begins_except_near_the_end(tmp_path: Path) -> None:
     """One slot; of five trainings the last two count as the end."""
     watch = Watch()
-    sweep(rows("t", ("a", "b", "c", "d", "e")), tmp_path, lambda each, place: DONE, watch=watch)
+    sweep(rows("t", ("a", "b", "c", "d", "e")), tmp_path, lambda each, context: DONE, watch=watch)
     of_runs = [key.removesuffix("-t") for key in watch.started_cells]
     first = [f"{kind}-{run}" for run in "abc" for kind in ("train", "evaluate", "probe")]
     assert of_runs[:7] == first[:7]
@@ -135,7 +136,7 @@ def test_rows_are_finished_before_the_next_training_begins_except_near_the_end(t
 def test_tasks_are_worked_on_one_after_the_other(tmp_path: Path) -> None:
     watch = Watch()
     cells = [*rows("first", ("a", "b", "c", "d")), cell("evaluate", "zero", task="later"), *rows("later", ("a", "b"))]
-    sweep(cells, tmp_path, lambda each, place: DONE, watch=watch)
+    sweep(cells, tmp_path, lambda each, context: DONE, watch=watch)
     started = watch.started_cells
     assert started.index("probe-c-first") < started.index("evaluate-zero-later")
 
@@ -143,7 +144,7 @@ def test_tasks_are_worked_on_one_after_the_other(tmp_path: Path) -> None:
 def test_a_failed_training_fails_its_own_row_with_its_reason_and_nobody_else(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def work(each: GridCell, place: Place) -> Outcome:
+    def work(each: GridCell, context: Context) -> Outcome:
         asked.append(each.hash)
         bad = (each.kind, each.run) == ("train", "cnp")
         return Outcome("failed", "the loss is nan at step 7") if bad else DONE
@@ -163,7 +164,7 @@ def test_a_failed_training_fails_its_own_row_with_its_reason_and_nobody_else(tmp
 def test_a_cell_whose_worker_dies_is_tried_once_more_and_then_failed(tmp_path: Path) -> None:
     attempts: list[str] = []
 
-    def work(each: GridCell, place: Place) -> Outcome:
+    def work(each: GridCell, context: Context) -> Outcome:
         attempts.append(each.hash)
         if each.run == "large" or (attempts.count("train-unlucky-t") == 1 and each.run == "unlucky"):
             raise WorkerDiedError("the worker was killed by signal 9")
@@ -184,7 +185,7 @@ def test_pairs_that_make_no_sense_are_rows_with_the_reason_and_cost_nothing(tmp_
     train = cell("train", "cnp", reason="no related datasets")
     cells = [train, cell("evaluate", "cnp", (train,), "t", "no related datasets")]
 
-    def work(each: GridCell, place: Place) -> Outcome:
+    def work(each: GridCell, context: Context) -> Outcome:
         raise AssertionError(each)
 
     assert set(sweep(cells, tmp_path, work).values()) == {Outcome("skipped", "no related datasets")}
@@ -194,7 +195,7 @@ def test_pairs_that_make_no_sense_are_rows_with_the_reason_and_cost_nothing(tmp_
 def test_what_is_done_already_is_not_done_again_but_serves_those_that_need_it(tmp_path: Path) -> None:
     cells = rows("t", ("gpt2",))
     watch = Watch()
-    outcomes = sweep(cells, tmp_path, lambda each, place: DONE, watch=watch, done=(cells[0],))
+    outcomes = sweep(cells, tmp_path, lambda each, context: DONE, watch=watch, done=(cells[0],))
     assert "train-gpt2-t" not in watch.started_cells
     assert outcomes["evaluate-gpt2-t"] == DONE
 
@@ -207,14 +208,14 @@ def test_with_some_kinds_only_cells_whose_needs_are_missing_are_left_alone(tmp_p
     plan = only(whole, ["evaluate"])
     assert [each.hash for each in plan.todo] == ["evaluate-gpt2-t"]
     assert [each.hash for each in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
-    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Place(tmp_path), Watch(), lambda each, place: DONE)
+    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Watch(), lambda each, context: DONE)
     assert set(outcomes) == {"evaluate-gpt2-t"}, "neither trained nor summed up without what that needs"
 
 
 def test_where_no_worker_can_be_set_up_the_sweep_ends_at_once(tmp_path: Path) -> None:
     executor = Refusing(2)
     with pytest.raises(WorkerStartError, match="no such device"):
-        sweep(rows("t", ("gpt2",)), tmp_path, lambda each, place: DONE, executor=executor)
+        sweep(rows("t", ("gpt2",)), tmp_path, lambda each, context: DONE, executor=executor)
     assert executor.stopped
 
 
@@ -228,7 +229,7 @@ def test_ctrl_c_stops_the_workers_and_what_they_had_finished_is_reported(tmp_pat
             if len(finished) == 1:
                 raise KeyboardInterrupt
 
-    def work(each: GridCell, place: Place) -> Outcome:
+    def work(each: GridCell, context: Context) -> Outcome:
         if each.run in ("a", "b"):
             both.wait()
         return DONE
@@ -242,7 +243,7 @@ def test_ctrl_c_stops_the_workers_and_what_they_had_finished_is_reported(tmp_pat
 
 
 def test_what_a_broken_worker_raises_is_a_failed_cell(tmp_path: Path) -> None:
-    def work(each: GridCell, place: Place) -> Outcome:
+    def work(each: GridCell, context: Context) -> Outcome:
         raise IclbenchError("ValueError: odd")
 
     (outcome,) = sweep([cell("train", "a")], tmp_path, work).values()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from iclbench import tables
+from iclbench.core.context import Context
 from iclbench.sweep.cells import grid_cells
-from iclbench.sweep.outcome import Place
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
@@ -75,7 +75,7 @@ def until(happened: Callable[[], object]) -> None:
 def undisturbed(grid: Path, results: Path) -> None:
     """Every cell in its turn, in this process: no engine, no worker."""
     for cell in plan(grid_cells([str(grid)]), Store(results)).todo:
-        outcome = work(cell, Place(results))
+        outcome = work(cell, Context(results))
         assert outcome.status in ("done", "skipped"), outcome
 
 

@@ -17,13 +17,14 @@ import torch
 from iclbench import tables
 from iclbench.backbones.base import Backbone
 from iclbench.config import versions
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
 from iclbench.report import data, normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import _Compared, _sort, pack, rounded, value_rows
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
@@ -38,11 +39,11 @@ def sweep(cells: list[GridCell], results: Path) -> None:
     """All that is to do, one after the other; what makes no sense gets its row as an engine would write it."""
     for cell in plan(cells, Store(results)).todo:
         if cell.reason:
-            Store(results).record(cell, Outcome("skipped", cell.reason), Place(results))
+            Store(results).record(cell, Outcome("skipped", cell.reason), Context(results))
         elif cell.run == FAILED:
-            Store(results).record(cell, Outcome("failed", "no luck"), Place(results))
+            Store(results).record(cell, Outcome("failed", "no luck"), Context(results))
         else:
-            work(cell, Place(results))
+            work(cell, Context(results))
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +142,10 @@ def test_a_run_that_answers_no_numbers_is_a_failed_cell_in_packed_results_and_on
 
     with monkeypatch.context() as patched:
         patched.setattr(Predictor, "ask", nan_after_four)
-        assert work(own, Place(results)).status == "failed"
+        assert work(own, Context(results)).status == "failed"
     for cell in cells:
         if cell.run == SUMMARY and cell.group == own.group:
-            work(cell, Place(results))
+            work(cell, Context(results))
     pack(cells, Store(results), results / "reference", replaced="one run is broken")
     clean = tmp_path / "clean"
     clean.mkdir()
@@ -196,7 +197,7 @@ def test_a_summary_of_packed_rows_alone_is_that_of_the_whole_sweep(
 ) -> None:
     """Scores compare all contestants; those whose rows are packed count like those that were evaluated here."""
     for cell in (cell for cell in swept[1] if cell.run == SUMMARY):
-        assert work(cell, Place(clean)).status == "done"
+        assert work(cell, Context(clean)).status == "done"
         here, there = (value_rows(Store(results), cell) for results in (clean, swept[0]))
         assert len(here) and here["metric"].eq("score").any()
         pd.testing.assert_frame_equal(here, there)

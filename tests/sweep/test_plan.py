@@ -7,8 +7,9 @@ import pytest
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
+from iclbench.core.context import Context
 from iclbench.sweep.cells import SUMMARY, GridCell
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan, plan, weights
 from iclbench.sweep.store import Store, record
 
@@ -24,7 +25,7 @@ CELLS = (ZERO, TRAIN, EVALUATE, TOGETHER)
 def settle(results: Path, status: str, *cells: GridCell) -> None:
     for cell in cells:
         reason = None if status == "done" else "why"
-        record(results, cell, Outcome(status, reason), Place(results))  # type: ignore[arg-type]
+        record(results, cell, Outcome(status, reason), Context(results))  # type: ignore[arg-type]
 
 
 def planned(results: Path) -> Plan:
@@ -64,11 +65,11 @@ def test_what_is_packed_is_evaluated_again_only_where_a_summary_compares_episode
     (tmp_path / "reference").mkdir()
     tables.write("cells", [], tmp_path / "reference" / "packed.parquet", {})
     for cell in (train, evaluate, zero):
-        record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Place(tmp_path))
+        record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Context(tmp_path))
     cells = (zero, train, evaluate, together)
     assert plan(cells, Store(tmp_path)).todo == (cells if again else (together,))
     assert plan(cells, Store(tmp_path)).again == ((zero, train, evaluate) if again else ())
-    record(tmp_path, together, Outcome("done"), Place(tmp_path))
+    record(tmp_path, together, Outcome("done"), Context(tmp_path))
     assert plan(cells, Store(tmp_path)).todo == ()
 
 

@@ -9,9 +9,10 @@ import torch
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store, record
 from iclbench.sweep.work import work
@@ -46,7 +47,7 @@ def done(results: Path, *names: str) -> Outcome:
 
 def test_a_cell_is_done_until_one_of_its_files_is_gone_or_cut_short(tmp_path: Path) -> None:
     names = ("tables/a.values.parquet", "tables/b.values.parquet")
-    record(tmp_path, cell(), done(tmp_path, *names), Place(tmp_path))
+    record(tmp_path, cell(), done(tmp_path, *names), Context(tmp_path))
     assert Store(tmp_path).status(cell()) == "done"
     assert Store(tmp_path).files(cell()) == tuple(tmp_path / name for name in names)
     whole = (tmp_path / names[1]).read_bytes()
@@ -60,14 +61,14 @@ def test_a_cell_is_done_until_one_of_its_files_is_gone_or_cut_short(tmp_path: Pa
 
 def test_a_row_cut_short_makes_its_cell_to_do_and_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for run in ("a", "b"):
-        record(tmp_path, cell(run), done(tmp_path, f"tables/{run}.values.parquet"), Place(tmp_path))
+        record(tmp_path, cell(run), done(tmp_path, f"tables/{run}.values.parquet"), Context(tmp_path))
     (path,) = tmp_path.glob("cells/*/a.train-*.parquet")
     path.write_bytes(path.read_bytes()[:-20])
     with caplog.at_level(logging.WARNING):
         found = plan([cell("a"), cell("b")], Store(tmp_path))
     assert [each.run for each in found.todo] == ["a"]
     assert str(path) in caplog.text
-    record(tmp_path, cell("a"), done(tmp_path, "tables/a.values.parquet"), Place(tmp_path))
+    record(tmp_path, cell("a"), done(tmp_path, "tables/a.values.parquet"), Context(tmp_path))
     assert not plan([cell("a"), cell("b")], Store(tmp_path)).todo
 
 
@@ -106,10 +107,10 @@ def test_of_two_rows_of_a_cell_the_one_whose_files_are_there_counts(tmp_path: Pa
     }
     done(tmp_path, "reference/x.values.parquet")
     tables.write("cells", [packed], tmp_path / "reference" / "x.cells.parquet", {})
-    record(tmp_path, cell(), Outcome("failed", "out of memory"), Place(tmp_path))
+    record(tmp_path, cell(), Outcome("failed", "out of memory"), Context(tmp_path))
     own = done(tmp_path, "tables/own.values.parquet")
     assert Store(tmp_path).status(cell()) == "failed", "the own one comes first where both have their files"
-    record(tmp_path, cell(), own, Place(tmp_path))
+    record(tmp_path, cell(), own, Context(tmp_path))
     assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0
     (tmp_path / "tables/own.values.parquet").unlink()
     assert Store(tmp_path).status(cell()) == "done"
@@ -120,16 +121,16 @@ def test_of_two_rows_of_a_cell_the_one_whose_files_are_there_counts(tmp_path: Pa
 
 def test_own_rows_come_before_packed_ones_whatever_their_folder_is_called(tmp_path: Path) -> None:
     tables.write("cells", [], tmp_path / "tables" / "x.values.parquet", {})
-    record(tmp_path, cell(), Outcome("failed", "no luck"), Place(tmp_path))
+    record(tmp_path, cell(), Outcome("failed", "no luck"), Context(tmp_path))
     (row,) = (tmp_path / "cells").rglob("*.parquet")
     (tmp_path / "archive").mkdir()
     row.rename(tmp_path / "archive" / row.name)
-    record(tmp_path, cell(), Outcome("done", files=("tables/x.values.parquet",)), Place(tmp_path))
+    record(tmp_path, cell(), Outcome("done", files=("tables/x.values.parquet",)), Context(tmp_path))
     assert Store(tmp_path).status(cell()) == "done"
 
 
 def test_a_row_says_where_and_with_what_the_cell_was_computed(tmp_path: Path) -> None:
-    record(tmp_path, cell(), Outcome("failed", "no luck", seconds=3.0), Place(tmp_path, threads=2))
+    record(tmp_path, cell(), Outcome("failed", "no luck", seconds=3.0), Context(tmp_path, threads=2))
     row = Store(tmp_path).rows.loc[cell().hash]
     told = ("kind", "task", "contestant", "seed", "status", "reason", "device", "threads", "seconds")
     assert [row[name] for name in told] == ["train", "linear", "gpt2", 0, "failed", "no luck", "cpu", 2, 3.0]
@@ -144,7 +145,7 @@ def test_what_makes_no_sense_is_settled_by_a_row_with_the_reason(tmp_path: Path)
     none = cell(reason="no related datasets")
     assert Store(tmp_path).status(none) == "skipped"
     assert plan([none], Store(tmp_path)).todo == (none,)
-    record(tmp_path, none, Outcome("skipped", none.reason), Place(tmp_path))
+    record(tmp_path, none, Outcome("skipped", none.reason), Context(tmp_path))
     assert not plan([none], Store(tmp_path)).todo
     assert Store(tmp_path).rows.loc[none.hash, "reason"] == "no related datasets"
     assert plan([cell(reason="another reason")], Store(tmp_path)).todo
@@ -155,11 +156,11 @@ def test_a_results_folder_that_cannot_be_written_to_is_one_line_with_its_name(tm
     with pytest.raises(
         UsageError, match=r"cannot write to the results folder .*choose another with --results"
     ) as error:
-        record(tmp_path, cell(), Outcome("done"), Place(tmp_path))
+        record(tmp_path, cell(), Outcome("done"), Context(tmp_path))
     assert str(tmp_path) in str(error.value)
     (tmp_path / "runs").write_text("in the way")
     with pytest.raises(UsageError, match="cannot write to the results folder"):
-        work(cell(), Place(tmp_path))
+        work(cell(), Context(tmp_path))
 
 
 def test_an_empty_folder_and_none_know_of_nothing(tmp_path: Path) -> None:

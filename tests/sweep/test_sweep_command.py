@@ -12,8 +12,9 @@ from iclbench.cli.main import main
 from iclbench.cli.sweep import _devices
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import label, view
+from iclbench.core.context import Context
 from iclbench.sweep.cells import grid_cells
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store, record
 from tests.sweep.conftest import tiny_grid
@@ -128,7 +129,7 @@ def test_recorded_seconds_parameters_and_sizes_make_the_estimate(
     path = results / "runs" / "tiny-linear-gpt2-smoke-s0" / "costs.parquet"
     tables.write("costs", written, path, {})
     first = next(cell for cell in cells if cell.task == "tiny-linear" and cell.seed == 0)
-    Store(results).record(first, Outcome("done", None, (str(path.relative_to(results)),), 2.0), Place(results))
+    Store(results).record(first, Outcome("done", None, (str(path.relative_to(results)),), 2.0), Context(results))
     code, out, err = run(card, "--dry-run", "--json", "--workers", "2", "--results", results, capsys=capsys)
     assert code == 0, err
     linear = json.loads(out)["tasks"][0]
@@ -198,7 +199,7 @@ def test_what_diverged_is_told_once_and_has_a_column_from_then_on(
     print_outcomes(before, {})
     assert "diverged" not in capsys.readouterr().out
     outcome = Outcome("diverged", "diverged at step 3: the loss is nan")
-    record(results.results, cells[0], outcome, Place(results.results))
+    record(results.results, cells[0], outcome, Context(results.results))
     after = plan(cells, Store(results.results))
     assert print_outcomes(after, {cells[0].hash: outcome}) == 0, "an end, not a failure"
     out = capsys.readouterr().out

@@ -12,10 +12,11 @@ import tomli_w
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
+from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import GridCell, grid_cells
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
@@ -44,7 +45,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     (folder / "grid.toml").write_text(tomli_w.dumps(grid))
     cells, results = grid_cells([str(folder / "grid.toml")]), folder / "results"
     for cell in plan(cells, Store(results)).todo:
-        work(cell, Place(results))
+        work(cell, Context(results))
     pack(cells, Store(results), results / "reference")
     (folder / "clean").mkdir()
     (results / "reference").rename(folder / "clean" / "reference")
@@ -57,7 +58,7 @@ def test_what_is_computed_again_is_equal_whether_single_or_packed(
 ) -> None:
     root, cells = swept
     before = sorted(root.rglob("*"))
-    found = list(verify(cells, Store(root / folder), 9, 0, Place(root / folder)))
+    found = list(verify(cells, Store(root / folder), 9, 0, Context(root / folder)))
     assert {each.cell.run for each in found} == {RUN, "knn-3", "least-squares"}, "all but the summary, each once"
     assert [each.difference for each in found] == [None] * 3
     assert {each.elsewhere for each in found} == {()}
@@ -75,17 +76,17 @@ def test_a_damaged_file_is_a_difference_that_names_it(swept: tuple[Path, list[Gr
     content[4:200] = bytes(196)
     path.write_bytes(content)
     only = [cell for cell in cells if cell.baseline == "knn-3"]
-    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Place(tmp_path))
+    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
     assert f"{path} is damaged" in str(found.difference) and "delete it" in str(found.difference)
 
 
 def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
     root, cells = swept
-    store, place = Store(root / "clean"), Place(root / "clean")
+    store, context = Store(root / "clean"), Context(root / "clean")
     only = [cell for cell in cells if cell.baseline]
 
     def chosen(seed: int) -> list[str]:
-        return [each.cell.run for each in verify(only, store, 1, seed, place)]
+        return [each.cell.run for each in verify(only, store, 1, seed, context)]
 
     assert chosen(3) == chosen(3)
     assert len({chosen(seed)[0] for seed in range(6)}) == 2
@@ -104,7 +105,7 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
             rows = rows.assign(hardware="an abacus", threads=2)
         tables.write(table, rows, reference / path.name, tables.metadata(path))  # type: ignore[arg-type]
     only = [cell for cell in cells if cell.baseline]
-    found = {each.cell.run: each for each in verify(only, Store(tmp_path), 2, 0, Place(tmp_path))}
+    found = {each.cell.run: each for each in verify(only, Store(tmp_path), 2, 0, Context(tmp_path))}
     assert found["least-squares"].equal
     assert not found["knn-3"].equal and found["knn-3"].agrees and 0 < float(found["knn-3"].share or 0) < 1e-9
     difference = str(found["knn-3"].difference)
@@ -127,9 +128,9 @@ def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
     seen: list[str] = []
     work = _Workers.work
 
-    def note(self: _Workers, cell: GridCell, place: Place, instruction_set: str) -> Outcome:
-        outcome = work(self, cell, place, instruction_set)
-        seen.append(Store(place.results).rows.loc[cell.hash, "kernels"])
+    def note(self: _Workers, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
+        outcome = work(self, cell, context, instruction_set)
+        seen.append(Store(context.results).rows.loc[cell.hash, "kernels"])
         return outcome
 
     monkeypatch.setattr(_Workers, "work", note)
@@ -137,14 +138,14 @@ def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
     path = tmp_path / "clean" / "reference" / "tiny-smoke.cells.parquet"
     tables.write("cells", tables.read("cells", path).assign(kernels=recorded), path, tables.metadata(path))
     only = [cell for cell in cells if cell.baseline == "knn-3"]
-    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Place(tmp_path))
+    (found,) = verify(only, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
     assert seen == [used or kernels.here()]
     assert [line.split(":")[0] for line in found.elsewhere] == (["kernels"] if recorded and not used else [])
 
 
 def test_nothing_finished_is_one_line(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
     with pytest.raises(IclbenchError, match="no evaluation of this grid is finished"):
-        list(verify(swept[1], Store(tmp_path), 3, 0, Place(tmp_path)))
+        list(verify(swept[1], Store(tmp_path), 3, 0, Context(tmp_path)))
 
 
 def rows(**changes: object) -> pd.DataFrame:
@@ -190,7 +191,7 @@ def test_the_first_difference_is_named(changes: dict[str, object], expected: str
 def test_tasks_whose_data_set_is_not_there_are_passed_over(tmp_path: Path, task: str, there: bool) -> None:
     frozen = resolve_run(task, "gpt2", "smoke").task
     cell = GridCell("evaluate", "zero", "zero", frozen, "smoke", baseline="zero")
-    assert _has_data(cell, Place(tmp_path)) == there
+    assert _has_data(cell, Context(tmp_path)) == there
 
 
 def test_the_largest_difference_is_told() -> None:

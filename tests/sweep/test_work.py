@@ -11,11 +11,11 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.config.runs import create, find
+from iclbench.core.context import Context
 from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.order import Order
-from iclbench.sweep.outcome import Place
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store, record
@@ -48,7 +48,7 @@ def cells_of(
 def do(results: Path, cells: dict[str, GridCell]) -> dict[str, str | None]:
     """Everything that is to do, one after the other; the reasons of what failed by kind."""
     todo = plan(list(cells.values()), Store(results)).todo
-    return {cell.kind: work(cell, Place(results)).reason for cell in todo}
+    return {cell.kind: work(cell, Context(results)).reason for cell in todo}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_cell_names_its_files_and_a_training_counts_the_seconds_of_all_process
     assert evaluated == {f"{RUN}.{table}.parquet" for table in ("values", "costs", "errors")}
     costs = tables.read("costs", results / "runs" / RUN / "costs.parquet").set_index(["phase", "metric"])["value"]
     assert store.rows.loc[cells["train"].hash, "seconds"] == costs["train", "seconds"]
-    again = work(cells["train"], Place(results))
+    again = work(cells["train"], Context(results))
     assert again.seconds == costs["train", "seconds"], "which takes no time, for it is trained"
 
 
@@ -90,7 +90,7 @@ def test_a_sweep_beyond_learned_positions_has_all_rows_that_can_be_and_nothing_i
     }
     (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
     cells = grid_cells([str(tmp_path / "grid.toml")])
-    assert {work(cell, Place(tmp_path)).status for cell in cells} == {"done"}
+    assert {work(cell, Context(tmp_path)).status for cell in cells} == {"done"}
     assert not plan(cells, Store(tmp_path)).todo
     values = tables.read_all("values", tmp_path / "tables")
     own = values[values["run"].eq("tiny-gpt2-learned-smoke-s0")]
@@ -175,7 +175,7 @@ def test_a_run_that_another_process_trains_is_waited_for_and_used(tmp_path: Path
 def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> None:
     """The untrained backbone has the same parameters, state and operations as the trained one."""
     cells, results = cells_of(tmp_path, cost=[4]), tmp_path / "results"
-    assert work(cells["cost"], Place(results)).status == "done"
+    assert work(cells["cost"], Context(results)).status == "done"
     assert not (results / "runs").exists(), "no run is begun for it"
     (file,) = Store(results).files(cells["cost"])
     untrained = tables.read("costs", file)
@@ -198,17 +198,17 @@ def test_sizes_at_which_costs_cannot_be_measured_are_told(tmp_path: Path) -> Non
     settings = cell.config.backbone.settings | {"positions": "learned"}
     learned = cell.config.backbone.model_copy(update={"settings": settings})
     cell = replace(cell, config=cell.config.model_copy(update={"backbone": learned}))
-    outcome = work(cell, Place(tmp_path / "results"))
+    outcome = work(cell, Context(tmp_path / "results"))
     assert outcome.status == "done"
     assert [line for line in outcome.warnings if "left out" in line] == [
         f"'{RUN}' at 9 points left out: it takes in at most 8 examples and a query"
     ]
-    assert not work(cells_of(tmp_path, cost=[4])["cost"], Place(tmp_path / "other")).warnings
+    assert not work(cells_of(tmp_path, cost=[4])["cost"], Context(tmp_path / "other")).warnings
 
 
 def test_a_failing_cell_leaves_a_row_with_one_line_and_is_tried_again(tmp_path: Path) -> None:
     cells = cells_of(tmp_path)
-    outcome = work(cells["evaluate"], Place(tmp_path / "results"))
+    outcome = work(cells["evaluate"], Context(tmp_path / "results"))
     assert outcome.status == "failed"
     assert outcome.reason == f"run '{RUN}' has not finished training; continue it with iclbench train"
     store = Store(tmp_path / "results")
@@ -225,7 +225,7 @@ def diverging(folder: Path) -> dict[str, GridCell]:
 
 def test_a_training_that_diverged_is_an_end_that_no_sweep_tries_again(tmp_path: Path) -> None:
     cells, results = diverging(tmp_path), tmp_path / "results"
-    outcome = work(cells["train"], Place(results))
+    outcome = work(cells["train"], Context(results))
     assert outcome.status == "diverged"
     assert re.fullmatch(r"diverged at step \d: the loss is (nan|inf)", outcome.reason or "")
     found = plan(list(cells.values()), Store(results))
@@ -233,7 +233,7 @@ def test_a_training_that_diverged_is_an_end_that_no_sweep_tries_again(tmp_path: 
     given_up = list(Order(found, 1).given_up())
     ((cell, without),) = given_up
     assert (cell, without.status) == (cells["evaluate"], "diverged")
-    record(results, cell, without, Place(results))
+    record(results, cell, without, Context(results))
     found = plan(list(cells.values()), Store(results))
     assert found.todo == ()
     assert set(found.status.values()) == {"diverged"}
@@ -246,7 +246,7 @@ def test_a_training_that_diverged_is_an_end_that_no_sweep_tries_again(tmp_path: 
 def test_without_its_record_what_diverged_is_tried_again_with_all_that_needs_it(tmp_path: Path, name: str) -> None:
     cells, results = diverging(tmp_path), tmp_path / "results"
     for cell in cells.values():
-        assert work(cell, Place(results)).status == "diverged"
+        assert work(cell, Context(results)).status == "diverged"
     assert plan(list(cells.values()), Store(results)).todo == ()
     (results / "runs" / RUN / name).unlink()
     assert plan(list(cells.values()), Store(results)).todo == tuple(cells.values())
@@ -256,7 +256,7 @@ def test_a_diverged_training_is_packed_with_its_curve(tmp_path: Path) -> None:
     """A point of the rate curve: how far it came, and that it came no farther."""
     cells, results = diverging(tmp_path), tmp_path / "results"
     for cell in cells.values():
-        work(cell, Place(results))
+        work(cell, Context(results))
     pack(list(cells.values()), Store(results), results / "reference")
     for folder in ("runs", "cells"):
         shutil.rmtree(results / folder)

@@ -15,9 +15,11 @@ from torch import Tensor
 from iclbench.config.runs import Run
 from iclbench.core.errors import Interrupted
 from iclbench.core.memory import OutOfMemoryError
-from iclbench.training import checkpoint, loop
+from iclbench.training import checkpoint
+from iclbench.training.run import train
+from iclbench.training.step import make_optimiser
 from tests.conftest import small_card
-from tests.training.test_loop import new_run, stop_at
+from tests.training.test_run import new_run, stop_at
 
 Claims = dict[str, str]
 Tensors = dict[str, Tensor]
@@ -31,7 +33,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     card.write_text(tomli_w.dumps(small_card()))
     run = new_run(card, folder)
     with pytest.raises(Interrupted):
-        loop.train(run, report=stop_at(8))
+        train(run, report=stop_at(8))
     return run
 
 
@@ -43,7 +45,7 @@ def run(interrupted: Run, tmp_path: Path) -> Run:
 def restored(run: Run) -> int:
     """The step from which the run goes on."""
     backbone = run.config.build(run.config.task.build())
-    return checkpoint.restore(run, backbone, loop.make_optimiser(backbone, run.config.train)).step
+    return checkpoint.restore(run, backbone, make_optimiser(backbone, run.config.train)).step
 
 
 def names(run: Run) -> list[str]:

@@ -10,8 +10,10 @@ from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
 from iclbench.cli.main import main
 from iclbench.config.runs import DivergedError, Run
-from iclbench.training import loop
-from tests.training.test_loop import new_run
+from iclbench.training import fit
+from iclbench.training.run import train
+from iclbench.training.step import TrainingData
+from tests.training.test_run import new_run
 
 TOO_FAST = ("train.lr=1e12", "train.clip=0", "train.warmup=0", "train.schedule=constant", "train.log_every=1")
 
@@ -19,7 +21,7 @@ TOO_FAST = ("train.lr=1e12", "train.clip=0", "train.warmup=0", "train.schedule=c
 def diverged(card: Path, results: Path) -> Run:
     run = new_run(card, results, *TOO_FAST)
     with pytest.raises(DivergedError, match=r"diverged at step \d+: the loss is (nan|inf).*train\.lr") as found:
-        loop.train(run)
+        train(run)
     assert found.value.exit_code == 1
     return run
 
@@ -29,7 +31,7 @@ def test_what_diverged_is_not_trained_again(
 ) -> None:
     run = diverged(card_path, tmp_path)
     with monkeypatch.context() as patched:
-        patched.delattr(loop, "training_batch")  # nothing is drawn
+        patched.delattr(TrainingData, "batch")  # nothing is drawn
         overrides = [part for each in TOO_FAST for part in ("-o", each)]
         command = ["train", str(card_path), "gpt2", "--preset", "smoke", "--seed", "3", "--results", str(tmp_path)]
         assert main([*command, *overrides]) == 1
@@ -39,7 +41,7 @@ def test_what_diverged_is_not_trained_again(
             run.load()
     (run.path / "diverged.json").unlink()
     with pytest.raises(DivergedError, match="the last good checkpoint is kept"):
-        loop.train(run)
+        train(run)
 
 
 def test_where_all_runs_have_diverged_eval_names_them(
@@ -56,7 +58,7 @@ def test_another_configuration_trains_and_forgets_it(card_path: Path, tmp_path: 
     assert not run.begun
     slower = new_run(card_path, tmp_path)
     assert slower.path == run.path and slower.diverged is None
-    loop.train(slower)
+    train(slower)
     assert slower.finished and not (run.path / "diverged.json").exists()
     curve = tables.read("values", run.path / "values.parquet")
     assert set(curve["status"]) == {"ok"}
@@ -85,10 +87,10 @@ def test_final_weights_that_are_not_finite_are_no_finished_run(
         if steps == 12:
             backbone.read_out.weight.data[0, 0] = torch.inf
 
-    monkeypatch.setattr(loop, "descend", descend)
+    monkeypatch.setattr(fit, "descend", descend)
     run = new_run(card_path, tmp_path)
     with pytest.raises(DivergedError, match=r"at step 12: weights are not finite \(read_out\.weight\)"):
-        loop.train(run)
+        train(run)
     assert not run.finished and run.reached == 9
 
 
@@ -103,7 +105,7 @@ def test_what_was_infinite_from_the_start_is_no_divergence(
 
     monkeypatch.setattr(GPT2, "__init__", masked)
     run = new_run(card_path, tmp_path)
-    loop.train(run)
+    train(run)
     assert run.finished
 
 

@@ -20,9 +20,9 @@ from iclbench.config.runs import Run, create, writing
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.core.files import digest_path, save_tensors
 from iclbench.evaluation.contestants import backbone
-from iclbench.training import loop
+from iclbench.training.run import Report, _Stop, train
 from tests.conftest import small_card
-from tests.training.test_loop import new_run, same
+from tests.training.test_run import new_run, same
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
     run = new_run(card, folder)
-    loop.train(run)
+    train(run)
     return run
 
 
@@ -89,12 +89,12 @@ def test_half_written_files_of_killed_processes_go_when_the_run_is_locked(finish
     others = [finished.path / ".notes.tmp", finished.path / "4711.tmp"]
     for path in (*left, *others):
         path.write_text("half")
-    loop.train(finished)
+    train(finished)
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in others)
 
 
-def after(step: int, what: object) -> loop.Report:
+def after(step: int, what: object) -> Report:
     def report(done: int, loss: float) -> None:
         if done == step:
             what()  # type: ignore[operator]
@@ -116,7 +116,7 @@ def test_a_folder_that_went_away_while_training_is_made_anew_and_the_end_says_so
             shutil.rmtree(tmp_path / "results")
 
     with caplog.at_level(logging.WARNING):
-        loop.train(run, report=after(8, away))
+        train(run, report=after(8, away))
     assert f"{run.path} was deleted or moved while run '{run.name}' trained" in caplog.text
     assert (run.path / "config.toml").read_text() == config
     again = Run(run.path)
@@ -132,7 +132,7 @@ def test_in_the_place_of_another_run_nothing_is_written(card_path: Path, tmp_pat
         new_run(card_path, tmp_path, "train.lr=0.5")
 
     with pytest.raises(IclbenchError, match=r"was replaced while run .*--name") as stopped:
-        loop.train(run, report=after(8, replace))
+        train(run, report=after(8, replace))
     assert stopped.value.exit_code == 1
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.toml"]
     assert Run(run.path).config.train.lr == 0.5
@@ -164,10 +164,10 @@ def test_a_full_disk_is_exit_1_and_leaves_what_was_whole(card_path: Path, tmp_pa
     """Tables fit, checkpoints do not; safetensors has an exception of its own for it."""
     run = new_run(card_path, tmp_path)
     with room(4096), pytest.raises(IclbenchError, match=r"cannot write to the results folder .*make room") as full:
-        loop.train(run)
+        train(run)
     assert full.value.exit_code == 1
     assert [path.name for path in run.path.rglob("*") if path.is_file()] == [".lock", "config.toml"]
-    loop.train(run)
+    train(run)
     assert run.finished
 
 
@@ -195,7 +195,7 @@ def test_a_configuration_that_does_not_say_what_was_trained_is_one_line_with_the
 
 
 def test_the_third_signal_ends_a_long_step_but_no_checkpoint_at_work(card_path: Path, tmp_path: Path) -> None:
-    stop = loop._Stop(new_run(card_path, tmp_path))
+    stop = _Stop(new_run(card_path, tmp_path))
     stop.ask(2, None)
     stop.ask(2, None)
     assert stop

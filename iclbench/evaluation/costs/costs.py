@@ -42,7 +42,7 @@ from iclbench.core.seeds import generator
 from iclbench.evaluation.contestants import Contestant
 from iclbench.evaluation.costs.flops import UncountedError, count_flops
 from iclbench.families.base import Family
-from iclbench.training.step import autocast, descend, make_optimiser, training_batch
+from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
 # Repeats of a measurement: as many as fit into the time given, within these bounds; of memory the fewest.
 _LEAST, _MOST = 3, 20
@@ -277,7 +277,8 @@ def _to_train(
     """A copy of the backbone in training, and a batch of the trained size."""
     backbone = copy.deepcopy(contestant.predictor)
     assert isinstance(backbone, Backbone)
-    return backbone.train(), training_batch(family, task, settings.at_full_size(), 0, 0, contestant.device)
+    batch = TrainingData.of(task, family).batch(settings.at_full_size(), 0, 0, contestant.device)
+    return backbone.train(), batch
 
 
 def _to_answer(contestant: Contestant, family: Family, n: int, sizes: Sizes) -> tuple[State, list[_Work], list[str]]:

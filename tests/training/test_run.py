@@ -12,18 +12,19 @@ from safetensors.torch import load_file, save_file
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
-from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.config.runs import DivergedError, Run, create
+from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.training import loop
+from iclbench.training.run import Report, train
 from iclbench.training.schedule import learning_rate
+from iclbench.training.step import TrainingData
 
 
 def new_run(card: Path, results: Path, *overrides: str) -> Run:
     return create(results, resolve_run(str(card), "gpt2", "smoke", 3, overrides))
 
 
-def stop_at(step: int) -> loop.Report:
+def stop_at(step: int) -> Report:
     """A reporter that interrupts the process itself when a step is reported."""
 
     def report(done: int, loss: float) -> None:
@@ -44,13 +45,13 @@ def same(a: Run, b: Run) -> bool:
 
 def test_interrupted_and_continued_equals_undisturbed_bit_for_bit(card_path: Path, tmp_path: Path) -> None:
     straight = new_run(card_path, tmp_path / "a")
-    loop.train(straight)
+    train(straight)
     broken = new_run(card_path, tmp_path / "b")
-    with pytest.raises(loop.Interrupted) as stopped:
-        loop.train(broken, report=stop_at(4))
+    with pytest.raises(Interrupted) as stopped:
+        train(broken, report=stop_at(4))
     assert stopped.value.exit_code == 130
     assert not broken.finished
-    loop.train(broken)
+    train(broken)
     assert same(straight, broken)
     assert (straight.path / "values.parquet").read_bytes() == (broken.path / "values.parquet").read_bytes()
 
@@ -60,18 +61,18 @@ def test_seeds_give_different_weights_and_the_same_seed_the_same(card_path: Path
         create(tmp_path / n, resolve_run(str(card_path), "gpt2", "smoke", s)) for n, s in [("a", 0), ("b", 0), ("c", 1)]
     ]
     for run in runs:
-        loop.train(run)
+        train(run)
     assert same(runs[0], runs[1])
     assert not same(runs[0], runs[2])
 
 
 def test_training_ignores_the_callers_random_state(card_path: Path, tmp_path: Path) -> None:
     first = new_run(card_path, tmp_path / "a")
-    loop.train(first)
+    train(first)
     torch.manual_seed(12345)
     torch.randn(7)
     second = new_run(card_path, tmp_path / "b")
-    loop.train(second)
+    train(second)
     assert same(first, second)
 
 
@@ -79,29 +80,29 @@ def test_truncated_checkpoint_falls_back_to_the_one_before(
     card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     straight = new_run(card_path, tmp_path / "a")
-    loop.train(straight)
+    train(straight)
     broken = new_run(card_path, tmp_path / "b")
-    with pytest.raises(loop.Interrupted):
-        loop.train(broken, report=stop_at(8))
+    with pytest.raises(Interrupted):
+        train(broken, report=stop_at(8))
     newest = sorted(broken.path.glob("checkpoints/*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    loop.train(broken)
+    train(broken)
     assert newest.name in caplog.text
     assert same(straight, broken)
 
 
 def test_foreign_checkpoint_is_passed_over(card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     straight = new_run(card_path, tmp_path / "a")
-    loop.train(straight)
+    train(straight)
     other = new_run(card_path, tmp_path / "b")
     folder = other.path / "checkpoints"
     folder.mkdir()
     (folder / "step-000000009.safetensors").write_bytes(b"not a checkpoint at all")
     from_another = new_run(card_path, tmp_path / "c", "train.lr=0.1")
-    loop.train(from_another)
+    train(from_another)
     last = sorted(from_another.path.glob("checkpoints/*.safetensors"))[-1]
     (folder / "step-000000010.safetensors").write_bytes(last.read_bytes())
-    loop.train(other)
+    train(other)
     assert "another configuration" in caplog.text
     assert "step-000000009" in caplog.text
     assert same(straight, other)
@@ -113,17 +114,17 @@ def test_a_good_checkpoint_survives_unusable_ones_of_later_steps(card_path: Path
     folder.mkdir()
     for step in (500, 600):
         (folder / f"step-{step:09d}.safetensors").write_bytes(b"half a checkpoint")
-    with pytest.raises(loop.Interrupted):
-        loop.train(run, report=stop_at(8))
+    with pytest.raises(Interrupted):
+        train(run, report=stop_at(8))
     assert run.reached == 8
     assert {p.name for p in folder.glob("*.unusable")} == {"step-000000500.unusable", "step-000000600.unusable"}
 
 
 def test_a_checkpoint_of_another_architecture_leaves_the_weights_as_they_were(card_path: Path, tmp_path: Path) -> None:
     straight = new_run(card_path, tmp_path / "a")
-    loop.train(straight)
+    train(straight)
     wide = new_run(card_path, tmp_path / "b", "backbone.width=32")
-    loop.train(wide)
+    train(wide)
     run = new_run(card_path, tmp_path / "c")
     folder = run.path / "checkpoints"
     folder.mkdir()
@@ -133,19 +134,19 @@ def test_a_checkpoint_of_another_architecture_leaves_the_weights_as_they_were(ca
         claims = (file.metadata() or {}) | {"config": run.hash, "step": "9"}
     del claims["digest"]
     save_file(tensors, folder / "step-000000009.safetensors", claims)
-    loop.train(run)
+    train(run)
     assert same(straight, run)
 
 
 def test_weights_of_another_run_are_refused(card_path: Path, tmp_path: Path) -> None:
     run, other = new_run(card_path, tmp_path / "a"), new_run(card_path, tmp_path / "b", "train.lr=0.1")
     for each in (run, other):
-        loop.train(each)
+        train(each)
     run.weights.write_bytes(other.weights.read_bytes())
     with pytest.raises(UsageError, match=r"another configuration.*delete it"):
         run.load()
     run.weights.unlink()
-    loop.train(run)
+    train(run)
     run.load()
 
 
@@ -155,20 +156,20 @@ def test_weights_trained_before_a_setting_existed_survive_a_change_of_the_cards_
     run = new_run(card_path, tmp_path)
     # As an iclbench wrote it that did not know of `evaluators` and `compile` yet.
     text = (run.path / "config.toml").read_text()
-    head, train = text.split("[train]")
+    head, training = text.split("[train]")
     older = (
         head
         + "[train]"
-        + "".join(line for line in train.splitlines(True) if not line.startswith(("evaluators", "compile")))
+        + "".join(line for line in training.splitlines(True) if not line.startswith(("evaluators", "compile")))
     )
     (run.path / "config.toml").write_text(older)
     run = Run(run.path)
-    loop.train(run)
+    train(run)
     card_path.write_text(card_path.read_text().replace('"knn-3"', '"knn-3", "averaging"'))
     followed = new_run(card_path, tmp_path)
     assert followed.config.task.baselines != run.config.task.baselines, "the run follows the card"
     followed.load()
-    loop.train(followed)
+    train(followed)
 
 
 def test_tied_weights_can_be_saved(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +183,7 @@ def test_tied_weights_can_be_saved(card_path: Path, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(GPT2, "__init__", tied)
     run = new_run(card_path, tmp_path)
-    loop.train(run)
+    train(run)
     assert torch.equal(weights(run)["twin.weight"], weights(run)["read_out.weight"])
     run.load()
 
@@ -196,7 +197,7 @@ def test_a_configuration_that_cannot_be_built_leaves_no_run_behind(card_path: Pa
 def test_a_configuration_that_never_trained_gives_way(card_path: Path, tmp_path: Path) -> None:
     new_run(card_path, tmp_path, "backbone.width=24")
     good = new_run(card_path, tmp_path)
-    loop.train(good)
+    train(good)
     assert good.finished
 
 
@@ -216,7 +217,7 @@ def test_errors_of_a_family_are_not_blamed_on_the_results_folder(
 
     monkeypatch.setattr(Linear, "sample", missing)
     with pytest.raises(FileNotFoundError):
-        loop.train(new_run(card_path, tmp_path))
+        train(new_run(card_path, tmp_path))
 
 
 def test_diverged_loss_stops_with_advice_and_keeps_the_last_good_checkpoint(card_path: Path, tmp_path: Path) -> None:
@@ -229,8 +230,8 @@ def test_diverged_loss_stops_with_advice_and_keeps_the_last_good_checkpoint(card
         "train.warmup=0",
         "train.schedule=constant",
     )
-    with pytest.raises(loop.DivergedError, match=r"train\.lr"):
-        loop.train(run)
+    with pytest.raises(DivergedError, match=r"train\.lr"):
+        train(run)
     assert not run.finished
     for path in run.path.glob("checkpoints/*.safetensors"):
         assert all(torch.isfinite(t).all() for k, t in load_file(path).items() if k.startswith("log."))
@@ -245,11 +246,11 @@ def test_second_process_on_the_same_run_says_so(card_path: Path, tmp_path: Path)
     try:
         assert ready.wait(60)
         with pytest.raises(IclbenchError, match="another process"):
-            loop.train(run)
+            train(run)
     finally:
         done.set()
         other.join()
-    loop.train(run)
+    train(run)
     assert run.finished
 
 
@@ -260,7 +261,7 @@ def _hold(run: Run, ready, done) -> None:
 
 
 def test_same_name_with_other_settings_shows_the_difference(card_path: Path, tmp_path: Path) -> None:
-    loop.train(new_run(card_path, tmp_path))
+    train(new_run(card_path, tmp_path))
     with pytest.raises(UsageError, match=r"train\.lr: 0\.001 -> 0\.5"):
         new_run(card_path, tmp_path, "train.lr=0.5")
 
@@ -290,7 +291,7 @@ def test_training_lowers_the_loss_and_logs_it(card_path: Path, tmp_path: Path) -
         "train.lr=3e-3",
     ]
     run = new_run(card_path, tmp_path, *overrides)
-    loop.train(run)
+    train(run)
     curve = tables.read("values", run.path / "values.parquet")
     assert curve["axis_value"].tolist() == [50, 100, 150, 200]
     assert curve["value"].iloc[-1] < 0.75 * curve["value"].iloc[0]
@@ -300,7 +301,7 @@ def test_context_targets_are_asked_while_training_and_not_in_evaluation() -> Non
     plain = resolve_run("gp-mixture", "tnp", "smoke")
     asked = resolve_run("gp-mixture", "tnp", "smoke", overrides=["task.context_targets=true"])
     family = plain.task.build()
-    few, more = (loop.training_batch(family, run.task, run.train, 0, 3) for run in (plain, asked))
+    few, more = (TrainingData.of(run.task, family).batch(run.train, 0, 3) for run in (plain, asked))
     assert torch.equal(few.context.x, more.context.x)
     assert few.asked.count == 64 and more.asked.count == 64 + 16
     assert torch.equal(more.scored.sum(1), 64 + few.context.counts)
@@ -338,13 +339,13 @@ def test_peak_memory_of_a_continued_run_is_that_of_all_processes_or_unknown(
 ) -> None:
     """The first process needed this much, or left a checkpoint that does not say."""
     run = new_run(card_path, tmp_path)
-    with pytest.raises(loop.Interrupted):
-        loop.train(run, report=stop_at(8))
+    with pytest.raises(Interrupted):
+        train(run, report=stop_at(8))
     with safe_open(run.checkpoints[-1], framework="pt") as file:
         tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
         claims = file.metadata() or {}
     assert int(claims.pop("bytes")) > 0
     del claims["digest"]
     save_file(tensors, run.checkpoints[-1], claims if before is None else claims | {"bytes": str(before)})
-    loop.train(run)
+    train(run)
     assert peak_of_training(run) == before

@@ -1,5 +1,6 @@
 """Evaluation while training: what is scored when, and that training neither notices nor forgets it."""
 
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -8,12 +9,13 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
-from iclbench.config.runs import Run, create
-from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.config.runs import DivergedError, Run, create
+from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
 from iclbench.evaluation.evaluate import evaluate, evaluators_of
-from iclbench.training import loop
+from iclbench.evaluation.monitor import Monitor
+from iclbench.training.run import train
 from tests.prototypes import prototype_card
-from tests.training.test_loop import same, stop_at, weights
+from tests.training.test_run import same, stop_at, weights
 
 
 def new_run(results: Path, *overrides: str) -> Run:
@@ -30,9 +32,9 @@ def scored(run: Run) -> pd.DataFrame:
 
 def test_training_does_not_notice(tmp_path: Path) -> None:
     watched = new_run(tmp_path / "a")
-    loop.train(watched)
+    train(watched, monitor=Monitor)
     alone = new_run(tmp_path / "b", "train.evaluate_every=0")
-    loop.train(alone)
+    train(alone, monitor=Monitor)
     assert weights(watched)["features.1.num_batches_tracked"] == 12
     assert same(watched, alone)
     assert len(scored(watched))
@@ -42,7 +44,7 @@ def test_training_does_not_notice(tmp_path: Path) -> None:
 def test_the_last_step_scores_what_eval_scores(tmp_path: Path) -> None:
     """Which takes buffers that are saved and loaded, and eval mode in both."""
     run = new_run(tmp_path)
-    loop.train(run)
+    train(run, monitor=Monitor)
     assert not run.load().training
     list(evaluate(tmp_path, run, baseline_names=["majority"]))
     after = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone' and evaluator != 'targets'")
@@ -56,7 +58,7 @@ def test_the_last_step_scores_what_eval_scores(tmp_path: Path) -> None:
 
 def test_it_is_scored_every_so_many_steps_and_after_the_last(tmp_path: Path) -> None:
     run, seen = new_run(tmp_path), []
-    loop.train(run, watch=seen.append)
+    train(run, monitor=partial(Monitor, watch=seen.append))
     rows = scored(run)
     assert sorted(set(rows["axis_value"])) == [5, 10, 12]
     assert set(rows["evaluator"]) == {"icl", "icl_paired"}
@@ -70,7 +72,7 @@ def test_it_is_scored_every_so_many_steps_and_after_the_last(tmp_path: Path) -> 
 
 def test_only_the_first_episodes_are_asked_and_only_the_tests_that_are_named(tmp_path: Path) -> None:
     run = new_run(tmp_path, "task.episodes=300", 'train.evaluators=["icl"]', "train.evaluate_every=12")
-    loop.train(run)
+    train(run, monitor=Monitor)
     rows = scored(run)
     assert set(rows["n_episodes"]) == {256}
     assert set(rows["evaluator"]) == {"icl"}
@@ -79,18 +81,18 @@ def test_only_the_first_episodes_are_asked_and_only_the_tests_that_are_named(tmp
 @pytest.mark.parametrize("step", [4, 8])
 def test_a_stopped_and_continued_run_has_the_same_rows(tmp_path: Path, step: int) -> None:
     straight, broken = new_run(tmp_path / "a"), new_run(tmp_path / "b")
-    loop.train(straight)
-    with pytest.raises(loop.Interrupted):
-        loop.train(broken, report=stop_at(step))
-    loop.train(broken)
+    train(straight, monitor=Monitor)
+    with pytest.raises(Interrupted):
+        train(broken, report=stop_at(step), monitor=Monitor)
+    train(broken, monitor=Monitor)
     assert same(straight, broken)
     assert (straight.path / "values.parquet").read_bytes() == (broken.path / "values.parquet").read_bytes()
 
 
 def test_a_diverged_model_is_said_to_have_diverged(tmp_path: Path) -> None:
     run = new_run(tmp_path, "train.evaluate_every=1", "train.lr=1e30", "train.schedule=constant")
-    with pytest.raises(loop.DivergedError, match=r"train\.lr"):
-        loop.train(run)
+    with pytest.raises(DivergedError, match=r"train\.lr"):
+        train(run, monitor=Monitor)
 
 
 def test_tests_may_be_spelled_with_hyphens_on_a_card(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_tests_may_be_spelled_with_hyphens_on_a_card(tmp_path: Path) -> None:
     card.write_text(tomli_w.dumps(prototype_card(evaluators=["icl-paired"])))
     for where, overrides in {"card": [], "named": ['train.evaluators=["ICL-paired"]']}.items():
         run = create(tmp_path, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, overrides), where)
-        loop.train(run)
+        train(run, monitor=Monitor)
         assert set(scored(run)["evaluator"]) == {"icl_paired"}
         assert evaluators_of(run, []) == ["icl_paired"]
         asked = [cell.prompts.put for cell in evaluate(tmp_path, run, baseline_names=["majority"])]

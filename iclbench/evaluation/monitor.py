@@ -7,17 +7,18 @@ training is touched, and the weights are the same bit for bit with and without.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.runs import Run
+from iclbench.config.resolution import RunConfig
 from iclbench.core.errors import NonFiniteError
 from iclbench.core.seeds import global_stream
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores
 from iclbench.families.base import Family
+from iclbench.training.fit import Training
 
 # As many as tell 0.7 from 0.5 with ease: the standard error of an accuracy is 0.03 at most.
 EPISODES = 256
@@ -26,45 +27,53 @@ Rows = list[dict[str, Any]]
 
 
 class Monitor:
-    """Scores a model by the tests that the run's training is to be watched by.
+    """A callback of training that scores the model by the tests which a run is to be watched by.
 
     Args:
-        run: its configuration names the tests, and how often.
+        config: names the tests, and how often.
         family: the family that is trained on.
-        device: where the model is.
-        data_dir: where families find their data sets.
+        watch: called with the accuracy by test whenever the model was scored.
     """
 
-    def __init__(self, run: Run, family: Family, device: str = "cpu", data_dir: Path | None = None) -> None:
-        config = run.config
-        self.every, self.steps, self.device = config.train.evaluate_every, config.train.steps, device
-        asked = (config.train.evaluators or config.task.evaluators) if self.every else ()
-        self.names = config.task.tests(family, asked)
-        self._held_out = family.held_out() if self.names else family
-        self._task, self._preset, self._data_dir = config.task, config.preset, data_dir
+    def __init__(
+        self, config: RunConfig, family: Family, watch: Callable[[dict[str, float]], object] | None = None
+    ) -> None:
+        self._every = config.train.evaluate_every
+        asked = (config.train.evaluators or config.task.evaluators) if self._every else ()
+        self._names = config.task.tests(family, asked)
+        self._held_out = family.held_out() if self._names else family
+        self._task, self._preset, self._watch = config.task, config.preset, watch
 
-    def due(self, step: int) -> bool:
-        """Whether the model is to be scored after so many steps."""
-        return bool(self.names) and (step % self.every == 0 or step == self.steps)
+    def __call__(self, training: Training) -> None:
+        """Add what is found to the progress.
 
-    def score(self, backbone: Backbone, step: int) -> Rows:
+        Raises:
+            TrainingDivergedError: a score is NaN or infinite.
+        """
+        if not self._names or not training.due(self._every):
+            return
+        with training.paused():
+            try:
+                rows = self.score(training.backbone, training.progress.step, training.device)
+            except NonFiniteError as error:
+                raise training.diverged(str(error)) from error
+            training.progress.scored += rows
+            if self._watch is not None:
+                self._watch(accuracies(rows))
+
+    def score(self, backbone: Backbone, step: int, device: str = "cpu") -> Rows:
         """Rows of the table `values`: those of its columns that differ between them.
 
         Raises:
             NonFiniteError: a score is NaN or infinite.
         """
-        rows: Rows = []
-        backbone.eval()
         with global_stream(0, "monitor"):
-            for name in self.names:
-                rows += self._score(backbone, name, step)
-        backbone.train()
-        return rows
+            return [row for name in self._names for row in self._score(backbone, name, step, device)]
 
-    def _score(self, backbone: Backbone, name: str, step: int) -> Rows:
+    def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
         whole = self._prompts(name, self._task.episodes)
         first = self._prompts(name, min(EPISODES, self._task.episodes))  # a larger prompt set begins with the smaller
-        found = target_scores(backbone, first, self.device)
+        found = target_scores(backbone, first, device)
         if found.problem is not None:
             raise NonFiniteError(found.problem)
         return [
@@ -83,7 +92,7 @@ class Monitor:
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:
         task = self._task.model_copy(update={"episodes": episodes})
-        return PromptSet(task, self._preset, data_dir=self._data_dir, given=self._held_out, evaluator=name)
+        return PromptSet(task, self._preset, given=self._held_out, evaluator=name)
 
 
 def accuracies(rows: Rows) -> dict[str, float]:

@@ -1,0 +1,162 @@
+"""Training a run in its folder: checkpoints, exact resume, signals, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from iclbench.config.resolution import RunConfig
+from iclbench.config.runs import DivergedError, Hold, Run, writing
+from iclbench.core.context import Context
+from iclbench.core.errors import Interrupted
+from iclbench.core.memory import IN_TRAINING, advised
+from iclbench.families.base import Family
+from iclbench.training import checkpoint, record
+from iclbench.training.fit import Callback, Training, TrainingDivergedError
+from iclbench.training.step import TrainingData
+
+# Is told the number of steps done and the mean loss since it was told last.
+Report = Callable[[int, float], None]
+# Makes the callback that evaluates the model of a run while it trains, see `iclbench.evaluation.monitor`.
+MonitorOf = Callable[[RunConfig, Family], Callback]
+
+# So many signals end a training at once, without a checkpoint: a step may take minutes.
+_HURRY = 3
+
+
+def train(
+    run: Run,
+    context: Context | None = None,
+    report: Report | None = None,
+    monitor: MonitorOf | None = None,
+    wait: bool = False,
+) -> None:
+    """Train a run to its last step, continuing from its newest checkpoint; does nothing when it is finished.
+
+    Args:
+        run: a run folder with its configuration.
+        context: where to train, and where families find their data sets.
+        report: called with the number of steps done and the mean loss since the last call.
+        monitor: `iclbench.evaluation.monitor.Monitor`; needed where the configuration has `train.evaluate_every`.
+        wait: for another process that trains this run, and continue where it stopped.
+
+    Raises:
+        DivergedError: the loss or a weight is NaN or infinite, now or when this configuration was trained before; the
+            last good checkpoint stays.
+        Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
+        OutOfMemoryError: there is not enough of it.
+        IclbenchError: another process trains this run, and nobody is to wait for it; or there is no room on the disk.
+    """
+    if run.config.train.evaluate_every and monitor is None:
+        raise ValueError(f"run '{run.name}' is to be evaluated while it trains: train(run, monitor=Monitor)")
+    with run.lock(wait) as hold, advised(IN_TRAINING):
+        if run.finished:
+            return
+        if run.diverged:
+            raise run.diverged
+        hold.remember()
+        run.forget_divergence()
+        _train(run, hold, context or Context(), report, monitor)
+
+
+def _train(run: Run, hold: Hold, context: Context, report: Report | None, monitor: MonitorOf | None) -> None:
+    config = run.config
+    family = config.task.build(context.data_dir)
+    backbone = config.build(family)
+    run.tell(backbone, context.device)
+    data = TrainingData.of(config.task, family)
+    training = Training(backbone, data, config.train, config.seed, context.device)
+    training.resume(checkpoint.restore(run, backbone, training.optimiser))
+    evaluating = [monitor(config, family)] if monitor is not None and config.train.evaluate_every else []
+    reporting = [_reporting(report)] if report is not None else []
+    try:
+        with _signals(run) as stop:
+            training.run([*evaluating, *reporting, _keeping(run, hold, stop)])
+    except TrainingDivergedError as found:
+        error = DivergedError(run, found.step, found.what)
+        with _written(run, hold):
+            record.give_up(run, family, training.progress, error)
+        raise error from found
+    with _written(run, hold):
+        record.finish(run, context.device, context.threads, backbone, family, training.progress)
+
+
+def _reporting(report: Report) -> Callback:
+    """Pass on what is logged."""
+
+    def told(training: Training) -> None:
+        if training.due(training.settings.log_every):
+            report(training.progress.step, training.progress.losses[-1])
+
+    return told
+
+
+def _keeping(run: Run, hold: Hold, stop: _Stop) -> Callback:
+    """Write checkpoints of what is finite, the last one before training stops for a signal."""
+
+    def keep(training: Training) -> None:
+        if stop or training.due(training.settings.checkpoint_every):
+            training.check()
+            with stop.held(), _written(run, hold):
+                checkpoint.save(run, training.backbone, training.optimiser, training.progress)
+        if stop and not training.last:
+            at = training.progress.step
+            raise Interrupted(f"interrupted; the same command continues run '{run.name}' from step {at}")
+
+    return keep
+
+
+@contextlib.contextmanager
+def _written(run: Run, hold: Hold) -> Iterator[None]:
+    """What the block writes into the folder of the run, which is made anew where it is gone."""
+    with writing(run.path):
+        hold.renew()
+        yield
+
+
+class _Stop:
+    """Whether SIGINT or SIGTERM has come: true from the first on.
+
+    Args:
+        run: the run that is trained.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._asked, self._held = run, 0, False
+
+    def __bool__(self) -> bool:
+        return self._asked > 0
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """A signal has come. Raises `Interrupted` at the third, which is the user's who waits for a long step."""
+        self._asked += 1
+        if self._asked >= _HURRY and not self._held:
+            at = self._run.reached
+            raise Interrupted(f"interrupted at once; the same command continues run '{self._run.name}' from step {at}")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A checkpoint is being written, which is short and nothing to be interrupted."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+
+@contextlib.contextmanager
+def _signals(run: Run) -> Iterator[_Stop]:
+    """Collect SIGINT and SIGTERM instead of dying of them, so that the loop can stop between two steps."""
+    stop = _Stop(run)
+    try:
+        previous = {s: signal.signal(s, stop.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs the thread decides when to stop
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

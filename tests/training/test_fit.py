@@ -1,0 +1,97 @@
+"""Training in memory: the same weights as a run in a folder, from a task or a family, with callbacks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from iclbench.backbones.base import TaskShape
+from iclbench.backbones.gpt2 import GPT2
+from iclbench.config.cards import TrainSettings
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import create
+from iclbench.core.errors import UsageError
+from iclbench.core.seeds import global_stream
+from iclbench.families.linear import Linear
+from iclbench.training.fit import Training, TrainingDivergedError, fit
+from iclbench.training.run import train
+from tests.training.test_run import new_run, weights
+
+SETTINGS = TrainSettings(steps=30, batch=16, lr=3e-3, warmup=5, clip=1.0, log_every=10)
+FAMILY = Linear(Linear.Parameters(dim=1))
+
+
+def tiny() -> GPT2:
+    with global_stream(0, "weights"):
+        settings = GPT2.Settings(layers=1, width=16, heads=2, init_std=0.2)
+        return GPT2(settings, TaskShape(x_dim=FAMILY.x_dim, points=6))
+
+
+def same(a: GPT2, b: GPT2) -> bool:
+    return all(map(torch.equal, a.state_dict().values(), b.state_dict().values()))
+
+
+def test_a_model_is_fitted_to_a_family_twice_the_same() -> None:
+    models = tiny(), tiny()
+    first, second = (fit(model, FAMILY, SETTINGS, points=6, seed=3) for model in models)
+    assert first.steps == [10, 20, 30] and first.losses == second.losses
+    assert same(*models) and not same(models[0], tiny())
+    assert not models[0].training and first.seconds > 0
+
+
+def test_in_memory_and_in_a_folder_a_task_gives_the_same_weights(card_path: Path, tmp_path: Path) -> None:
+    run = new_run(card_path, tmp_path)
+    train(run)
+    model = run.config.build(run.config.task.build())
+    fit(model, run.config.task, run.config.train, seed=run.config.seed)
+    assert model.state_dict().keys() == weights(run).keys()
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights(run).items())
+
+
+def test_callbacks_are_called_after_every_step_in_their_order() -> None:
+    seen: list[tuple[str, int, int]] = []
+    callbacks = [
+        lambda training, name=name: seen.append((name, training.progress.step, len(training.progress.steps)))
+        for name in "ab"
+    ]
+    fit(tiny(), FAMILY, SETTINGS.model_copy(update={"steps": 3, "log_every": 2}), callbacks, points=6)
+    assert seen == [(name, step, logged) for step, logged in ((1, 0), (2, 1), (3, 2)) for name in "ab"]
+
+
+def test_what_is_done_in_a_pause_does_not_count_and_the_model_trains_on() -> None:
+    model = tiny()
+    modes: list[bool] = []
+
+    def evaluate(training: Training) -> None:
+        with training.paused():
+            modes.append(training.backbone.training)
+            training._meter._started -= 1000.0  # as if a step before had taken so long
+        modes.append(training.backbone.training)
+
+    progress = fit(model, FAMILY, SETTINGS.model_copy(update={"steps": 1}), [evaluate], points=6)
+    assert modes == [False, True]
+    assert 1000 < progress.seconds < 1100
+
+
+def test_divergence_names_the_step_and_what_is_not_finite() -> None:
+    hot = SETTINGS.model_copy(update={"lr": 1e30, "clip": 0.0, "schedule": "constant", "warmup": 0, "log_every": 1})
+    with pytest.raises(TrainingDivergedError, match=r"diverged at step \d+: the loss is (nan|inf).*learning rate"):
+        fit(tiny(), FAMILY, hot, points=6)
+    model = tiny()
+    spoilt = SETTINGS.model_copy(update={"steps": 1, "lr": 1e-30})
+    with pytest.raises(TrainingDivergedError, match=r"step 1: weights are not finite \(read_out\.weight\)"):
+        fit(model, FAMILY, spoilt, [lambda training: model.read_out.weight.data.fill_(torch.inf)], points=6)
+
+
+def test_a_family_alone_does_not_say_how_many_points() -> None:
+    with pytest.raises(UsageError, match="points=20"):
+        fit(tiny(), FAMILY, SETTINGS)
+
+
+def test_a_run_that_is_watched_is_not_trained_without_its_monitor(tmp_path: Path) -> None:
+    config = resolve_run("bursty", "transformer", "smoke")
+    assert config.train.evaluate_every
+    run = create(tmp_path, config)
+    with pytest.raises(ValueError, match="monitor=Monitor"):
+        train(run)
+    assert not run.begun
