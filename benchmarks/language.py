@@ -27,11 +27,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from iclbench.deep_thinking.methods import Method, method
 from iclbench.language.answering.asking import ask
-from iclbench.language.answering.methods import Method, method
 from iclbench.language.answering.scoring import candidate_scores
 from iclbench.language.models.batches import Batches, padded
-from iclbench.language.models.models import LanguageModel, load
+from iclbench.language.models.model import LanguageModel, load
 from iclbench.language.prompting.text import Prompt
 from iclbench.language.prompting.tokenised import Question, questions
 

@@ -24,7 +24,7 @@ from iclbench.cli.options import (
 
 if TYPE_CHECKING:
     from iclbench.config.runs import Run
-    from iclbench.evaluation.contestants import Contestant
+    from iclbench.evaluation.contestants import PredictorContestant
 
 
 def cost(
@@ -80,7 +80,7 @@ def cost(
     written: list[Path] = []
     failed = 0
 
-    def measure(contestant: Contestant, of: Run) -> int:
+    def measure(contestant: PredictorContestant, of: Run) -> int:
         path, lines, missing = measure_costs(
             results,
             contestant,
@@ -112,7 +112,9 @@ def cost(
         raise typer.Exit(1)
 
 
-def _baselines(runs: Sequence[Run], names: Sequence[str], data_dir: Path | None) -> Iterator[tuple[Run, Contestant]]:
+def _baselines(
+    runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
+) -> Iterator[tuple[Run, PredictorContestant]]:
     """The asked baselines, once for every task and preset among the runs."""
     from iclbench.evaluation.contestants import baselines
     from iclbench.evaluation.prompts import PromptSet

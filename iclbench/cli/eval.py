@@ -24,10 +24,10 @@ from iclbench.cli.options import (
 if TYPE_CHECKING:
     from iclbench.config.resolution import TaskConfig
     from iclbench.config.runs import Run
-    from iclbench.evaluation.contestants import Contestant
+    from iclbench.deep_thinking.methods import Method
+    from iclbench.evaluation.contestants import PredictorContestant
     from iclbench.evaluation.prompts import PromptSet
     from iclbench.families.base import Family
-    from iclbench.language.answering.methods import Method
 
 # What stands beside a model on a user's own table.
 _TABLE_BASELINES = (
@@ -190,7 +190,7 @@ def evaluate_run(
     cells and notes the prompt sets, and what must be known of them to read their scores."""
     from iclbench.cli.terminal import say, step_bar
     from iclbench.core.memory import IN_REAL_TABLES, advised
-    from iclbench.evaluation.evaluate import evaluate as run_evaluation
+    from iclbench.evaluation.evaluate import evaluate_run as run_evaluation
     from iclbench.evaluation.evaluate import evaluators_of, shifts_of
     from iclbench.evaluation.whole_table import remarks as remarks_on
     from iclbench.sweep.reference import Reference
@@ -205,8 +205,8 @@ def evaluate_run(
     failed = done = 0
     with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (models + size)) as update:
 
-        def begins(contestant: Contestant, prompts: PromptSet) -> None:
-            update(done, f"{prompts.put}: {contestant.name}")
+        def begins(contestant: PredictorContestant, prompts: PromptSet) -> None:
+            update(done, f"{prompts.evaluation}: {contestant.name}")
 
         for cell in run_evaluation(
             results,
@@ -241,7 +241,7 @@ def evaluate_run(
 
 def _method(name: str, overrides: list[str]) -> Method | None:
     """The method of this name with what `-o` says of it; None where the context is taken in as it is."""
-    from iclbench.language.answering.methods import method_as_typed
+    from iclbench.deep_thinking.methods import method_as_typed
 
     chosen = method_as_typed(name, overrides)
     return None if chosen.name == "icl" else chosen

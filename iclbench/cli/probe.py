@@ -25,7 +25,7 @@ from iclbench.cli.options import (
 
 if TYPE_CHECKING:
     from iclbench.config.runs import Run
-    from iclbench.evaluation.evaluate import Cell
+    from iclbench.evaluation.cells import Cell
 
 
 def probe(

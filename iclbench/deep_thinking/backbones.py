@@ -21,7 +21,8 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
 from iclbench.deep_thinking.memory import Memory
-from iclbench.deep_thinking.passes import DeepThinking, think
+from iclbench.deep_thinking.passes import think
+from iclbench.deep_thinking.settings import DeepThinking
 from iclbench.layers.causal_transformer import CausalTransformer
 from iclbench.layers.key_value_cache import KeyValueCache
 from iclbench.layers.positions import LearnedPositions

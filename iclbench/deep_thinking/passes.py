@@ -15,17 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.deep_thinking.memory import Memory
-from iclbench.deep_thinking.settings import DeepThinking as DeepThinking
-
-if TYPE_CHECKING:
-    from iclbench.language.models.models import LanguageModel
+from iclbench.deep_thinking.settings import DeepThinking
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
 
     Args:
         read: one pass over the demonstrations after a memory of them (None: after nothing), the present keys and values
-            of all layers, as of `reader`.
+            of all layers.
         settings: gate, momentum and precision.
         passes: T.
     """
@@ -65,15 +61,3 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
         step = towards if step is None or not settings.momentum else towards.plus(step, settings.momentum)
         memory = memory.plus(step, settings.eta)
         yield Thought(t, memory, change)
-
-
-def reader(
-    model: LanguageModel, ids: Int[Tensor, "B L"], positions: Literal["continue", "reuse"] = "continue"
-) -> Callable[[Memory | None], Memory]:
-    """One pass of the model over the demonstrations, for `think`."""
-
-    def read(history: Memory | None) -> Memory:
-        again = history is not None and positions == "reuse"
-        return model.read(ids, after=history, first=0 if again else None)
-
-    return read

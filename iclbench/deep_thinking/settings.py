@@ -1,18 +1,86 @@
-"""Settings of Deep-Thinking, apart from what computes, so that they are checked before torch is imported."""
+"""The methods of taking in demonstrations and their settings, apart from what computes, so that they are checked before
+torch is imported."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from iclbench.config.cards import Decay, NonNegativeFloat, PositiveInt, Strict
+from iclbench.config.registry import canonical
 
 # What the released code does unless it is told otherwise.
 _RELEASED = {"momentum": 0.9, "passes": "best"}
 
 
-class DeepThinking(Strict):
+class MethodSettings(Strict):
+    """Settings of a method, and what an evaluation needs to know of it; each method overrides what differs.
+
+    Class attributes:
+        method: its name.
+        thinks: whether later passes read the demonstrations after the memory of earlier ones; then they are read apart
+            from the query, and the model needs a memory.
+    """
+
+    method: ClassVar[str]
+    thinks: ClassVar[bool] = False
+
+    @property
+    def copies(self) -> int:
+        """How often the demonstrations are written."""
+        return 1
+
+    @property
+    def most(self) -> int:
+        """Forward passes over the demonstrations, at most."""
+        return 1
+
+    @property
+    def selection(self) -> Literal["fixed", "dev", "best"]:
+        """How the number of passes is chosen: not at all, on a development split, or on the evaluation data."""
+        return "fixed"
+
+    @property
+    def traced(self) -> bool:
+        """Whether queries are also asked after every pass but the last."""
+        return False
+
+    def suffix(self, name: str) -> str:
+        """What the method, under this `name`, adds to a model's name: itself, and the settings that are not usual."""
+        return ""
+
+    def controls(self) -> tuple[MethodSettings, ...]:
+        """The methods that an evaluation puts beside this one, besides plain ICL."""
+        return ()
+
+    def thinking(self) -> DeepThinking:
+        """Gate, momentum and precision of the passes; they do not change a single pass."""
+        return DeepThinking()
+
+
+class PlainICL(MethodSettings):
+    """The demonstrations stand before the query, once."""
+
+    method = "icl"
+
+
+class Repeat(MethodSettings):
+    """The demonstrations stand there several times in a row: what Deep-Thinking has to be better than, if it is more
+    than repetition."""
+
+    method = "repeat"
+    times: Annotated[int, Field(ge=2, le=1000)] = 2
+
+    @property
+    def copies(self) -> int:
+        return self.times
+
+    def suffix(self, name: str) -> str:
+        return f"+{name}-{self.times}"
+
+
+class DeepThinking(MethodSettings):
     """How the memory is moved, and how often.
 
     Attributes:
@@ -26,6 +94,9 @@ class DeepThinking(Strict):
         max_passes: the largest number of passes to choose from.
         trace: whether queries are also asked after every pass but the last.
     """
+
+    method = "deep-thinking"
+    thinks = True
 
     eta: NonNegativeFloat = 0.01
     passes: PositiveInt | Literal["dev", "best"] = 5
@@ -59,8 +130,35 @@ class DeepThinking(Strict):
 
     @property
     def most(self) -> int:
-        """Passes that are made to have them all to choose from."""
         return self.passes if isinstance(self.passes, int) else self.max_passes
+
+    @property
+    def selection(self) -> Literal["fixed", "dev", "best"]:
+        return "fixed" if isinstance(self.passes, int) else self.passes
+
+    @property
+    def traced(self) -> bool:
+        return self.trace
+
+    def suffix(self, name: str) -> str:
+        released = self.setting == "released"
+        usual = type(self).model_validate({"setting": self.setting})
+        others = [f"-{canonical(key)}-{_written(value)}" for key, value in self if value != getattr(usual, key)]
+        return f"+{name}" + "-released" * released + "".join(others)
+
+    def controls(self) -> tuple[MethodSettings, ...]:
+        """Repetition, and passes that leave the memory as it is."""
+        return (Repeat(), self.model_copy(update={"eta": 0.0}))
+
+    def thinking(self) -> DeepThinking:
+        return self
+
+
+METHODS: dict[str, type[MethodSettings]] = {each.method: each for each in (PlainICL, DeepThinking, Repeat)}
+
+
+def _written(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def slots_needed(demonstrations: int, query: int, passes: int) -> int:

@@ -11,8 +11,9 @@ that is kept, beside all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -28,7 +29,8 @@ from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.core.metrics import metric
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestant import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 
@@ -37,29 +39,7 @@ Tables = dict[tables.TableName, Rows | pd.DataFrame]
 
 
 @runtime_checkable
-class Entrant(Protocol):
-    """Whoever a cell is about, by what the tables know: a predictor, or a language model under a method."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def run(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def identity(self) -> str: ...
-    @property
-    def seed(self) -> int | None: ...
-    @property
-    def variant(self) -> str | None: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def libraries(self) -> dict[str, str]: ...
-
-
-@runtime_checkable
-class Frozen(Protocol):
+class AnyPromptSet(Protocol):
     """A frozen prompt set of any kind: `card` is the hash of the task's card, `headline` the metric that a failed cell
     is missing."""
 
@@ -81,16 +61,40 @@ class Frozen(Protocol):
     def headline(self) -> str: ...
 
 
-def cell_path(results: Path, contestant: Entrant, prompts: Frozen, table: str = "values") -> Path:
+P = TypeVar("P", bound=AnyPromptSet)
+
+
+@dataclass(frozen=True)
+class Cell(Generic[P]):
+    """One cell of an evaluation, as it is reported while the evaluation runs.
+
+    Attributes:
+        contestant: whose cell it is.
+        prompts: the prompt set.
+        cached: it was there already.
+        reason: why it failed; None: it did not.
+        note: how its answers were found, where that is not plain.
+        shipped: the packed results that it was taken from; empty: computed here.
+    """
+
+    contestant: Contestant
+    prompts: P
+    cached: bool
+    reason: str | None = None
+    note: str = ""
+    shipped: str = ""
+
+
+def cell_path(results: Path, contestant: Contestant, prompts: AnyPromptSet, table: str = "values") -> Path:
     return results / "tables" / prompts.id / f"{contestant.run}.{table}.parquet"
 
 
-def cell_hash(contestant: Entrant, prompts: Frozen) -> str:
+def cell_hash(contestant: Contestant, prompts: AnyPromptSet) -> str:
     """Hash of everything the cell's values depend on."""
     return content_hash({"contestant": contestant.identity, "prompts": prompts.id})
 
 
-def is_done(results: Path, contestant: Entrant, prompts: Frozen) -> bool:
+def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> bool:
     """Whether the cell's value table is there, whole, and of exactly this contestant, and the others beside it."""
     path = cell_path(results, contestant, prompts)
     own, about = cell_hash(contestant, prompts), tables.metadata(path)
@@ -106,12 +110,12 @@ def is_done(results: Path, contestant: Entrant, prompts: Frozen) -> bool:
     return True
 
 
-def shipped_from(results: Path, contestant: Entrant, prompts: Frozen) -> str:
+def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
     """The packed results that a kept cell was taken from; empty: it was computed here."""
     return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
 
 
-def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> str | None:
+def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
     """Score one contestant by the question `next`; returns the reason if it failed, be it at one context size."""
 
     def work() -> Tables:
@@ -131,7 +135,7 @@ def evaluate_cell(results: Path, contestant: Contestant, prompts: PromptSet) -> 
 
 
 def compute_cell(
-    results: Path, contestant: Entrant, prompts: Frozen, shared: dict[str, object], work: Callable[[], Tables]
+    results: Path, contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> str | None:
     """Do the work of one cell and write its tables, `values` last; returns the reason if the work failed.
 
@@ -153,15 +157,15 @@ def compute_cell(
     return reason
 
 
-def keep(results: Path, contestant: Entrant, prompts: Frozen, found: Tables, about: dict[str, str]) -> None:
+def keep(results: Path, contestant: Contestant, prompts: AnyPromptSet, found: Tables, about: dict[str, str]) -> None:
     """Write the tables of a finished cell, `values` last; `about` says in their metadata how they were found."""
     _write(results, contestant, prompts, found, {"cell": cell_hash(contestant, prompts)} | about)
 
 
 def _write(
     results: Path,
-    contestant: Entrant,
-    prompts: Frozen,
+    contestant: Contestant,
+    prompts: AnyPromptSet,
     found: Tables,
     metadata: dict[str, str],
     without: Collection[tables.TableName] = (),
@@ -182,7 +186,7 @@ def _first_reason(values: Rows | pd.DataFrame) -> str | None:
     return next((str(row["reason"]) for row in rows if row["status"] == "failed"), None)
 
 
-def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, object]:
+def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[str, object]:
     """What all rows of a cell share."""
     return {
         "run": contestant.run,
@@ -194,8 +198,8 @@ def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, objec
         "preset": prompts.preset,
         "seed": contestant.seed,
         "variant": contestant.variant,
-        "trained_on": getattr(contestant, "trained_on", None),
-        "context_order": getattr(contestant, "order", None),  # language models have none to tell
+        "trained_on": contestant.trained_on,
+        "context_order": contestant.order,
         "shift": prompts.shift,
         "evaluator": evaluator,
         "prompt_set": prompts.id,
@@ -205,7 +209,7 @@ def row(contestant: Entrant, prompts: Frozen, evaluator: str) -> dict[str, objec
     }
 
 
-def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Rows:
+def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curve) -> Rows:
     rows: Rows = []
     for name, scores in curve.scores.items():
         normaliser, area = metric(name).normaliser(curve.normaliser), metric(name).area
@@ -229,13 +233,13 @@ def _value_rows(contestant: Contestant, prompts: PromptSet, curve: Curve) -> Row
     return rows
 
 
-def skipped(prompts: Frozen, shared: dict[str, object], reason: str) -> Tables:
+def skipped(prompts: AnyPromptSet, shared: dict[str, object], reason: str) -> Tables:
     """The tables of a cell that makes no sense for the contestant as a whole; `shared` as in `compute_cell`."""
     return {"values": [shared | {"metric": prompts.headline, "status": "skipped", "reason": reason}]}
 
 
 def error_rows(
-    contestant: Entrant, prompts: Frozen, scores: dict[str, np.ndarray], **sizes: np.ndarray
+    contestant: Contestant, prompts: AnyPromptSet, scores: dict[str, np.ndarray], **sizes: np.ndarray
 ) -> pd.DataFrame:
     """One row per metric and finite score of `(episodes, positions)`; `sizes` are further columns of the table by
     position, `(positions,)`, or by episode and position."""
@@ -254,7 +258,7 @@ def error_rows(
     return pd.concat(frames, ignore_index=True) if frames else tables.frame("errors", [])
 
 
-def cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows:
+def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure) -> Rows:
     """Seconds and peak memory; only where the distribution is the task's own, since a shift or a test costs the
     same."""
     if prompts.evaluator or (prompts.shift != "none" and not prompts.shift.startswith("points-")):
@@ -262,7 +266,7 @@ def cost_rows(contestant: Contestant, prompts: PromptSet, cost: Measure) -> Rows
     return measured_rows(contestant, prompts, cost, prompts.context_points)
 
 
-def measured_rows(contestant: Entrant, prompts: Frozen, cost: Measure, n_points: int) -> Rows:
+def measured_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, n_points: int) -> Rows:
     """What the evaluation of a cell took."""
     shared: dict[str, object] = {
         "run": contestant.run,

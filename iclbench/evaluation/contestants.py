@@ -21,52 +21,33 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
 from iclbench.core.prefixes import prefix_grid
 from iclbench.deep_thinking.backbones import ThinkingBackbone
-from iclbench.deep_thinking.passes import DeepThinking
+from iclbench.deep_thinking.methods import Method
 from iclbench.estimators.base import FittedPredictor, TaskFacts
+from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.language.answering.methods import Method
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A predictor as the tables know it.
+class PredictorContestant(Contestant):
+    """A predictor as a contestant.
 
     Attributes:
-        name: the contestant column.
-        run: the run column; for baselines the name again.
-        kind: backbone, baseline or oracle.
-        predictor: the thing itself.
-        identity: hash of everything its answers depend on besides the prompt set.
-        seed: seed of the run, None where nothing was trained.
-        variant: what was trained, the same for all seeds; None where nothing was.
-        trained_on: the task that it was trained on, where the prompts are of another.
+        predictor: what answers.
         prefixes: context sizes to be asked, None for all.
         episodes: how many episodes of a prompt set are asked, from the first; None for all.
-        device: where it computes.
-        libraries: versions that its answers may depend on, recorded in the file.
     """
 
-    name: str
-    run: str
-    kind: str
-    predictor: Predictor
-    identity: str
-    seed: int | None = None
-    variant: str | None = None
-    trained_on: str | None = None
+    predictor: Predictor = field(kw_only=True)
     prefixes: list[int] | None = None
     episodes: int | None = None
-    device: str = "cpu"
-    libraries: dict[str, str] = field(default_factory=dict)
 
     @property
     def order(self) -> str | None:
-        """Whether a backbone's answer may depend on the order of the points ("causal") or not ("set")."""
         return self.predictor.order if self.kind == "backbone" else None
 
 
-def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
+def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
     """The trained backbone of a run."""
     model = run.load(device, data_dir)
     weights = run.digest or digests.of_file(run.weights)  # that of the file, as loading has made sure
@@ -74,27 +55,29 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Con
     return _of_run(run.name, run.config, model, identity, device)
 
 
-def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> Contestant:
+def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
     """The backbone that a run starts from, under the run's name: for whatever does not depend on weights."""
     model = config.build(config.task.build(data_dir)).to(device).eval()
     return _of_run(run, config, model, {"config": trained_part(config.dump())}, device)
 
 
-def _of_run(run: str, config: RunConfig, model: Backbone, depends_on: dict[str, Any], device: str) -> Contestant:
-    return Contestant(
+def _of_run(
+    run: str, config: RunConfig, model: Backbone, depends_on: dict[str, Any], device: str
+) -> PredictorContestant:
+    return PredictorContestant(
         config.backbone.name,
         run,
         "backbone",
-        model,
         content_hash(depends_on),
         config.seed,
         config.variant,
         device=device,
         libraries={"torch": torch.__version__},
+        predictor=model,
     )
 
 
-def elsewhere(model: Contestant, run: Run, task: TaskConfig, family: Family) -> Contestant:
+def elsewhere(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
     """The backbone of a run on the prompts of a task that it was not trained on, under a name that says so; as it is
     where they are those of its own.
 
@@ -122,16 +105,16 @@ def elsewhere(model: Contestant, run: Run, task: TaskConfig, family: Family) -> 
     return replace(model, name=f"{model.name}@{trained.name}", trained_on=trained.name)
 
 
-def thinking(plain: Contestant, method: Method) -> Contestant:
+def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
     """The backbone of a run as a further contestant that thinks over its contexts.
 
     Raises:
         UsageError: the method is none for runs, or not defined for this backbone.
     """
-    if not isinstance(method.settings, DeepThinking) or not isinstance(plain.predictor, Backbone):
+    if not method.settings.thinks or not isinstance(plain.predictor, Backbone):
         raise UsageError(f"--method {method.name} is for language models (iclbench lm eval); runs take deep-thinking")
     try:
-        predictor = ThinkingBackbone(plain.predictor, method.settings)
+        predictor = ThinkingBackbone(plain.predictor, method.settings.thinking())
     except UsageError as error:
         raise UsageError(f"run '{plain.run}': {error}") from None
     return replace(
@@ -144,7 +127,7 @@ def thinking(plain: Contestant, method: Method) -> Contestant:
     )
 
 
-def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Contestant]:
+def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[PredictorContestant]:
     """The baselines and oracles of the task (or just `names`), told what they may know of the task under this shift."""
     task = prompts.task
     wanted = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
@@ -164,7 +147,7 @@ def _estimator(estimator: str, baseline: str) -> Any:
     return cls
 
 
-def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> Contestant:
+def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:
     name, card = load_baseline(name)
     cls = _estimator(card.estimator, name)
     if (task.head == "categorical") != ("categorical" in cls.heads):
@@ -196,4 +179,6 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     )
     kind = "oracle" if oracle and not lost else "baseline"
     episodes = getattr(settings, "episodes", None) or None
-    return Contestant(name, name, kind, predictor, identity, prefixes=prefixes, episodes=episodes, libraries=libraries)
+    return PredictorContestant(
+        name, name, kind, identity, prefixes=prefixes, episodes=episodes, libraries=libraries, predictor=predictor
+    )

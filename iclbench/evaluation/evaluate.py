@@ -12,25 +12,12 @@ from iclbench.config.runs import Run, writing
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import assignments
 from iclbench.core.signals import heed_ctrl_c
+from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.language.answering.methods import Method
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of an evaluation, as it is reported while the evaluation runs.
-
-    `cached`: it was there already. `shipped`: the packed results that it was taken from; empty: computed here.
-    """
-
-    contestant: Contestant
-    prompts: PromptSet
-    cached: bool
-    reason: str | None = None
-    shipped: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,9 +30,9 @@ class Shipped:
 
 
 # Looks a cell up in packed results; None: they do not hold this very one.
-Lookup = Callable[[Contestant, PromptSet], Shipped | None]
-# Is told of every cell before it is worked on.
-Begins = Callable[[Contestant, PromptSet], None]
+Lookup = Callable[[PredictorContestant, PromptSet], Shipped | None]
+# Called with every cell before it is worked on.
+Begins = Callable[[PredictorContestant, PromptSet], None]
 
 
 def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
@@ -75,7 +62,7 @@ def evaluators_of(run: Run, asked: Sequence[str], task: TaskConfig | None = None
     return task.tests(task.build(), asked or task.evaluators)
 
 
-def evaluate(
+def evaluate_run(
     results: Path,
     run: Run,
     shifts: Sequence[str] = ("none",),
@@ -106,11 +93,11 @@ def evaluate(
         task: evaluate on the prompts of this task instead of the run's own ...
         family: ... whose episodes this family gives, made to measure for the run (the user's own table).
         baseline_names: instead of the card's baselines and oracles.
-        method: put the run to everything once more, taking in its context in this way.
+        method: evaluate the run once more, taking in its context in this way.
         summaries: also write what follows from all contestants of a prompt set; a sweep does so when all are done.
         lookup: where cells of baselines are looked for before they are computed.
         fresh: compute also what an earlier evaluation took from there.
-        begins: told of every cell before it is worked on.
+        begins: called with every cell before it is worked on.
 
     Raises:
         UsageError: the run is not finished, or cannot take in a context in this way, or nothing of the task's shape;
@@ -128,7 +115,7 @@ def evaluate(
     while asked:
         prompts = asked.pop(0)  # and its episodes go when it is done
         field = [*models, *contestants.baselines(prompts, baseline_names)]
-        yield from put(results, prompts, field, lookup, fresh, begins)
+        yield from evaluate_cells(results, prompts, field, lookup, fresh, begins)
         if summaries:
             summarise(results, prompts)
 
@@ -149,7 +136,7 @@ def evaluate_baseline(
     asked = prompt_sets(task, preset, shifts, evaluators, seed, data_dir, family)
     while asked:
         prompts = asked.pop(0)
-        yield from put(results, prompts, contestants.baselines(prompts, [name]))
+        yield from evaluate_cells(results, prompts, contestants.baselines(prompts, [name]))
 
 
 def prompt_sets(
@@ -166,15 +153,15 @@ def prompt_sets(
     return asked + [PromptSet(task, preset, "none", seed, data_dir, family, evaluator=name) for name in evaluators]
 
 
-def put(
+def evaluate_cells(
     results: Path,
     prompts: PromptSet,
-    field: Sequence[Contestant],
+    field: Sequence[PredictorContestant],
     lookup: Lookup | None = None,
     fresh: bool = False,
     begins: Begins | None = None,
 ) -> Iterator[Cell]:
-    """Put a prompt set to contestants, one after the other; what is there already is kept."""
+    """Evaluate contestants on a prompt set, one after the other; what is there already is kept."""
     score = targets.evaluate_targets if prompts.task.question == "targets" else cells.evaluate_cell
     for contestant in field:
         heed_ctrl_c()

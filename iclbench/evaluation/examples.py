@@ -15,13 +15,13 @@ from iclbench import __version__, tables
 from iclbench.config.runs import writing
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import NonFiniteError
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 
 EPISODES = 4
 
 
-def predicted(contestant: Contestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
+def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
     """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used, but
     not with as many as `failed`; none where a context is longer than the contestant takes.
 

@@ -57,8 +57,8 @@ class PromptSet:
         return self.family.evaluators()[self.evaluator].together if self.evaluator else 1
 
     @property
-    def put(self) -> str:
-        """What is put to the contestants, in a word: the evaluator, or the shift."""
+    def evaluation(self) -> str:
+        """The evaluation in a word: its evaluator, or its shift."""
         return self.evaluator or self.shift
 
     @property
@@ -94,7 +94,7 @@ class PromptSet:
         """Readable name and content hash."""
         sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
         digest = content_hash(self._drawn_from() | sizes, 8)
-        return f"{self.task.name}-{self.preset}-{self.put}-{digest}"
+        return f"{self.task.name}-{self.preset}-{self.evaluation}-{digest}"
 
     @cached_property
     def episodes(self) -> Episodes:

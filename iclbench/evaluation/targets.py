@@ -18,12 +18,12 @@ from iclbench.core.memory import IN_EVALUATION, advised
 from iclbench.core.metrics import metric
 from iclbench.evaluation import cells, examples
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import TargetScores, target_scores
 
 
-def evaluate_targets(results: Path, contestant: Contestant, prompts: PromptSet) -> str | None:
+def evaluate_targets(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
     """Score one contestant by the question `targets` and keep its cell; returns the reason if it failed."""
 
     def work() -> cells.Tables:
@@ -70,7 +70,7 @@ def bin_end(n: int) -> int:
     return end if n else 0
 
 
-def _value_rows(contestant: Contestant, prompts: PromptSet, found: TargetScores) -> cells.Rows:
+def _value_rows(contestant: PredictorContestant, prompts: PromptSet, found: TargetScores) -> cells.Rows:
     rows: cells.Rows = []
     for name, scores in found.scores.items():
         shared = cells.row(contestant, prompts, prompts.evaluator or "targets") | {

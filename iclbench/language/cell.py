@@ -6,20 +6,24 @@ import numpy as np
 
 from iclbench.core.errors import NonFiniteError
 from iclbench.core.measure import Measure
-from iclbench.deep_thinking.passes import DeepThinking
 from iclbench.evaluation import cells
+from iclbench.evaluation.contestant import Contestant
 from iclbench.language.accuracies import balanced, summarised
 from iclbench.language.answering import answers, majority
 from iclbench.language.answering.answers import Answers
-from iclbench.language.answering.sitting import Outcome, Pass, Sitting
-from iclbench.language.contestants import Contestant
+from iclbench.language.answering.session import Outcome, Pass, Session
+from iclbench.language.contestants import LanguageContestant
 from iclbench.language.models.batches import Batches
-from iclbench.language.prompting.fitting import Overlength, Sheets
+from iclbench.language.prompting.fitting import Overlength, PromptCache
 from iclbench.language.prompting.prompts import LanguagePrompts
 
 
 def cell_tables(
-    contestant: Contestant, prompts: LanguagePrompts, batches: Batches, overlength: Overlength, sheets: Sheets
+    contestant: LanguageContestant,
+    prompts: LanguagePrompts,
+    batches: Batches,
+    overlength: Overlength,
+    cache: PromptCache,
 ) -> tuple[cells.Tables, str]:
     """The tables of a cell, and how its answers were found where that is not plain.
 
@@ -32,20 +36,22 @@ def cell_tables(
         given = [e.query.x for e in prompts.drawn]
         return _tables(contestant, prompts, Outcome(always, reason, texts=given), []), reason
     model, method = contestant.model, contestant.method
-    sat = Sitting(model, method, batches, overlength, sheets, contestant.beside)
-    sheet = sat.sheet(prompts)
-    if isinstance(method.settings, DeepThinking):
-        outcome = sat.outcome(prompts, sheet)
+    session = Session(model, method, batches, overlength, cache, contestant.beside)
+    tokenised = session.tokenised(prompts)
+    if method.settings.thinks:
+        outcome = session.outcome(prompts, tokenised)
         with Measure(model.device) as cost:  # as it is used: without answers after the passes before the last
-            sat.after(prompts, sheet, {outcome.made})
+            session.after(prompts, tokenised, {outcome.made})
     else:
         with Measure(model.device) as cost:
-            outcome = sat.outcome(prompts, sheet)
+            outcome = session.outcome(prompts, tokenised)
     costs = cells.measured_rows(contestant, prompts, cost, prompts.shots)
     return _tables(contestant, prompts, outcome, costs), outcome.reason
 
 
-def _tables(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome, costs: cells.Rows) -> cells.Tables:
+def _tables(
+    contestant: LanguageContestant, prompts: LanguagePrompts, outcome: Outcome, costs: cells.Rows
+) -> cells.Tables:
     correct = outcome.answers.scores["accuracy"]
     own: dict[str, object] = {"run": contestant.run, "prompt_set": prompts.id}
     return {
@@ -58,7 +64,7 @@ def _tables(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome, 
     }
 
 
-def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
+def value_rows(contestant: LanguageContestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
     """Rows of `values`: every metric of the answers that count, and the trace of Deep-Thinking.
 
     Raises:

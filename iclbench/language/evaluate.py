@@ -1,6 +1,6 @@
 """Evaluation of a pretrained language model on in-context tasks, with what every accuracy has to be seen beside.
 
-`evaluate` yields one cell after the other; what is already there is not computed again. Controls, all on the same
+`evaluate_model` yields one cell after the other; what is already there is not computed again. Controls, all on the same
 questions: plain ICL; the demonstrations with their outputs exchanged; none at all; where the method is Deep-Thinking,
 written twice (is it more than repetition?) and thought over with eta = 0, which has to be plain ICL to the last digit
 (under `setting=released` but for its memory in bfloat16); and the most frequent answer.
@@ -16,16 +16,16 @@ from pathlib import Path
 from iclbench import tables
 from iclbench.config.runs import check_name
 from iclbench.core.errors import UsageError
-from iclbench.deep_thinking.passes import DeepThinking
+from iclbench.deep_thinking.methods import Method
+from iclbench.deep_thinking.methods import method as method_named
 from iclbench.evaluation import cells
+from iclbench.evaluation.cells import Cell
 from iclbench.language.answering.development import development
-from iclbench.language.answering.methods import Method
-from iclbench.language.answering.methods import method as method_named
 from iclbench.language.cell import cell_tables, shared_columns
-from iclbench.language.contestants import Contestant, constant, contestant
+from iclbench.language.contestants import LanguageContestant, constant, contestant
 from iclbench.language.models.batches import Batches
-from iclbench.language.models.models import LanguageModel
-from iclbench.language.prompting.fitting import Overlength, Sheets
+from iclbench.language.models.model import LanguageModel
+from iclbench.language.prompting.fitting import Overlength, PromptCache
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.summary import write_summary
 from iclbench.language.tasks.cards import LanguageTask
@@ -33,42 +33,23 @@ from iclbench.language.tasks.published import write_published
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell of an evaluation, as it is reported while the evaluation runs.
-
-    Attributes:
-        contestant: its name in the tables.
-        prompts: the prompt set.
-        cached: it was there already.
-        reason: why it failed; None: it did not.
-        note: how its answers were found, where that is not plain.
-    """
-
-    contestant: str
-    prompts: LanguagePrompts
-    cached: bool
-    reason: str | None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Series:
-    """Prompt sets that differ in nothing but their demonstrations, and who is put to all of them.
+class Comparison:
+    """Contestants on prompt sets that differ in nothing but their demonstrations.
 
     Attributes:
         sets: the prompt sets.
-        field: who is put to them.
+        contestants: every one of them answers all prompt sets.
         plain: plain ICL, where it is among these and others are compared with it.
         summed: whether there is a summary over the sets.
     """
 
     sets: tuple[LanguagePrompts, ...]
-    field: tuple[Contestant, ...]
-    plain: Contestant | None = None
+    contestants: tuple[LanguageContestant, ...]
+    plain: LanguageContestant | None = None
     summed: bool = True
 
 
-def evaluate(
+def evaluate_model(
     results: Path,
     model: LanguageModel,
     tasks: Sequence[LanguageTask],
@@ -106,42 +87,43 @@ def evaluate(
         UsageError: the model cannot do what the method asks, or a task has no data; nothing has been computed then.
     """
     _refuse(model, method)
-    series: list[Series] = []
+    comparisons: list[Comparison] = []
     for task in tasks:
         asked = LanguagePrompts(task, 0, episodes or task.card.episodes, seed=seed, data_dir=data_dir)
         asked.with_pool(task.pool(data_dir))
-        field = _Field(model, method, controls, overlength)
-        series += _series(asked, field, shots or [task.card.shots], demo_seeds, orders)
+        contestants = _Contestants(model, method, controls, overlength)
+        comparisons += _comparisons(asked, contestants, shots or [task.card.shots], demo_seeds, orders)
     write_published(results, tasks)
     batches = Batches(batch)
-    for each in series:
+    for each in comparisons:
         yield from _cells(results, each, batches, overlength)
 
 
-class _Field:
+class _Contestants:
     """Who is asked: the model under the method, and the controls."""
 
     def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
         self.controls, self.method = controls, method
-        icl, more = method_named("icl"), list[Method]()
-        if controls and isinstance(method.settings, DeepThinking):
-            still = replace(method, settings=method.settings.model_copy(update={"eta": 0.0}))
-            more = [method_named("repeat"), still]
-        field = [method, icl, *more] if controls else [method]
-        self.asked = contestant(model, method, overlength, field)
-        self.plain = contestant(model, icl, overlength, field) if controls else self.asked
-        again = [contestant(model, each, overlength, field) for each in more if each.hash != method.hash]
+        icl, more = method_named("icl"), method.controls if controls else ()
+        together = [method, icl, *more] if controls else [method]
+        self.asked = contestant(model, method, overlength, together)
+        self.plain = contestant(model, icl, overlength, together) if controls else self.asked
+        again = [contestant(model, each, overlength, together) for each in more if each.hash != method.hash]
         self.others = (*again, constant()) if controls else ()
 
     @property
-    def paired(self) -> tuple[Contestant, ...]:
+    def paired(self) -> tuple[LanguageContestant, ...]:
         """The method and plain ICL; one contestant where they are the same."""
         return tuple({each.run: each for each in (self.asked, self.plain)}.values())
 
 
-def _series(
-    zero: LanguagePrompts, field: _Field, shots: Sequence[int], demo_seeds: Sequence[int], orders: Sequence[int]
-) -> Iterator[Series]:
+def _comparisons(
+    zero: LanguagePrompts,
+    contestants: _Contestants,
+    shots: Sequence[int],
+    demo_seeds: Sequence[int],
+    orders: Sequence[int],
+) -> Iterator[Comparison]:
     """What is evaluated of a task, of which `zero` are the prompts without demonstrations.
 
     Raises:
@@ -155,45 +137,45 @@ def _series(
             for seed in demo_seeds
         )
 
-    if 0 in shots and field.method.name != "icl":
+    if 0 in shots and contestants.method.name != "icl":
         raise UsageError(
-            f"task '{zero.task.name}': method '{field.method.name}' needs demonstrations; give --shots from 1 on"
+            f"task '{zero.task.name}': method '{contestants.method.name}' needs demonstrations; give --shots from 1 on"
         )
-    if isinstance(field.method.settings, DeepThinking) and field.method.settings.passes == "dev":
+    if contestants.method.settings.selection == "dev":
         development(zero).queries  # noqa: B018  (raises where there are none)
     zero.drawn  # noqa: B018  (raises where there is nothing to choose answers from)
-    plain = field.plain if field.controls else None
+    plain = contestants.plain if contestants.controls else None
     for count in filter(None, dict.fromkeys(shots)):
         asked = sets(count, orders[0])
-        yield Series(asked, (*field.paired, *field.others), plain)
+        yield Comparison(asked, (*contestants.paired, *contestants.others), plain)
         for order in orders[1:]:
-            yield Series(sets(count, order), field.paired, summed=False)
-        if field.controls and asked[0].can_shuffle:
-            yield Series(sets(count, orders[0], "shuffled-labels"), field.paired, plain)
-    if field.controls or 0 in shots:
-        yield Series((zero,), (field.plain, *(each for each in field.others if each.model is None)))
+            yield Comparison(sets(count, order), contestants.paired, summed=False)
+        if contestants.controls and asked[0].can_shuffle:
+            yield Comparison(sets(count, orders[0], "shuffled-labels"), contestants.paired, plain)
+    if contestants.controls or 0 in shots:
+        yield Comparison((zero,), (contestants.plain, *(each for each in contestants.others if each.model is None)))
 
 
-def _cells(results: Path, series: Series, batches: Batches, overlength: Overlength) -> Iterator[Cell]:
-    for prompts in series.sets:
-        sheets = Sheets()
-        for each in series.field:
-            yield _cell(results, each, prompts, partial(cell_tables, each, prompts, batches, overlength, sheets))
-    if series.summed:
-        for each in series.field:
-            compared = None if each is series.plain or each.model is None else series.plain
-            write_summary(results, each, series.sets, compared)
+def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: Overlength) -> Iterator[Cell]:
+    for prompts in comparison.sets:
+        cache = PromptCache()
+        for each in comparison.contestants:
+            yield _cell(results, each, prompts, partial(cell_tables, each, prompts, batches, overlength, cache))
+    if comparison.summed:
+        for each in comparison.contestants:
+            compared = None if each is comparison.plain or each.model is None else comparison.plain
+            write_summary(results, each, comparison.sets, compared)
 
 
 def _cell(
     results: Path,
-    one: Contestant,
+    one: LanguageContestant,
     prompts: LanguagePrompts,
     tables_of: Callable[[], tuple[cells.Tables, str]],
 ) -> Cell:
     """The cell that is already there, or else computed."""
     if cells.is_done(results, one, prompts):
-        return Cell(one.name, prompts, True, None, _kept_note(results, one, prompts))
+        return Cell(one, prompts, True, None, _kept_note(results, one, prompts))
     notes = [""]
 
     def work() -> cells.Tables:
@@ -201,10 +183,10 @@ def _cell(
         return found
 
     reason = cells.compute_cell(results, one, prompts, shared_columns(one, prompts), work)
-    return Cell(one.name, prompts, False, reason, notes[0])
+    return Cell(one, prompts, False, reason, notes[0])
 
 
-def _kept_note(results: Path, one: Contestant, prompts: LanguagePrompts) -> str:
+def _kept_note(results: Path, one: LanguageContestant, prompts: LanguagePrompts) -> str:
     """What was said of a cell when it was computed: dropped demonstrations are no secret the second time."""
     said = tables.read("values", cells.cell_path(results, one, prompts))["reason"].dropna()
     return str(said.iloc[0]) if len(said) else ""
@@ -214,5 +196,5 @@ def _refuse(model: LanguageModel, method: Method) -> None:
     """Raise `UsageError` for what cannot be done whatever the task."""
     if check_name(model.name) == constant().name or model.name.startswith("published-"):
         raise UsageError(f"'{model.name}' is the name of other rows in the tables; choose another with --name")
-    if isinstance(method.settings, DeepThinking) and model.forgets:
+    if method.settings.thinks and model.forgets:
         raise UsageError(f"'{model.name}' cannot do Deep-Thinking: {model.forgets}; give --method icl or repeat")

@@ -20,8 +20,8 @@ from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
 from iclbench.evaluation.bootstrap import LEVEL, summaries
 from iclbench.evaluation.cells import cell_path
+from iclbench.evaluation.contestant import Contestant
 from iclbench.language.cell import shared_columns
-from iclbench.language.contestants import Contestant
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
 

@@ -23,7 +23,7 @@ from iclbench.estimators.gradient_descent import (
     descent_curve,
     search_gamma,
 )
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe_set import ProbeSet
 
 STEPS = 24
@@ -42,18 +42,18 @@ class Descent:
     step_size: StepSize | None = None
 
     @property
-    def contestant(self) -> Contestant:
+    def contestant(self) -> PredictorContestant:
         """A baseline; gamma belongs to the probe set and is found there."""
         search = [*_DECADES, _LAST_DECADE, _PER_DECADE]
         identity = {"estimator": "gradient-descent", "steps": STEPS, "step_size": self.step_size, "search": search}
         identity["version"] = versions.of_estimator("gradient-descent")
-        return Contestant(
+        return PredictorContestant(
             self.name,
             self.name,
             "baseline",
-            GradientDescent(DescentSettings(steps=STEPS)),
             content_hash(identity),
             libraries={"torch": torch.__version__},
+            predictor=GradientDescent(DescentSettings(steps=STEPS)),
         )
 
 

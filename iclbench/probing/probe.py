@@ -24,9 +24,8 @@ from iclbench.core.errors import UsageError
 from iclbench.core.memory import IN_PROBES, advised
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.cells import Rows, Tables
-from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.evaluate import Cell
+from iclbench.evaluation.cells import Cell, Rows, Tables
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.descent import DESCENTS, STEPS, Descent, step_errors, tune_gamma
 from iclbench.probing.layers import decode_layers, probe_layers
@@ -88,7 +87,11 @@ def probe(
 
 
 def kept(
-    results: Path, contestant: Contestant, prompts: PromptSet, shared: dict[str, object], work: Callable[[], Tables]
+    results: Path,
+    contestant: PredictorContestant,
+    prompts: PromptSet,
+    shared: dict[str, object],
+    work: Callable[[], Tables],
 ) -> Cell:
     """The cell that is already there, or else computed by `work`, skipped where the contestant does not take so many
     examples; `shared` as in `cells.compute_cell`."""
@@ -105,7 +108,7 @@ def references(prompts: ProbeSet) -> list[str]:
     return list(dict.fromkeys(["zero", *exact, *prompts.task.oracles]))
 
 
-def _field(model: Contestant, prompts: ProbeSet) -> Iterator[tuple[Contestant, Callable[[], Tables]]]:
+def _field(model: PredictorContestant, prompts: ProbeSet) -> Iterator[tuple[PredictorContestant, Callable[[], Tables]]]:
     """Who meets this probe set, and what there is to do for each."""
     yield model, partial(_layers, model, prompts)
     for reference in contestants.baselines(prompts, references(prompts)):
@@ -115,7 +118,7 @@ def _field(model: Contestant, prompts: ProbeSet) -> Iterator[tuple[Contestant, C
             yield descent.contestant, partial(_descent, descent, prompts)
 
 
-def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
+def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     assert isinstance(model.predictor, Backbone)
     decoded = decode_layers(model.predictor, prompts, model.device)
     normaliser = prompts.family.normaliser
@@ -137,7 +140,7 @@ def _layers(model: Contestant, prompts: ProbeSet) -> Tables:
     return {"values": rows}
 
 
-def _level(reference: Contestant, prompts: ProbeSet) -> Tables:
+def _level(reference: PredictorContestant, prompts: ProbeSet) -> Tables:
     episodes, predictor = prompts.episodes, reference.predictor
     answer = predictor.informed(episodes.truth).predict_targets(episodes.context, episodes.asked.x, episodes.related)
     errors = (answer.point() - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
@@ -167,7 +170,7 @@ def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
     return {"values": rows}
 
 
-def _row(contestant: Contestant, prompts: ProbeSet) -> dict[str, object]:
+def _row(contestant: PredictorContestant, prompts: ProbeSet) -> dict[str, object]:
     return cells.row(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}
 
 

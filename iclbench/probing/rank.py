@@ -30,9 +30,8 @@ from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
 from iclbench.core.seeds import generator
 from iclbench.evaluation import cells, contestants
-from iclbench.evaluation.cells import Rows, Tables
-from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.evaluate import Cell
+from iclbench.evaluation.cells import Cell, Rows, Tables
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.probe_set import POINTS, ProbeSet
 
@@ -173,7 +172,7 @@ def numbers_of_contexts(most: int) -> list[int]:
     return [*doubled, most]
 
 
-def _ranks(contestant: Contestant, prompts: RankSet) -> Tables:
+def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
     episodes = prompts.episodes.to(dtype=torch.float64)
     x_query = episodes.asked.x[: prompts.queries, 0]
     size = max(1, POINTS // (prompts.context + prompts.queries))
@@ -201,5 +200,5 @@ def _ranks(contestant: Contestant, prompts: RankSet) -> Tables:
     return {"values": rows}
 
 
-def _row(contestant: Contestant, prompts: RankSet) -> dict[str, object]:
+def _row(contestant: PredictorContestant, prompts: RankSet) -> dict[str, object]:
     return cells.row(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}

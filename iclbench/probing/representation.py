@@ -34,9 +34,8 @@ from iclbench.config.runs import Run
 from iclbench.core.errors import NonFiniteError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import percentiles, resampled_counts
-from iclbench.evaluation.cells import Rows, Tables
-from iclbench.evaluation.contestants import Contestant
-from iclbench.evaluation.evaluate import Cell
+from iclbench.evaluation.cells import Cell, Rows, Tables
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.probing.probe import NotProbedError, kept
 
@@ -99,16 +98,16 @@ def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Pa
             "(coqe does)"
         )
     untrained = run.config.build(run.config.task.build(data_dir)).eval()
-    before = Contestant(
+    before = PredictorContestant(
         f"{model.name}-untrained",
         f"{run.name}-untrained",
         "baseline",
-        untrained,
         content_hash({"config": run.hash, "untrained": True, **run.codes}),
         libraries=model.libraries,
+        predictor=untrained,
     )
     (inputs,) = contestants.baselines(prompts, ["least-squares"])
-    field: list[tuple[Contestant, _Represent]] = [
+    field: list[tuple[PredictorContestant, _Represent]] = [
         (model, _of(trained)),
         (before, _of(untrained)),
         (inputs, lambda x: x),
@@ -153,7 +152,7 @@ def _of(backbone: Backbone) -> _Represent:
     return represent
 
 
-def _scored(contestant: Contestant, prompts: RepresentationSet, represent: _Represent, drawn: bool) -> Tables:
+def _scored(contestant: PredictorContestant, prompts: RepresentationSet, represent: _Represent, drawn: bool) -> Tables:
     learned, true = represent(prompts.inputs), _features(prompts, prompts.inputs)
     if not learned.isfinite().all():
         bad = int((~learned.isfinite()).any(1).sum())
@@ -185,7 +184,10 @@ def _scored(contestant: Contestant, prompts: RepresentationSet, represent: _Repr
 
 
 def _curves(
-    contestant: Contestant, prompts: RepresentationSet, fitted: _Represent, directions: Float[Tensor, "features Dx"]
+    contestant: PredictorContestant,
+    prompts: RepresentationSet,
+    fitted: _Represent,
+    directions: Float[Tensor, "features Dx"],
 ) -> Rows:
     """Every feature and what is read off the representation for it, along its direction."""
     shared = _of_examples(contestant, prompts)
@@ -205,7 +207,10 @@ def _curves(
 
 
 def _dimensions(
-    contestant: Contestant, prompts: RepresentationSet, represent: _Represent, directions: Float[Tensor, "features Dx"]
+    contestant: PredictorContestant,
+    prompts: RepresentationSet,
+    represent: _Represent,
+    directions: Float[Tensor, "features Dx"],
 ) -> Rows:
     """Every dimension of the representation along every feature's direction: the mean over the other directions."""
     shared = _of_examples(contestant, prompts) | {"role": "dimension"}
@@ -220,7 +225,7 @@ def _dimensions(
     return rows
 
 
-def _of_examples(contestant: Contestant, prompts: RepresentationSet) -> dict[str, object]:
+def _of_examples(contestant: PredictorContestant, prompts: RepresentationSet) -> dict[str, object]:
     """What all rows of the table `examples` share."""
     shared = cells.row(contestant, prompts, EVALUATOR) | {"episode": 0}
     return {key: value for key, value in shared.items() if key in tables.EXAMPLES}

@@ -44,7 +44,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """What stands in a cell: a value, the interval behind it, a background."""
 
     value: str
@@ -71,12 +71,12 @@ class Table:
     group: str | None = None
     folded: bool = False
 
-    def rows(self) -> list[tuple[Cell, ...]]:
+    def rows(self) -> list[tuple[TableCell, ...]]:
         """Every row as it is shown."""
         return self._shown
 
     @cached_property
-    def _shown(self) -> list[tuple[Cell, ...]]:
+    def _shown(self) -> list[tuple[TableCell, ...]]:
         """Written once, for the page and for every format of file."""
         return list(zip(*(_cells(column, self.frame) for column in self.columns), strict=True))
 
@@ -197,7 +197,7 @@ class Tile:
     text: str
     colour: str
     ink: str
-    told: str
+    tooltip: str
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Section:
         return [*self.blocks, *(block for part in self.parts for block in part.walk())]
 
 
-def _cells(column: Column, frame: pd.DataFrame) -> list[Cell]:
+def _cells(column: Column, frame: pd.DataFrame) -> list[TableCell]:
     """One column, cell by cell."""
     keys = (column.key, column.spread, column.low, column.high, column.episodes)
     known = [_known(frame, key) for key in keys]
@@ -251,7 +251,7 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[Cell]:
     cells = []
     for value, spread, low, high, episodes in zip(*known, strict=True):
         if value is None:
-            cells.append(Cell("–"))
+            cells.append(TableCell("–"))
             continue
         interval = ""
         if spread is not None:
@@ -260,7 +260,7 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[Cell]:
             interval = f"[{column.show(low)}, {column.show(high)}]"
         if episodes is not None and episodes != most:
             interval = f"{interval} ({int(episodes):,} episodes)".strip()
-        cells.append(Cell(column.show(value), interval, column.shade(value) if column.shade else None))
+        cells.append(TableCell(column.show(value), interval, column.shade(value) if column.shade else None))
     return cells
 
 

@@ -101,7 +101,7 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
     Raises:
         UsageError: a task, or a setting of a method, is not known; the line names the card.
     """
-    from iclbench.language.answering.methods import method_as_typed
+    from iclbench.deep_thinking.methods import method_as_typed
 
     grid, card = load_language_grid(name)
     grid_tasks(name)

@@ -21,7 +21,7 @@ from iclbench.config.cards import cards_folder, names
 from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import Shipped
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.sweep.cells import GridCell
@@ -47,7 +47,7 @@ class Reference:
         self._folders = list(dict.fromkeys(folder.resolve() for folder in (results, shipped)))
         self._read: dict[tuple[str, str], list[_Group]] = {}
 
-    def __call__(self, contestant: Contestant, prompts: PromptSet) -> Shipped | None:
+    def __call__(self, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:
         """The cell of a baseline, None where no packed results hold it."""
         if contestant.kind == "backbone" or by_episode(prompts.task) or not _is_shipped_card(contestant, prompts):
             return None
@@ -57,7 +57,7 @@ class Reference:
         return next((found for group in self._read[key] if (found := _found(group, contestant, prompts))), None)
 
 
-def _is_shipped_card(contestant: Contestant, prompts: PromptSet) -> bool:
+def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> bool:
     """Whether the contestant is what the shipped card of its name says, and not a user's own of that name."""
     if contestant.name not in names("baselines"):
         return False
@@ -82,7 +82,7 @@ def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
         yield path.parent.name, frames
 
 
-def _found(group: _Group, contestant: Contestant, prompts: PromptSet) -> Shipped | None:
+def _found(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:
     source, packed = group
     values = packed["values"]
     # Neither what follows from all contestants together nor what probes found.
@@ -106,7 +106,9 @@ def _found(group: _Group, contestant: Contestant, prompts: PromptSet) -> Shipped
     return Shipped(source, own, recorded) if complete else None
 
 
-def _row(cell_rows: pd.DataFrame, values: pd.DataFrame, contestant: Contestant, prompts: PromptSet) -> pd.Series | None:
+def _row(
+    cell_rows: pd.DataFrame, values: pd.DataFrame, contestant: PredictorContestant, prompts: PromptSet
+) -> pd.Series | None:
     """The finished cell that these values are of, if it is the one that would be computed: its hash is taken again over
     the task as it is asked now, and over what the rows say was asked then."""
     question = values["evaluator"].eq(prompts.task.question)
@@ -121,7 +123,7 @@ def _row(cell_rows: pd.DataFrame, values: pd.DataFrame, contestant: Contestant, 
     return rows.iloc[0] if len(rows) else None
 
 
-def _same_libraries(contestant: Contestant, recorded: Mapping[str, str]) -> bool:
+def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]) -> bool:
     """Whether the libraries that the answers come from have the versions that they had then. Builds of one version for
     other processors count as one, as machines do."""
     predictor = contestant.predictor

@@ -27,7 +27,7 @@ from iclbench.sweep.store import is_whole, paths, record
 from iclbench.sweep.there import in_the_way
 
 if TYPE_CHECKING:
-    from iclbench.evaluation.evaluate import Cell
+    from iclbench.evaluation.cells import Cell
 
 log = logging.getLogger("iclbench")
 
@@ -144,7 +144,7 @@ def _training_seconds(files: Iterable[Path]) -> float | None:
 
 
 def _evaluate(cell: GridCell, context: Context) -> list[Path]:
-    from iclbench.evaluation.evaluate import evaluate, evaluate_baseline
+    from iclbench.evaluation.evaluate import evaluate_baseline, evaluate_run
 
     if cell.run == SUMMARY:
         return _summarise(cell, context)
@@ -153,7 +153,7 @@ def _evaluate(cell: GridCell, context: Context) -> list[Path]:
     if cell.baseline is not None:
         found = evaluate_baseline(context.results, cell.frozen, cell.preset, cell.baseline, shifts, tests, **asked)
     else:
-        found = evaluate(
+        found = evaluate_run(
             context.results,
             _run(cell, context),
             shifts,
@@ -258,7 +258,7 @@ def _files(results: Path, found: Iterable[Cell]) -> list[Path]:
     files, failed = [], []
     for each in found:
         if each.reason:
-            failed.append(f"{each.prompts.put}: {each.reason}")
+            failed.append(f"{each.prompts.evaluation}: {each.reason}")
         values = cell_path(results, each.contestant, each.prompts)
         beside = str(tables.metadata(values).get("beside", "")).split()
         files += [values, *(cell_path(results, each.contestant, each.prompts, name) for name in beside)]

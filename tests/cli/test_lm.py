@@ -8,6 +8,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -417,15 +418,14 @@ def test_passes_and_orders_have_tables_of_their_own(capsys: pytest.CaptureFixtur
 
 
 def test_failures_of_a_task_are_a_line_for_each_contestant() -> None:
-    class Cell:
-        def __init__(self, contestant: str, reason: str | None, note: str = "") -> None:
-            self.contestant, self.reason, self.note = contestant, reason, note
+    def cell(name: str, reason: str | None, note: str = "") -> SimpleNamespace:
+        return SimpleNamespace(contestant=SimpleNamespace(name=name), reason=reason, note=note)
 
     cells = [
-        Cell("lm", "too long"),
-        Cell("lm", "too long, too"),
-        Cell("lm+repeat-2", None, "T = 7"),
-        Cell("lm+repeat-2", None, "T = 7"),
+        cell("lm", "too long"),
+        cell("lm", "too long, too"),
+        cell("lm+repeat-2", None, "T = 7"),
+        cell("lm+repeat-2", None, "T = 7"),
     ]
     assert remarks("sst2", cells) == [
         "failed: lm on sst2, 2 of its prompt sets: too long",

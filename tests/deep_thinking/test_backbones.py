@@ -27,7 +27,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.deep_thinking import backbones as thinking_backbones
 from iclbench.deep_thinking.backbones import ThinkingBackbone
-from iclbench.deep_thinking.passes import DeepThinking
+from iclbench.deep_thinking.settings import DeepThinking
 from iclbench.layers.key_value_cache import KeyValueCache
 from iclbench.report.comparable import name_variants
 

@@ -15,9 +15,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from iclbench.deep_thinking.memory import Memory
-from iclbench.deep_thinking.passes import DeepThinking, Thought, reader, think
-from iclbench.deep_thinking.settings import slots_needed
-from iclbench.language.models.models import load
+from iclbench.deep_thinking.passes import Thought, think
+from iclbench.deep_thinking.settings import DeepThinking, slots_needed
+from iclbench.language.answering.asking import reader
+from iclbench.language.models.model import load
 from tests.language.tiny_models import LENGTH, MEMORY, enlarge, tiny
 
 LEARNED = ("gpt2", "opt", "gpt_neo")

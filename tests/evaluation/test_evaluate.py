@@ -17,22 +17,22 @@ from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
 from iclbench.core.prefixes import prefix_grid
 from iclbench.deep_thinking.backbones import ThinkingBackbone
-from iclbench.deep_thinking.settings import DeepThinking
+from iclbench.deep_thinking.methods import Method
+from iclbench.deep_thinking.settings import DeepThinking, PlainICL
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants, targets
 from iclbench.evaluation import evaluate as evaluation
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import (
-    Cell,
     Shipped,
-    evaluate,
     evaluate_baseline,
+    evaluate_cells,
+    evaluate_run,
     prompt_sets,
-    put,
     shifts_of,
 )
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.language.answering.methods import Method, PlainICL
 
 
 class Half(Predictor):
@@ -60,9 +60,9 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """A hand-made model in place of every run's; what it was asked for."""
     found: list[tuple[object, ...]] = []
 
-    def backbone(run: Run, device: str, data_dir: Path | None) -> Contestant:
+    def backbone(run: Run, device: str, data_dir: Path | None) -> PredictorContestant:
         found.append((run.name, device, data_dir))
-        return Contestant("gpt2", run.name, "backbone", Half(), "who", device=device)
+        return PredictorContestant("gpt2", run.name, "backbone", "who", device=device, predictor=Half())
 
     monkeypatch.setattr(contestants, "backbone", backbone)
     return found
@@ -78,7 +78,7 @@ def test_what_is_asked_for_reaches_everybody(config: RunConfig, loaded: list, tm
     options = {"seed": 7, "data_dir": tmp_path, "baseline_names": ["mean"], "summaries": False}
     begins = lambda one, prompts: begun.append((one.name, prompts.shift))  # noqa: E731
     found = []
-    for cell in evaluate(tmp_path, run, ("none", "orthants"), **options, begins=begins):
+    for cell in evaluate_run(tmp_path, run, ("none", "orthants"), **options, begins=begins):
         found.append(cell)
         assert len(begun) == len(found), "told of every cell before it is worked on"
         assert cell.reason is None and cell.shipped == "" and cell.prompts.data_dir == tmp_path
@@ -87,7 +87,7 @@ def test_what_is_asked_for_reaches_everybody(config: RunConfig, loaded: list, tm
     assert loaded == [(run.name, "cpu", tmp_path)]
     assert found[0].prompts.family is found[-1].prompts.family, "one for all: it holds the data"
     assert not list(tmp_path.rglob("summary")), "a sweep writes them when all are done"
-    assert all(cell.cached for cell in evaluate(tmp_path, run, ("none", "orthants"), **options))
+    assert all(cell.cached for cell in evaluate_run(tmp_path, run, ("none", "orthants"), **options))
 
 
 def test_a_run_is_evaluated_on_another_task_whose_episodes_a_family_gives(
@@ -96,11 +96,11 @@ def test_a_run_is_evaluated_on_another_task_whose_episodes_a_family_gives(
     run = create(tmp_path / "runs", config)
     other = task.model_copy(update={"name": "other", "episodes": 5, "baselines": ["mean", "zero"], "oracles": []})
     family = other.build()
-    found = list(evaluate(tmp_path, run, task=other, family=family))
+    found = list(evaluate_run(tmp_path, run, task=other, family=family))
     assert told(found) == [(name, "none", 0, False) for name in ("gpt2", "mean", "zero")]
     assert all(cell.prompts.task is other and cell.prompts.family is family for cell in found)
     assert list(tmp_path.rglob("summary/scores.values.parquet")), "what follows from all of them is written"
-    (alone,) = evaluate(tmp_path, run, baseline_names=[])
+    (alone,) = evaluate_run(tmp_path, run, baseline_names=[])
     assert alone.prompts.task == run.config.task and alone.prompts.family is not family
 
 
@@ -113,20 +113,20 @@ def test_data_methods_and_lookups_reach_those_who_need_them(
     told_of: list[tuple[object, ...]] = []
     built: list[object] = []
 
-    def thinking(*arguments: object) -> Contestant:
+    def thinking(*arguments: object) -> PredictorContestant:
         thought.append(arguments)
-        return Contestant("thinking", "thinking", "backbone", Half(), "thinking")
+        return PredictorContestant("thinking", "thinking", "backbone", "thinking", predictor=Half())
 
     build = TaskConfig.build
     monkeypatch.setattr(TaskConfig, "build", lambda self, data_dir=None: (built.append(data_dir), build(self))[1])
     monkeypatch.setattr(contestants, "thinking", thinking)
-    monkeypatch.setattr(evaluation, "put", lambda *arguments: asked.append(arguments) or iter(()))
+    monkeypatch.setattr(evaluation, "evaluate_cells", lambda *arguments: asked.append(arguments) or iter(()))
     monkeypatch.setattr(evaluation, "write_published", lambda *arguments: told_of.append(arguments))
     method, lookup, begins = Method("deep-thinking", DeepThinking(passes=2)), lambda *_: None, lambda *_: None
-    assert not list(evaluate(tmp_path, run, ("none", "points-3"), baseline_names=["zero"], data_dir=tmp_path))
+    assert not list(evaluate_run(tmp_path, run, ("none", "points-3"), baseline_names=["zero"], data_dir=tmp_path))
     assert built[0] == tmp_path and told_of == [(tmp_path, config.task)]
     options = {"baseline_names": ["zero"], "summaries": False, "lookup": lookup, "begins": begins, "method": method}
-    assert not list(evaluate(tmp_path, run, ("none", "points-3"), fresh=True, **options))  # type: ignore[arg-type]
+    assert not list(evaluate_run(tmp_path, run, ("none", "points-3"), fresh=True, **options))  # type: ignore[arg-type]
     assert [(one.name, asked_of) for one, asked_of in thought] == [("gpt2", method)]  # type: ignore[attr-defined]
     assert [[one.name for one in field] for _, _, field, *_ in asked] == [["gpt2", "zero"]] * 2 + [
         ["gpt2", "thinking", "zero"]
@@ -176,22 +176,22 @@ def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Pat
     assert not list(tmp_path.rglob("summary"))
 
 
-def shipped(prompts: PromptSet, one: Contestant) -> Shipped:
+def shipped(prompts: PromptSet, one: PredictorContestant) -> Shipped:
     row = cells.row(one, prompts, "next") | {"metric": "squared_error", "n_context": 1, "value": 7.0}
     return Shipped("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
 
 
 def test_cells_are_taken_from_packed_results_and_computed_when_asked(task: TaskConfig, tmp_path: Path) -> None:
     prompts = PromptSet(task, "smoke")
-    one, other = (Contestant(name, name, "baseline", Half(), name) for name in ("one", "other"))
+    one, other = (PredictorContestant(name, name, "baseline", name, predictor=Half()) for name in ("one", "other"))
     asked: list[tuple[str, str]] = []
 
-    def lookup(contestant: Contestant, of: PromptSet) -> Shipped | None:
+    def lookup(contestant: PredictorContestant, of: PromptSet) -> Shipped | None:
         asked.append((contestant.name, of.id))
         return shipped(of, contestant) if contestant is one else None
 
     def again(**options: object) -> list[tuple[str, bool, str]]:
-        found = put(tmp_path, prompts, [one, other], **options)  # type: ignore[arg-type]
+        found = evaluate_cells(tmp_path, prompts, [one, other], **options)  # type: ignore[arg-type]
         return [(cell.contestant.name, cell.cached, cell.shipped) for cell in found]
 
     assert again(lookup=lookup) == [("one", False, "the pack"), ("other", False, "")]
@@ -212,7 +212,8 @@ def test_the_question_decides_who_asks(task: TaskConfig, tmp_path: Path, monkeyp
     monkeypatch.setattr(cells, "evaluate_cell", lambda *arguments: "next")
     for question in ("targets", "next"):
         prompts = PromptSet(task.model_copy(update={"question": question}), "smoke")
-        (cell,) = put(tmp_path, prompts, [Contestant("one", "one", "baseline", Half(), "one")])
+        one = PredictorContestant("one", "one", "baseline", "one", predictor=Half())
+        (cell,) = evaluate_cells(tmp_path, prompts, [one])
         assert cell.reason == question
 
 
@@ -240,7 +241,7 @@ def test_the_identity_of_a_run_is_that_of_its_configuration_and_weights(config: 
 
 
 def test_a_baseline_is_known_by_all_that_its_answers_depend_on(task: TaskConfig) -> None:
-    def one(name: str, preset: str = "smoke", of: TaskConfig = task, **about: int) -> Contestant:
+    def one(name: str, preset: str = "smoke", of: TaskConfig = task, **about: int) -> PredictorContestant:
         (found,) = contestants.baselines(PromptSet(of, preset, **about), [name])
         return found
 

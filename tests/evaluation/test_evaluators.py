@@ -14,7 +14,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import contestants
-from iclbench.evaluation.evaluate import evaluate, evaluators_of
+from iclbench.evaluation.evaluate import evaluate_run, evaluators_of
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores, together
 from iclbench.training.run import train
@@ -35,7 +35,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     folder = tmp_path_factory.mktemp("evaluated")
     run = create(folder, resolve_run(card_in(folder), "gpt2", "smoke", 0))
     train(run)
-    assert not [cell.reason for cell in evaluate(folder, run) if cell.reason]
+    assert not [cell.reason for cell in evaluate_run(folder, run) if cell.reason]
     return folder, run
 
 
@@ -132,9 +132,10 @@ def test_some_tests_are_chosen_in_either_spelling(evaluated: tuple[Path, Run], t
     assert evaluators_of(run, ["icl-paired"]) == ["icl_paired"]
     with pytest.raises(UnknownNameError, match=r"unknown evaluator 'icl_pared'; did you mean 'icl_paired'"):
         evaluators_of(run, ["icl_pared"])
-    cells = list(evaluate(tmp_path, run, evaluators=["icl_paired"], baseline_names=["majority"]))
-    assert [cell.prompts.put for cell in cells] == ["none"] * 2 + ["icl_paired"] * 2
-    assert all(cell.cached for cell in evaluate(tmp_path, run, evaluators=["icl_paired"], baseline_names=["majority"]))
+    asked = {"evaluators": ["icl_paired"], "baseline_names": ["majority"]}
+    cells = list(evaluate_run(tmp_path, run, **asked))
+    assert [cell.prompts.evaluation for cell in cells] == ["none"] * 2 + ["icl_paired"] * 2
+    assert all(cell.cached for cell in evaluate_run(tmp_path, run, **asked))
 
 
 def test_cards_are_checked_against_the_family(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from iclbench.config.runs import create
 from iclbench.core.predictions import Categorical, Gaussian, Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
@@ -52,8 +52,8 @@ def prompts(card_path: Path) -> PromptSet:
     return PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
 
 
-def contestant(predictor: Predictor, name: str = "model", kind: str = "backbone") -> Contestant:
-    return Contestant(name, name, kind, predictor, identity=name)
+def contestant(predictor: Predictor, name: str = "model", kind: str = "backbone") -> PredictorContestant:
+    return PredictorContestant(name, name, kind, identity=name, predictor=predictor)
 
 
 def rows(results: Path, metric: str, run: str = "model") -> pd.DataFrame:

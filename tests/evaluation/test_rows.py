@@ -2,7 +2,6 @@
 cannot."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from iclbench.core.memory import IN_EVALUATION
 from iclbench.core.predictions import Gaussian
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells, evaluate, examples, gaps, scores, scoring, targets
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestant import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Evaluator
@@ -50,7 +50,7 @@ class Half(Predictor):
         return Gaussian(mean, torch.ones_like(mean))
 
 
-def contestant(**changes: Any) -> Contestant:
+def contestant(**changes: Any) -> PredictorContestant:
     about: dict[str, Any] = {
         "name": "gpt2",
         "run": "a-run",
@@ -61,7 +61,7 @@ def contestant(**changes: Any) -> Contestant:
         "variant": "as trained",
         "libraries": {"torch": "2"},
     }
-    return Contestant(**about | changes)
+    return PredictorContestant(**about | changes)
 
 
 def shared(prompts: PromptSet, evaluator: str) -> dict[str, Any]:
@@ -153,8 +153,7 @@ def test_a_table_with_a_failed_row_fails_its_cell_and_is_kept(task: TaskConfig, 
 
 
 def test_who_has_no_order_tells_none(task: TaskConfig) -> None:
-    known = ("name", "run", "kind", "identity", "seed", "variant", "device", "libraries")
-    model = SimpleNamespace(**{name: getattr(contestant(), name) for name in known})
+    model = Contestant("lm", "lm", "backbone", "who")
     assert cells.row(model, PromptSet(task, "smoke"), "next")["context_order"] is None
 
 

@@ -20,7 +20,7 @@ from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.core.predictor import Oracle, Predictor
 from iclbench.evaluation import cells, examples, gaps, scoring, targets
 from iclbench.evaluation.bootstrap import bootstrap_interval
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
@@ -60,8 +60,10 @@ class Prophet(Oracle):
         raise NotImplementedError
 
 
-def contestant(predictor: Predictor, name: str, kind: str = "backbone", **options: object) -> Contestant:
-    return Contestant(name, name, kind, predictor, identity=name, seed=0 if kind == "backbone" else None, **options)
+def contestant(predictor: Predictor, name: str, kind: str = "backbone", **options: object) -> PredictorContestant:
+    return PredictorContestant(
+        name, name, kind, identity=name, seed=0 if kind == "backbone" else None, **options, predictor=predictor
+    )
 
 
 def test_every_related_dataset_is_there_in_a_prompt_set(prompts):

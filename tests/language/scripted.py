@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from iclbench.deep_thinking.memory import Memory
-from iclbench.language.models.models import LanguageModel
+from iclbench.language.models.model import LanguageModel
 from iclbench.language.models.tokenizing import Tokens
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.prompting.text import prompt

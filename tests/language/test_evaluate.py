@@ -16,10 +16,11 @@ from sklearn.metrics import balanced_accuracy_score
 from iclbench import tables
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.measure import Measure
-from iclbench.language.answering.methods import method
-from iclbench.language.evaluate import Cell, evaluate
-from iclbench.language.models.models import LanguageModel, load
-from iclbench.language.prompting.fitting import Sheets
+from iclbench.deep_thinking.methods import method
+from iclbench.evaluation.cells import Cell
+from iclbench.language.evaluate import evaluate_model
+from iclbench.language.models.model import LanguageModel, load
+from iclbench.language.prompting.fitting import PromptCache
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import LanguageTask, language_tasks
 from tests.language.scripted import Scripted, _readings, right
@@ -70,7 +71,7 @@ def run(
     settings: dict | None = None,
     **options: object,
 ) -> list[Cell]:
-    return list(evaluate(results, model, tasks, method(name, settings or {}), **{"episodes": 8} | options))  # type: ignore[arg-type]
+    return list(evaluate_model(results, model, tasks, method(name, settings or {}), **{"episodes": 8} | options))  # type: ignore[arg-type]
 
 
 def values(results: Path, query: str = "") -> pd.DataFrame:
@@ -156,7 +157,7 @@ def test_all_who_are_compared_see_the_same_demonstrations(task: str, tmp_path: P
     assert given.nunique(axis=1).eq(1).all()
     more = tables.read_all("answers", tmp_path / "alone").set_index("episode")["prompt"]
     assert (more.str.len() > given["scripted"].str.len()).any(), "alone it has room for more"
-    assert any("demonstrations dropped" in cell.note for cell in cells if cell.contestant == "scripted")
+    assert any("demonstrations dropped" in cell.note for cell in cells if cell.contestant.name == "scripted")
     again = run(tmp_path, model, [asked], "deep-thinking", shots=[4], overlength="drop")
     assert all(cell.cached for cell in again)
     assert not run(tmp_path, model, [asked], shots=[4], controls=False, overlength="drop")[0].cached
@@ -181,7 +182,7 @@ def test_what_deep_thinking_costs_is_measured_without_the_answers_after_earlier_
     monkeypatch.setattr("iclbench.language.cell.Measure", Counted)
     for name, settings in (("icl", {}), ("deep-thinking", {"passes": 4, "trace": trace})):
         run(tmp_path / name, model, [reviews], name, settings=settings, controls=False)
-    demonstrations = len(Sheets().sheet(model, prompts(reviews)).questions[0].demonstrations)
+    demonstrations = len(PromptCache().tokenised(model, prompts(reviews)).questions[0].demonstrations)
     assert spent[1] - spent[0] == 3 * demonstrations, "three more readings of the demonstrations"
 
 

@@ -11,16 +11,16 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.evaluation import cells
+from iclbench.evaluation.contestant import Contestant
 from iclbench.language.answering.answers import Answers
-from iclbench.language.answering.sitting import Outcome, Pass
+from iclbench.language.answering.session import Outcome, Pass
 from iclbench.language.cell import shared_columns, value_rows
-from iclbench.language.contestants import Contestant
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.summary import write_summary
 from iclbench.language.tasks.cards import language_tasks
 
 EPISODES = 12
-PLAIN, OTHER = (Contestant(name, "backbone", name, "v") for name in ("model", "model+deep-thinking"))
+PLAIN, OTHER = (Contestant(name, name, "backbone", name, variant="v") for name in ("model", "model+deep-thinking"))
 
 
 @pytest.fixture(scope="module")

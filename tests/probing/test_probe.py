@@ -15,7 +15,7 @@ from iclbench.config.runs import Run, create
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
-from iclbench.evaluation.evaluate import evaluate
+from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.probing import probe as module
 from iclbench.probing.probe import NotProbedError, probe
 from iclbench.training.run import train
@@ -162,12 +162,12 @@ def test_a_layer_that_is_not_a_number_in_some_tasks_fails_and_the_others_stay(
 
 
 def test_evaluations_are_untouched(trained: Run, tmp_path: Path) -> None:
-    list(evaluate(tmp_path, trained))
+    list(evaluate_run(tmp_path, trained))
     before = values(tmp_path)
     list(probe(tmp_path, trained, **SIZES))
     after = values(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert all(cell.cached for cell in evaluate(tmp_path, trained))
+    assert all(cell.cached for cell in evaluate_run(tmp_path, trained))
 
 
 def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.core.predictor import Predictor
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.report import build, normalised
 from iclbench.report.data import Results, load
 from iclbench.report.sections.ranking import among, ranking
@@ -69,8 +69,8 @@ def test_tables_say_how_a_backbone_reads_its_context(grid_results: Results, foun
     class Mine(Predictor, abstract=True):
         order = "causal"
 
-    assert Contestant("mynet", "r", "backbone", Mine(), "i").order == "causal"
-    assert Contestant("mine", "mine", "baseline", Mine(), "i").order is None
+    assert PredictorContestant("mynet", "r", "backbone", "i", predictor=Mine()).order == "causal"
+    assert PredictorContestant("mine", "mine", "baseline", "i", predictor=Mine()).order is None
 
 
 def test_a_task_of_ones_own_leaves_the_ranking_as_it_was(grid_results: Results, found: Results) -> None:

@@ -14,7 +14,8 @@ from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.estimators.trees import GreedyTree
 from iclbench.evaluation import cells, contestants
-from iclbench.evaluation.evaluate import Cell, put, summarise
+from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.evaluate import evaluate_cells, summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.pairs import difference
@@ -59,7 +60,7 @@ def packed(shipped: tuple[Path, Path], tmp_path: Path) -> Path:
 
 def evaluated(results: Path, prompts: PromptSet, names: Sequence[str] = NAMES, fresh: bool = False) -> dict[str, Cell]:
     field = contestants.baselines(prompts, names)
-    found = put(results, prompts, field, None if fresh else Reference(results), fresh)
+    found = evaluate_cells(results, prompts, field, None if fresh else Reference(results), fresh)
     return {cell.contestant.name: cell for cell in found}
 
 
@@ -177,7 +178,8 @@ def test_every_cell_is_named_before_it_is_worked_on(task: TaskConfig, tmp_path: 
     prompts = PromptSet(task, "smoke")
     steps: list[str] = []
     field = contestants.baselines(prompts, ["zero", "knn-3"])
-    for cell in put(tmp_path, prompts, field, begins=lambda contestant, prompts: steps.append(contestant.name)):
+    begins = lambda contestant, prompts: steps.append(contestant.name)  # noqa: E731
+    for cell in evaluate_cells(tmp_path, prompts, field, begins=begins):
         assert cells.is_done(tmp_path, cell.contestant, prompts)
         steps.append(f"{cell.contestant.name} done")
     assert steps == ["zero", "zero done", "knn-3", "knn-3 done"]

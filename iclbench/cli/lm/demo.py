@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,15 +44,16 @@ def _accuracies(folder: Path, names: list[str]) -> list[list[str]]:
     """What the saved model answers to a few queries of each task, through the real loader."""
     from iclbench import tables
     from iclbench.cli.terminal import step_bar
-    from iclbench.language.answering.methods import method
-    from iclbench.language.evaluate import evaluate
-    from iclbench.language.models.models import load
+    from iclbench.deep_thinking.methods import method
+    from iclbench.language.evaluate import evaluate_model
+    from iclbench.language.models.model import load
     from iclbench.language.tasks.cards import language_tasks
 
     model, tasks = load(str(folder)), language_tasks(names)
     with TemporaryDirectory() as kept, step_bar("evaluate", 2 * len(tasks)) as update:
         results = Path(kept)
-        cells = evaluate(results, model, tasks, method("icl"), shots=[0, _SHOTS], episodes=_EPISODES, controls=False)
+        options: dict[str, Any] = {"shots": [0, _SHOTS], "episodes": _EPISODES, "controls": False}
+        cells = evaluate_model(results, model, tasks, method("icl"), **options)
         for done, cell in enumerate(cells, 1):
             update(done, cell.prompts.id)
         values = tables.read_all("values", results / "tables")

@@ -13,9 +13,9 @@ from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Resul
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from iclbench.language.answering.methods import Method
-    from iclbench.language.evaluate import Cell
-    from iclbench.language.models.models import LanguageModel
+    from iclbench.deep_thinking.methods import Method
+    from iclbench.evaluation.cells import Cell
+    from iclbench.language.models.model import LanguageModel
     from iclbench.language.tasks.cards import LanguageTask
 
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -78,7 +78,7 @@ def evaluate(
     """Score language models on in-context tasks. The same command again goes on where it stopped."""
     from iclbench.config.runs import check_name
     from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
-    from iclbench.language.answering.methods import method_as_typed
+    from iclbench.deep_thinking.methods import method_as_typed
     from iclbench.language.models import loading
     from iclbench.language.tasks.cards import language_tasks
     from iclbench.language.tasks.ranges import parse
@@ -112,7 +112,7 @@ def evaluate(
 
     from iclbench.cli.lm.tables import print_language
     from iclbench.cli.terminal import say
-    from iclbench.language.models.models import load
+    from iclbench.language.models.model import load
 
     cells: list[Cell] = []
     for each in model:
@@ -183,7 +183,7 @@ def evaluate_model(
 
     from iclbench.cli.terminal import say, step_bar
     from iclbench.core.errors import UsageError
-    from iclbench.language.evaluate import evaluate as run_evaluation
+    from iclbench.language.evaluate import evaluate_model as run_evaluation
 
     failed, before = 0, len(cells)
     with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
@@ -193,7 +193,7 @@ def evaluate_model(
             try:
                 for cell in run_evaluation(results, model, [task], method, **asked):
                     cells.append(cell)
-                    update(number, f"{cell.prompts.id}: {cell.contestant}{' (kept)' if cell.cached else ''}")
+                    update(number, f"{cell.prompts.id}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
             except UsageError as error:
                 refused.append((task.name, error))
             else:
@@ -214,12 +214,12 @@ def remarks(task: str, cells: Sequence[Cell]) -> list[str]:
     broken: dict[str, list[str]] = {}
     for cell in cells:
         if cell.reason:
-            broken.setdefault(cell.contestant, []).append(cell.reason)
+            broken.setdefault(cell.contestant.name, []).append(cell.reason)
     lines = [
         f"failed: {contestant} on {task}, {len(reasons)} of its prompt sets: {reasons[0]}"
         for contestant, reasons in broken.items()
     ]
-    notes = dict.fromkeys(f"{cell.contestant} on {task}: {cell.note}" for cell in cells if cell.note)
+    notes = dict.fromkeys(f"{cell.contestant.name} on {task}: {cell.note}" for cell in cells if cell.note)
     return [*lines, *notes]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.language.answering.methods import METHODS
+from iclbench.deep_thinking.settings import METHODS
 
 # What is behind a model's name where a method is applied to it.
 _METHOD = rf"\+(?={'|'.join(METHODS)})"

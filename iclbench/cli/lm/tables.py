@@ -15,7 +15,7 @@ from iclbench.cli.summary import named
 from iclbench.core.metrics import metric
 
 if TYPE_CHECKING:
-    from iclbench.language.evaluate import Cell
+    from iclbench.evaluation.cells import Cell
 
 # With more tasks than these, one line each is enough.
 DETAILED = 6
@@ -25,7 +25,7 @@ _COLUMNS = 8
 
 def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> None:
     """Print what an evaluation found, or all its rows as JSON: of every cell, and means over demonstration seeds."""
-    own = [results / "tables" / cell.prompts.id / f"{cell.contestant}.values.parquet" for cell in cells]
+    own = [results / "tables" / cell.prompts.id / f"{cell.contestant.run}.values.parquet" for cell in cells]
     means = _read(_summaries(results, cells))
     if json:
         typer.echo(pd.concat([_read(own), means]).to_json(orient="records", indent=2))
@@ -39,7 +39,7 @@ def _summaries(results: Path, cells: Sequence[Cell]) -> list[Path]:
     """The files with the means over these cells' demonstration seeds."""
     from iclbench.language.summary import summary_path
 
-    return list(dict.fromkeys(summary_path(results, cell.contestant, cell.prompts) for cell in cells))
+    return list(dict.fromkeys(summary_path(results, cell.contestant.run, cell.prompts) for cell in cells))
 
 
 def _read(paths: Sequence[Path]) -> pd.DataFrame:

@@ -39,7 +39,7 @@ from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, advised
 from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs.flops import UncountedError, count_flops
 from iclbench.families.base import Family
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
@@ -115,7 +115,7 @@ class Measured(NamedTuple):
 @advised(IN_COSTS)
 def measure_costs(
     results: Path,
-    contestant: Contestant,
+    contestant: PredictorContestant,
     task: TaskConfig,
     preset: str,
     sizes: Sizes,
@@ -207,7 +207,7 @@ def _together(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 
 def training_costs(
-    contestant: Contestant, family: Family, task: TaskConfig, settings: TrainSettings, seconds: float = 1.0
+    contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings, seconds: float = 1.0
 ) -> list[Cost]:
     """Time and memory of a training step of the trained size, on a copy of the backbone: loss, gradients, optimiser."""
     backbone, batch = _to_train(contestant, family, task, settings)
@@ -223,7 +223,7 @@ def training_costs(
 
 
 def answering_costs(
-    contestant: Contestant, family: Family, n: int, sizes: Sizes, seconds: float = 1.0
+    contestant: PredictorContestant, family: Family, n: int, sizes: Sizes, seconds: float = 1.0
 ) -> tuple[list[Cost], list[str]]:
     """Time and memory of conditioning on n points, a query from the state, an update of the state, those of several at
     once, and the size of the state; and why updates were left out.
@@ -239,7 +239,7 @@ def answering_costs(
 
 
 def counted_costs(
-    contestant: Contestant,
+    contestant: PredictorContestant,
     family: Family,
     task: TaskConfig,
     settings: TrainSettings | None,
@@ -272,7 +272,7 @@ def counted_costs(
 
 
 def _to_train(
-    contestant: Contestant, family: Family, task: TaskConfig, settings: TrainSettings
+    contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings
 ) -> tuple[Backbone, Episodes]:
     """A copy of the backbone in training, and a batch of the trained size."""
     backbone = copy.deepcopy(contestant.predictor)
@@ -281,7 +281,9 @@ def _to_train(
     return backbone.train(), batch
 
 
-def _to_answer(contestant: Contestant, family: Family, n: int, sizes: Sizes) -> tuple[State, list[_Work], list[str]]:
+def _to_answer(
+    contestant: PredictorContestant, family: Family, n: int, sizes: Sizes
+) -> tuple[State, list[_Work], list[str]]:
     """The state after n points, what is done to get and to use it, and why updates are left out."""
     predictor, episodes = contestant.predictor, sizes.episodes
     if reason := predictor.too_long(n):

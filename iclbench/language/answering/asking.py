@@ -1,4 +1,4 @@
-"""All questions of a prompt set put to a model under a method: its replies after every pass over the demonstrations.
+"""Asks a model all questions of a prompt set under a method: its replies after every pass over the demonstrations.
 
 Demonstrations that all questions share are read once, and so are those that Deep-Thinking goes through; other prompts
 are read whole. The passes of Deep-Thinking are made once for all numbers of them: what was kept after the third of five
@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.deep_thinking.memory import Memory
-from iclbench.deep_thinking.passes import DeepThinking, reader, think
-from iclbench.language.answering.methods import Method
+from iclbench.deep_thinking.methods import Method
+from iclbench.deep_thinking.passes import think
 from iclbench.language.answering.scoring import AtEnd
 from iclbench.language.models.batches import Batches
-from iclbench.language.models.models import LanguageModel
+from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
 # The replies to some questions after what is known of their demonstrations: scores of candidates, or tokens.
@@ -91,7 +91,7 @@ def ask(
         apart: the demonstrations are read before the query, as Deep-Thinking reads them, which plain ICL beside it is
             to equal to the last digit.
     """
-    settings = method.settings if isinstance(method.settings, DeepThinking) else DeepThinking()
+    settings = method.settings.thinking()
     rounds = {passes: Round.empty(len(questions)) for passes in sorted(wanted)}
     several = max(wanted) > 1
     lengths = [len(question.demonstrations) for question in questions]
@@ -111,12 +111,24 @@ def ask(
     every = list(range(len(questions)))
     if model.remembers and shared and min(lengths, default=0) > 0:
         thought_over(every, [questions[0].demonstrations])
-    elif several or method.name == "deep-thinking" or (apart and model.remembers and min(lengths, default=0) > 0):
+    elif several or method.settings.thinks or (apart and model.remembers and min(lengths, default=0) > 0):
         for _ in batches.run(lengths, own, equal=True):
             pass
     else:
         _note(rounds[1], every, reply([question.whole() for question in questions], None, None))
     return rounds
+
+
+def reader(
+    model: LanguageModel, ids: Int[Tensor, "B L"], positions: Literal["continue", "reuse"] = "continue"
+) -> Callable[[Memory | None], Memory]:
+    """One pass of the model over the demonstrations, for `think`."""
+
+    def read(history: Memory | None) -> Memory:
+        again = history is not None and positions == "reuse"
+        return model.read(ids, after=history, first=0 if again else None)
+
+    return read
 
 
 def _note(

@@ -16,7 +16,7 @@ from iclbench.core.errors import NonFiniteError
 from iclbench.deep_thinking.memory import Memory
 from iclbench.language.answering.scoring import AtEnd
 from iclbench.language.models.batches import Batches, padded
-from iclbench.language.models.models import LanguageModel
+from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
 

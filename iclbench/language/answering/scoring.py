@@ -16,7 +16,7 @@ from torch import Tensor
 
 from iclbench.deep_thinking.memory import Memory
 from iclbench.language.models.batches import Batches, padded, places
-from iclbench.language.models.models import LanguageModel
+from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
 # Is told numbers of questions and the logarithms of the probabilities of the token that follows their prompts.

@@ -13,7 +13,7 @@ from torch import Tensor
 from iclbench.core.errors import DataError
 
 if TYPE_CHECKING:
-    from iclbench.language.models.models import LanguageModel
+    from iclbench.language.models.model import LanguageModel
 
 # Largest difference relative to the largest logit: two ways of computing the same differ by rounding, a wrong position
 # or mask by more.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from iclbench.core.errors import UsageError
-from iclbench.language.answering.methods import Method
-from iclbench.language.models.models import LanguageModel
+from iclbench.deep_thinking.methods import Method
+from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.prompts import LanguageEpisode, LanguagePrompts
 from iclbench.language.prompting.text import Prompt, prompt
 from iclbench.language.prompting.tokenised import Question, answer_tokens, questions
@@ -26,7 +26,7 @@ _SPARE = 2
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TokenisedPrompts:
     """The questions of a prompt set as a model is asked them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Sheet:
     tokens: int = 0
     note: str = ""
 
-    def of(self, places: Sequence[int]) -> Sheet:
+    def of(self, places: Sequence[int]) -> TokenisedPrompts:
         """Some of them."""
         return replace(
             self,
@@ -61,37 +61,37 @@ class Sheet:
         return method.too_long(len(question.demonstrations), question.query_length + max(0, self.tokens - 1), longest)
 
 
-class Sheets:
-    """Sheets of one model, each made once: contestants and development of one prompt set share them."""
+class PromptCache:
+    """Tokenised prompts of one model, each made once: contestants and development of one prompt set share them."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, int], Sheet] = {}
+        self._made: dict[tuple[str, int], TokenisedPrompts] = {}
 
-    def sheet(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> Sheet:
+    def tokenised(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> TokenisedPrompts:
         """All episodes in tokens, their demonstrations written so many times."""
         of = (prompts.id, times)
         if of not in self._made:
-            self._made[of] = _sheet(model, prompts, prompts.drawn, range(len(prompts.drawn)), times)
+            self._made[of] = _tokenised(model, prompts, prompts.drawn, range(len(prompts.drawn)), times)
         return self._made[of]
 
 
 def fitted(
-    sheets: Sheets,
+    cache: PromptCache,
     model: LanguageModel,
     method: Method,
     prompts: LanguagePrompts,
     overlength: Overlength,
     beside: Sequence[Method] = (),
-) -> Sheet:
-    """The part of the sheet that fits, or the whole with fewer demonstrations: with as few as the method needs most of
-    all, itself and those it is compared with, so that all of them see the same.
+) -> TokenisedPrompts:
+    """The part of the prompts that fits, or the whole with fewer demonstrations: as many as all methods have room for,
+    this one and those it is compared with, so that all of them see the same.
 
     Raises:
         UsageError: a prompt does not fit and is not to be skipped, or not even without demonstrations.
     """
-    whole = sheets.sheet(model, prompts, method.times)
+    whole = cache.tokenised(model, prompts, method.times)
     if overlength == "drop":
-        return _dropped(sheets, whole, model, method, prompts, beside)
+        return _dropped(cache, whole, model, method, prompts, beside)
     reasons = _too_long(whole, method, model)
     if not reasons:
         return whole
@@ -110,23 +110,23 @@ def _line(prompts: LanguagePrompts, model: LanguageModel) -> str:
     return f"task '{prompts.task.name}' at {prompts.shots} shots does not fit into '{model.name}': "
 
 
-def _too_long(whole: Sheet, method: Method, model: LanguageModel) -> dict[int, str]:
+def _too_long(whole: TokenisedPrompts, method: Method, model: LanguageModel) -> dict[int, str]:
     """Why prompts do not fit, by their place."""
     return {i: why for i in range(len(whole.asked)) if (why := whole.too_long(i, method, model.longest))}
 
 
 def _dropped(
-    sheets: Sheets,
-    whole: Sheet,
+    cache: PromptCache,
+    whole: TokenisedPrompts,
     model: LanguageModel,
     method: Method,
     prompts: LanguagePrompts,
     beside: Sequence[Method],
-) -> Sheet:
-    """The sheet with as few demonstrations left out as need be."""
+) -> TokenisedPrompts:
+    """The prompts with as few demonstrations left out as need be."""
     own = _too_long(whole, method, model)
-    others = [(each, sheets.sheet(model, prompts, each.times)) for each in beside if each.hash != method.hash]
-    long = sorted({*own, *(i for each, sheet in others for i in _too_long(sheet, each, model))})
+    others = [(each, cache.tokenised(model, prompts, each.times)) for each in beside if each.hash != method.hash]
+    long = sorted({*own, *(i for each, tokenised in others for i in _too_long(tokenised, each, model))})
     shared = prompts.shared is not None
     units = [list(range(len(whole.asked)))] * bool(long) if shared else [[i] for i in long]
     texts, tokens, most = list(whole.prompts), list(whole.questions), 0
@@ -138,7 +138,7 @@ def _dropped(
                 f"{_line(prompts, model)}{first}, and dropping demonstrations is not enough; give --overlength skip"
             )
         # Whoever does not fit at all fails by itself, and holds nobody up.
-        fewer = max([needed, *(_fewest(sheet.of(unit), model, each, prompts) or 0 for each, sheet in others)])
+        fewer = max([needed, *(_fewest(tokenised.of(unit), model, each, prompts) or 0 for each, tokenised in others)])
         part, most = _cut(whole.of(unit), model, method, prompts, fewer), max(most, fewer)
         for place, text, question in zip(unit, part.prompts, part.questions, strict=True):
             texts[place], tokens[place] = text, question
@@ -150,7 +150,7 @@ def _dropped(
     return replace(whole, prompts=tuple(texts), questions=tuple(tokens), note=note)
 
 
-def _fewest(long: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts) -> int | None:
+def _fewest(long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts) -> int | None:
     """The fewest demonstrations left out that make all of these episodes fit; None: there is no such number."""
     least = int(method.name == "deep-thinking")  # it has nothing to think over without any
     for fewer in range(prompts.shots - least + 1):
@@ -160,32 +160,34 @@ def _fewest(long: Sheet, model: LanguageModel, method: Method, prompts: Language
     return None
 
 
-def _cut(long: Sheet, model: LanguageModel, method: Method, prompts: LanguagePrompts, fewer: int) -> Sheet:
+def _cut(
+    long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts, fewer: int
+) -> TokenisedPrompts:
     """These episodes with so many demonstrations left out from the front."""
     if not fewer:
         return long
     episodes = [prompts.drawn[n] for n in long.asked]
     cut = [replace(e, demonstrations=e.demonstrations[fewer:]) for e in episodes]
-    return replace(_sheet(model, prompts, cut, long.asked, method.times), tokens=long.tokens)
+    return replace(_tokenised(model, prompts, cut, long.asked, method.times), tokens=long.tokens)
 
 
-def _sheet(
+def _tokenised(
     model: LanguageModel,
     prompts: LanguagePrompts,
     episodes: Sequence[LanguageEpisode],
     numbers: Sequence[int],
     times: int,
-) -> Sheet:
+) -> TokenisedPrompts:
     card, shared = prompts.task.card, prompts.shared is not None
     texts = [prompt(card, e.demonstrations, e.query.x, e.candidates if _choice(card) else (), times) for e in episodes]
     tokens = questions(model.tokens, texts, shared)
     if _choice(card):
-        return Sheet(tuple(numbers), tuple(texts), tuple(tokens))
+        return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens))
     right = [prompt(card, (), e.query.x, [e.query.y]).answers[0] for e in episodes]
     sizes = [answer_tokens(model.tokens, text, answer) for text, answer in zip(texts, right, strict=True)]
     one = tuple(count == 1 and follows for count, follows in sizes)
     longest = max(count for count, _ in sizes) + _SPARE
-    return Sheet(tuple(numbers), tuple(texts), tuple(tokens), one, longest)
+    return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens), one, longest)
 
 
 def _choice(card: LanguageCard) -> bool:

@@ -116,9 +116,9 @@ class LanguagePrompts:
             "version": VERSION,
             "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
         }
-        put = self.shift if self.split == "test" else self.split
+        evaluation = self.shift if self.split == "test" else self.split
         which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
-        return f"{self.task.name}-{PRESET}-{put}-{which}-{content_hash(drawn_from, 8)}"
+        return f"{self.task.name}-{PRESET}-{evaluation}-{which}-{content_hash(drawn_from, 8)}"
 
     @cached_property
     def shared(self) -> tuple[Example, ...] | None:

@@ -1,4 +1,4 @@
-"""Language cards: the tasks that pretrained language models are put to, `tasks/language/<name>.toml`.
+"""Language cards: the tasks of pretrained language models, `tasks/language/<name>.toml`.
 
 A card says where its examples come from, how they are written down and how an answer is judged. One with `subsets`
 stands for a task each (`mmlu-abstract-algebra`). A suite, `tasks/language/suites/<name>.toml`, is a list of tasks whose

@@ -13,7 +13,7 @@ from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import Cost, Sizes, counted_costs, measure_costs, training_costs
 from iclbench.evaluation.costs.flops import count_flops
@@ -134,7 +134,9 @@ def test_flops_are_counted_on_the_cpu_wherever_the_rest_runs(task: TaskConfig) -
     here = contestant("gpt2", heads=2)
     asked = (task.build(), task, SETTINGS, Sizes([3], episodes=4))
     assert counted_costs(replace(here, device="an accelerator"), *asked) == counted_costs(here, *asked)
-    knn = Contestant("knn-3", "knn-3", "baseline", ESTIMATORS.get("knn")(), "", device="an accelerator")
+    knn = PredictorContestant(
+        "knn-3", "knn-3", "baseline", "", device="an accelerator", predictor=ESTIMATORS.get("knn")()
+    )
     found, reasons = counted_costs(knn, *asked)
     assert [cost.phase for cost in found] == ["condition", "query", "update"] and not reasons
 
@@ -148,7 +150,7 @@ class OnArrays(Predictor):
 
 
 def test_what_cannot_be_counted_is_told_once(task: TaskConfig) -> None:
-    one = Contestant("mean", "mean", "baseline", OnArrays(), "")
+    one = PredictorContestant("mean", "mean", "baseline", "", predictor=OnArrays())
     found, reasons = counted_costs(one, task.build(), task, None, Sizes([3, 5], episodes=4))
     assert {cost.phase for cost in found} == {"condition", "update"}
     assert reasons == ["query not to be counted: work on NumPy arrays"]

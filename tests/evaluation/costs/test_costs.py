@@ -12,7 +12,7 @@ from iclbench.config.cards import TrainSettings
 from iclbench.config.registry import BACKBONES, ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.measure import _reset_resident_peak, peak_of
-from iclbench.evaluation.contestants import Contestant
+from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
 
@@ -29,10 +29,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_MOST", 3)
 
 
-def contestant(name: str, **settings: object) -> Contestant:
+def contestant(name: str, **settings: object) -> PredictorContestant:
     cls = BACKBONES.get(name)
     built = cls(cls.Settings(layers=LAYERS, width=WIDTH, **settings), TaskShape(x_dim=3, points=9))
-    return Contestant(name, f"run-of-{name}", "backbone", built.eval(), "")
+    return PredictorContestant(name, f"run-of-{name}", "backbone", "", predictor=built.eval())
 
 
 def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
@@ -96,7 +96,7 @@ def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(tas
 
 def test_what_no_torch_operation_computes_has_no_flops_and_a_line(task: TaskConfig, tmp_path: Path) -> None:
     cls = ESTIMATORS.get("decision_tree")
-    tree = Contestant("decision-tree-2", "decision-tree-2", "baseline", cls(), "")
+    tree = PredictorContestant("decision-tree-2", "decision-tree-2", "baseline", "", predictor=cls())
     path, lines, _ = measure_costs(tmp_path, tree, task, "smoke", Sizes([5], episodes=EPISODES))
     counted = {phase: value for (phase, metric, _), value in rows_of(path).items() if metric == "flops"}
     assert counted == {"condition": 0, "update": 0}, "it keeps its points and fits when it is asked"
@@ -143,7 +143,7 @@ def test_updates_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConf
 
 
 def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Path) -> None:
-    knn = Contestant("knn-3", "knn-3", "baseline", ESTIMATORS.get("knn")(), "")
+    knn = PredictorContestant("knn-3", "knn-3", "baseline", "", predictor=ESTIMATORS.get("knn")())
     path = measure_costs(tmp_path, knn, task, "smoke", Sizes([5], episodes=EPISODES), train=TrainSettings(steps=1)).path
     rows = rows_of(path)
     assert {phase for phase, _, _ in rows} == {"condition", "query", "update"}
@@ -176,7 +176,7 @@ def test_measuring_again_replaces_what_is_measured_and_keeps_the_rest(
 def test_rows_of_other_settings_or_another_task_are_dropped_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
     one = replace(contestant("gpt2", heads=2), variant="as trained")
     wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
-    zero = Contestant("zero", "zero", "baseline", ESTIMATORS.get("zero")(), "")
+    zero = PredictorContestant("zero", "zero", "baseline", "", predictor=ESTIMATORS.get("zero")())
     for first, again, on in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
         path = measure_costs(tmp_path, first, task, "smoke", Sizes([5], episodes=EPISODES)).path
         assert measure_costs(tmp_path, again, on, "smoke", Sizes([3], episodes=EPISODES)) == (

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from iclbench.deep_thinking.methods import method
 from iclbench.language.answering.answers import endings, right
 from iclbench.language.answering.asking import ask
 from iclbench.language.answering.generation import generate, read_up_to
-from iclbench.language.answering.methods import method
 from iclbench.language.models.batches import Batches
-from iclbench.language.models.models import load
+from iclbench.language.models.model import load
 from iclbench.language.prompting.text import prompt
 from iclbench.language.prompting.tokenised import questions
 from iclbench.language.tasks.cards import load_language_card

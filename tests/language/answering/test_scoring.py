@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from iclbench.deep_thinking.methods import method
 from iclbench.language.answering.answers import Answers, chosen
 from iclbench.language.answering.asking import ask
-from iclbench.language.answering.methods import method
 from iclbench.language.answering.scoring import candidate_scores
 from iclbench.language.models.batches import Batches
-from iclbench.language.models.models import load
+from iclbench.language.models.model import load
 from iclbench.language.prompting.prompts import LanguageEpisode
 from iclbench.language.prompting.text import Prompt, prompt
 from iclbench.language.prompting.tokenised import questions

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig
 
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
 from iclbench.language.models.loading import quiet
-from iclbench.language.models.models import load
+from iclbench.language.models.model import load
 from tests.language.tiny_models import enlarge, fast_tokenizer, tiny
 
 # Any attempt to reach the network ends the process; libraries that would swallow an exception cannot.
@@ -30,7 +30,7 @@ def attempt(*_, **__):
     os._exit(9)
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = socket.create_connection = attempt
 from iclbench.core.errors import IclbenchError
-from iclbench.language.models.models import load
+from iclbench.language.models.model import load
 """
 
 

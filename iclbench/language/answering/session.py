@@ -1,4 +1,4 @@
-"""A model under a method, put to a prompt set: its answers, and how they came about."""
+"""The answers of a model under a method to a prompt set, and how they came about."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import numpy as np
 from jaxtyping import Float
 
 from iclbench.deep_thinking.memory import Memory
-from iclbench.deep_thinking.passes import DeepThinking
+from iclbench.deep_thinking.methods import Method
 from iclbench.language.answering import answers, development
 from iclbench.language.answering.answers import Answer, Answers
 from iclbench.language.answering.asking import Round, ask
 from iclbench.language.answering.generation import generate
-from iclbench.language.answering.methods import Method
 from iclbench.language.answering.scoring import AtEnd, candidate_scores
 from iclbench.language.models.batches import Batches
-from iclbench.language.models.models import LanguageModel
-from iclbench.language.prompting.fitting import Overlength, Sheet, Sheets, fitted
+from iclbench.language.models.model import LanguageModel
+from iclbench.language.prompting.fitting import Overlength, PromptCache, TokenisedPrompts, fitted
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.prompting.tokenised import Question
 
@@ -55,46 +54,45 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Sitting:
-    """A model under a method, put to prompt sets; `beside`: the methods that it is compared with."""
+class Session:
+    """A model under a method that answers prompt sets; `beside`: the methods that it is compared with."""
 
     model: LanguageModel
     method: Method
     batches: Batches
     overlength: Overlength
-    sheets: Sheets
+    cache: PromptCache
     beside: Sequence[Method] = ()
 
-    def sheet(self, prompts: LanguagePrompts) -> Sheet:
+    def tokenised(self, prompts: LanguagePrompts) -> TokenisedPrompts:
         """What is asked, as far as it fits."""
-        return fitted(self.sheets, self.model, self.method, prompts, self.overlength, self.beside)
+        return fitted(self.cache, self.model, self.method, prompts, self.overlength, self.beside)
 
-    def outcome(self, prompts: LanguagePrompts, sheet: Sheet) -> Outcome:
-        """The answers to this sheet of the prompt set."""
-        texts = _texts(sheet, prompts)
-        if not isinstance(self.method.settings, DeepThinking):
-            return Outcome(self.after(prompts, sheet, {1})[1].answers, sheet.note, texts=texts)
-        passes, most = self.method.settings.passes, self.method.settings.most
-        every, traced, reason = set(range(1, most + 1)), self.method.settings.trace, ""
+    def outcome(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts) -> Outcome:
+        """The answers to these prompts."""
+        texts = _texts(tokenised, prompts)
+        settings = self.method.settings
+        every, reason = set(range(1, settings.most + 1)), ""
         on_development: dict[int, Pass] = {}
-        if passes == "dev":
-            held_out = development.development(prompts)
-            on_development = self.after(held_out, self.sheet(held_out), every)
-            chosen = _best(on_development)
-            known = on_development[chosen].answers.scores["accuracy"]
-            reason = f"T = {chosen} of 1..{most}, chosen on {np.isfinite(known).sum()} development episodes"
-            found = self.after(prompts, sheet, every if traced else {1, chosen})
-        elif passes == "best":
-            found = self.after(prompts, sheet, every)
+        if settings.selection == "best":
+            found = self.after(prompts, tokenised, every)
             chosen = _best(found)
-            reason = f"T = {chosen} of 1..{most}, best T on the evaluation data"
+            reason = f"T = {chosen} of 1..{settings.most}, best T on the evaluation data"
         else:
-            chosen = passes
-            found = self.after(prompts, sheet, every if traced else {1, chosen})
-        reason = "; ".join(filter(None, [reason, sheet.note]))
-        return Outcome(found[chosen].answers, reason, found, on_development, texts, chosen)
+            chosen = settings.most
+            if settings.selection == "dev":
+                held_out = development.development(prompts)
+                on_development = self.after(held_out, self.tokenised(held_out), every)
+                chosen = _best(on_development)
+                known = on_development[chosen].answers.scores["accuracy"]
+                count = np.isfinite(known).sum()
+                reason = f"T = {chosen} of 1..{settings.most}, chosen on {count} development episodes"
+            found = self.after(prompts, tokenised, every if settings.traced else {1, chosen})
+        reason = "; ".join(filter(None, [reason, tokenised.note]))
+        passes = found if settings.thinks else {}
+        return Outcome(found[chosen].answers, reason, passes, on_development, texts, chosen)
 
-    def after(self, prompts: LanguagePrompts, sheet: Sheet, wanted: Collection[int]) -> dict[int, Pass]:
+    def after(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts, wanted: Collection[int]) -> dict[int, Pass]:
         """The answers after each of these numbers of passes; 1 alone is plain ICL."""
         card = prompts.task.card
 
@@ -102,27 +100,27 @@ class Sitting:
             if card.answers == "choice":
                 return candidate_scores(self.model, some, self.batches, memory, at_end)
             ends = answers.endings(card)
-            return generate(self.model, some, self.batches, sheet.tokens, ends, memory, at_end)
+            return generate(self.model, some, self.batches, tokenised.tokens, ends, memory, at_end)
 
         def judged(place: int, replied: Any) -> Answer:
-            episode = prompts.drawn[sheet.asked[place]]
+            episode = prompts.drawn[tokenised.asked[place]]
             if card.answers == "choice":
-                return answers.chosen(episode, sheet.questions[place], replied)
-            return answers.written(card, episode.query.y, replied, self.model.text, sheet.one_token[place])
+                return answers.chosen(episode, tokenised.questions[place], replied)
+            return answers.written(card, episode.query.y, replied, self.model.text, tokenised.one_token[place])
 
         def over_episodes(round_: Round) -> Pass:
             every: list[Answer | None] = [None] * len(prompts.drawn)
             divergence, change = (np.full(len(every), np.nan) for _ in range(2))
-            for place, number in enumerate(sheet.asked):
+            for place, number in enumerate(tokenised.asked):
                 every[number] = judged(place, round_.replies[place])
-            asked = list(sheet.asked)
+            asked = list(tokenised.asked)
             divergence[asked], change[asked] = round_.divergence, round_.change
             return Pass(Answers.of(every), divergence, change)
 
         shared = prompts.shared is not None
-        apart = any(isinstance(each.settings, DeepThinking) for each in (self.method, *self.beside))
+        apart = any(each.settings.thinks for each in (self.method, *self.beside))
         rounds = ask(
-            self.model, self.method, sheet.questions, reply, self.batches, shared=shared, wanted=wanted, apart=apart
+            self.model, self.method, tokenised.questions, reply, self.batches, shared=shared, wanted=wanted, apart=apart
         )
         return {passes: over_episodes(found) for passes, found in rounds.items()}
 
@@ -131,9 +129,9 @@ def _best(found: Mapping[int, Pass]) -> int:
     return development.best({passes: each.answers for passes, each in found.items()})
 
 
-def _texts(sheet: Sheet, prompts: LanguagePrompts) -> list[str]:
+def _texts(tokenised: TokenisedPrompts, prompts: LanguagePrompts) -> list[str]:
     """The whole prompt, or, after the first, its end behind shared demonstrations."""
     texts = [""] * len(prompts.drawn)
-    for place, (number, prompt) in enumerate(zip(sheet.asked, sheet.prompts, strict=True)):
+    for place, (number, prompt) in enumerate(zip(tokenised.asked, tokenised.prompts, strict=True)):
         texts[number] = prompt.text if place == 0 or prompts.shared is None else prompt.query
     return texts

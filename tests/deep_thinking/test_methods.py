@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from iclbench.core.errors import UsageError
-from iclbench.language.answering.methods import METHODS, method
+from iclbench.deep_thinking.methods import method
+from iclbench.deep_thinking.settings import METHODS
 
 
 @pytest.mark.parametrize(

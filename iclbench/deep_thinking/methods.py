@@ -7,32 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from iclbench.config.cards import Strict, content_hash, validate
+from iclbench.config.cards import content_hash, validate
 from iclbench.config.registry import canonical
 from iclbench.config.resolution import parse_overrides
 from iclbench.core.errors import UnknownNameError, UsageError
-from iclbench.deep_thinking.settings import DeepThinking, slots_needed
+from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 
 # Raised whenever a change of a method gives other answers for the same settings.
 VERSION = 1
-
-
-class PlainICL(Strict):
-    """The demonstrations stand before the query, once."""
-
-
-class Repeat(Strict):
-    """The demonstrations stand there several times in a row: what Deep-Thinking has to be better than, if it is more
-    than repetition."""
-
-    times: Annotated[int, Field(ge=2, le=1000)] = 2
-
-
-METHODS: dict[str, type[Strict]] = {"icl": PlainICL, "deep-thinking": DeepThinking, "repeat": Repeat}
 
 
 @dataclass(frozen=True)
@@ -45,20 +29,12 @@ class Method:
     """
 
     name: str
-    settings: Strict
+    settings: MethodSettings
 
     @property
     def suffix(self) -> str:
         """What is added to the model's name: the method, and the settings that are not as they would be."""
-        if self.name == "icl":
-            return ""
-        if isinstance(self.settings, Repeat):
-            return f"+repeat-{self.settings.times}"
-        given = {"setting": self.settings.setting} if isinstance(self.settings, DeepThinking) else {}
-        usual = type(self.settings).model_validate(given)
-        others = [f"-{canonical(key)}-{_plain(value)}" for key, value in self.settings if value != getattr(usual, key)]
-        named = "-released" if given.get("setting") == "released" else ""
-        return f"+{self.name}{named}" + "".join(others)
+        return self.settings.suffix(self.name)
 
     @property
     def hash(self) -> str:
@@ -68,12 +44,17 @@ class Method:
     @property
     def times(self) -> int:
         """How often the demonstrations are written."""
-        return self.settings.times if isinstance(self.settings, Repeat) else 1
+        return self.settings.copies
 
     @property
     def passes(self) -> int:
         """Forward passes over the demonstrations, at most."""
-        return self.settings.most if isinstance(self.settings, DeepThinking) else 1
+        return self.settings.most
+
+    @property
+    def controls(self) -> tuple[Method, ...]:
+        """The methods that an evaluation of this one puts beside it, besides plain ICL."""
+        return tuple(Method(each.method, each) for each in self.settings.controls())
 
     def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:
         """Why a model that takes at most `longest` tokens cannot take in so many of demonstrations, as they are
@@ -108,7 +89,3 @@ def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
 def method_as_typed(name: str, pairs: Sequence[str]) -> Method:
     """The method of this name with what `-o method.KEY=VALUE` said; errors as of `method`, or for other keys."""
     return method(name, parse_overrides(pairs, ("method",)).get("method"))
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from iclbench.core.errors import UsageError
 from iclbench.language.models import caches, checks
-from iclbench.language.models.models import LanguageModel, load
+from iclbench.language.models.model import LanguageModel, load
 from tests.language.tiny_models import LENGTH, MEMORY, RECURRENT, tiny
 
 # ALiBi comes besides: a model that is given no positions.

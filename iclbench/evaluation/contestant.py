@@ -1,0 +1,38 @@
+"""A contestant, as the result tables identify it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method or a model that is evaluated.
+
+    Attributes:
+        name: the contestant column.
+        run: the run column; for baselines and language models the name again.
+        kind: backbone, baseline or oracle.
+        identity: hash of everything its answers depend on besides the prompt set.
+        seed: seed of the run, None where nothing was trained.
+        variant: what was trained, the same for all seeds; None where nothing was.
+        trained_on: the task that it was trained on, where the prompts are of another.
+        device: where it computes.
+        libraries: versions that its answers may depend on, recorded in the file.
+    """
+
+    name: str
+    run: str
+    kind: str
+    identity: str
+    seed: int | None = None
+    variant: str | None = None
+    trained_on: str | None = None
+    device: str = "cpu"
+    libraries: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def order(self) -> str | None:
+        """Whether a backbone's answer may depend on the order of the points ("causal") or not ("set"); None: not
+        known, as of language models."""
+        return None
