@@ -25,13 +25,9 @@ from iclbench.config.runs import writing
 from iclbench.core import devices
 from iclbench.core.errors import one_line
 from iclbench.core.measure import Measure
-from iclbench.core.memory import IN_EVALUATION, advised
-from iclbench.core.metrics import metric
 from iclbench.core.signals import heed_ctrl_c
-from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 
 Rows = list[dict[str, object]]
@@ -115,46 +111,39 @@ def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -
     return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
 
 
-def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
-    """Score one contestant by the question `next`; returns the reason if it failed, be it at one context size."""
-
-    def work() -> Tables:
-        prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
-        with advised(IN_EVALUATION), Measure(contestant.device) as cost:
-            curve = learning_curve(contestant.predictor, prompts, contestant.prefixes, contestant.device)
-        # No paired comparison with a curve that has holes: it would be over the sizes that are left.
-        kept = {} if curve.failed.any() or curve.skipped else curve.scores
-        return {
-            "errors": error_rows(contestant, prompts, kept, n_context=np.asarray(curve.prefixes)),
-            # What was asked up to some size costs less than the whole.
-            "costs": [] if curve.skipped else cost_rows(contestant, prompts, cost),
-            "values": _value_rows(contestant, prompts, curve),
-        }
-
-    return compute_cell(results, contestant, prompts, row(contestant, prompts, "next"), work)
-
-
-def compute_cell(
-    results: Path, contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
-) -> str | None:
-    """Do the work of one cell and write its tables, `values` last; returns the reason if the work failed.
+def computed(
+    contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
+) -> tuple[Tables, str | None]:
+    """The tables of one cell, in memory, and the reason if the work failed.
 
     `shared` is what a row of a failed cell says besides the reason. Work that failed in part gives failed rows among
     its values; they are kept, and the cell is not done.
     """
     try:
         found = work()
-        reason = _first_reason(found["values"])
+        return found, _first_reason(found["values"])
     except Exception as error:
         heed_ctrl_c(error)
         reason = one_line(error)
-        found = {"values": [shared | {"metric": prompts.headline, "status": "failed", "reason": reason}]}
+        return {"values": [shared | {"metric": prompts.headline, "status": "failed", "reason": reason}]}, reason
+
+
+def compute_cell(
+    results: Path, contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
+) -> str | None:
+    """Do the work of one cell and write its tables, see `computed`; returns the reason if the work failed."""
+    found, reason = computed(contestant, prompts, shared, work)
+    write(results, contestant, prompts, found, reason)
+    return reason
+
+
+def write(results: Path, contestant: Contestant, prompts: AnyPromptSet, found: Tables, reason: str | None) -> None:
+    """Write the tables of a cell, `values` last; with a `reason` it failed, and is not done."""
     libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}
     if reason is None:
         keep(results, contestant, prompts, found, libraries)
     else:
         _write(results, contestant, prompts, found, libraries, without={*tables.SCHEMAS} - {*found})
-    return reason
 
 
 def keep(results: Path, contestant: Contestant, prompts: AnyPromptSet, found: Tables, about: dict[str, str]) -> None:
@@ -207,30 +196,6 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "status": "ok",
         "version": __version__,
     }
-
-
-def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curve) -> Rows:
-    rows: Rows = []
-    for name, scores in curve.scores.items():
-        normaliser, area = metric(name).normaliser(curve.normaliser), metric(name).area
-        shared = row(contestant, prompts, "next") | {"normaliser": normaliser}
-        failed = shared | {"status": "failed", "reason": curve.problem}
-        found = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
-        rows += [
-            (failed if bad else shared | summary) | {"metric": name, "n_context": n}
-            for n, bad, summary in found
-            if bad or summary["n_episodes"]
-        ]
-        skipped = shared | {"status": "skipped", "reason": curve.reason}
-        rows += [skipped | {"metric": name, "n_context": n} for n in curve.skipped]
-        if area and (curve.failed & curve.sizes).any():
-            rows.append(failed | {"metric": area})
-        elif area and curve.skipped:
-            rows.append(skipped | {"metric": area})
-        elif area:
-            areas = curve.area(name)[:, None]
-            rows += [shared | {"metric": area} | s for s in summaries(areas, prompts.seed) if s["n_episodes"]]
-    return rows
 
 
 def skipped(prompts: AnyPromptSet, shared: dict[str, object], reason: str) -> Tables:

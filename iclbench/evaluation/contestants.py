@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -45,6 +46,11 @@ class PredictorContestant(Contestant):
     @property
     def order(self) -> str | None:
         return self.predictor.order if self.kind == "backbone" else None
+
+
+def in_memory(name: str, predictor: Predictor, device: str = "cpu") -> PredictorContestant:
+    """A predictor of a notebook, which is already on the device; no cell of a results folder is ever taken for its."""
+    return PredictorContestant(name, name, "backbone", uuid4().hex, device=device, predictor=predictor)
 
 
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:

@@ -1,10 +1,12 @@
-"""Evaluating runs: every asked shift, the task's baselines always beside the model."""
+"""Evaluation: contestants on a prompt set in memory, and of runs in files, the task's baselines always beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas as pd
 
 from iclbench import __version__, tables
 from iclbench.config.resolution import TaskConfig
@@ -16,8 +18,45 @@ from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
 from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.contestants import PredictorContestant
+from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+
+# What scores a contestant on a prompt set, by the question of its task.
+_SCORED_BY = {"next": score_next, "targets": targets.score_targets}
+
+
+def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> pd.DataFrame:
+    """Score contestants on a prompt set in memory: the rows of the table `values`, as the files of a results folder
+    hold them.
+
+    What fails is a row with a reason. Rows that follow from several contestants together, such as normalised scores,
+    are not among them: `summarise` writes those.
+
+    >>> from iclbench.config.resolution import resolve_run
+    >>> from iclbench.evaluation.contestants import baselines, in_memory
+    >>> config = resolve_run("linear", "gpt2", "smoke", overrides=["task.dim=2", "task.episodes=8"])
+    >>> model, prompts = config.build(config.task.build()), PromptSet(config.task, "smoke")
+    >>> values = evaluate([in_memory("mine", model), *baselines(prompts, ["ridge"])], prompts)
+    >>> values.query("metric == 'squared_error' and n_context == 5")["contestant"].tolist()
+    ['mine', 'ridge']
+    """
+    found = [tables.frame("values", _scored(each, prompts)[0]["values"]) for each in contestants]
+    return pd.concat(found, ignore_index=True) if found else tables.frame("values", [])
+
+
+def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
+    """All tables of a cell, and the reason if it failed, be it at one context size."""
+    shared = cells.row(contestant, prompts, prompts.question)
+    return cells.computed(contestant, prompts, shared, lambda: _SCORED_BY[prompts.task.question](contestant, prompts))
+
+
+def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
+    """Score one contestant on a prompt set and keep its cell; returns the reason if it failed, be it at one context
+    size."""
+    found, reason = _scored(contestant, prompts)
+    cells.write(results, contestant, prompts, found, reason)
+    return reason
 
 
 @dataclass(frozen=True)
@@ -162,7 +201,6 @@ def evaluate_cells(
     begins: Begins | None = None,
 ) -> Iterator[Cell]:
     """Evaluate contestants on a prompt set, one after the other; what is there already is kept."""
-    score = targets.evaluate_targets if prompts.task.question == "targets" else cells.evaluate_cell
     for contestant in field:
         heed_ctrl_c()
         if begins is not None:
@@ -178,7 +216,7 @@ def evaluate_cells(
             cells.keep(results, contestant, prompts, found.tables, about)
             yield Cell(contestant, prompts, cached=False, shipped=found.source)
             continue
-        yield Cell(contestant, prompts, cached=False, reason=score(results, contestant, prompts))
+        yield Cell(contestant, prompts, cached=False, reason=evaluate_cell(results, contestant, prompts))
 
 
 def summarise(results: Path, prompts: PromptSet) -> None:

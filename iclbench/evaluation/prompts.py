@@ -62,6 +62,11 @@ class PromptSet:
         return self.evaluator or self.shift
 
     @property
+    def question(self) -> str:
+        """The column `evaluator` of its rows: the family's own test, or the question of the task."""
+        return self.evaluator or self.task.question
+
+    @property
     def context_points(self) -> int:
         """The largest number of context points."""
         return self.family.parse_shift(self.shift).examples or self.task.points

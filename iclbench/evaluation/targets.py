@@ -23,29 +23,22 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import TargetScores, target_scores
 
 
-def evaluate_targets(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
-    """Score one contestant by the question `targets` and keep its cell; returns the reason if it failed."""
-
-    def work() -> cells.Tables:
-        prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
-        with advised(IN_EVALUATION), Measure(contestant.device) as cost:
-            found = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
-        if found.reason and not found.scores:
-            return cells.skipped(prompts, shared, found.reason)
-        sizes = prompts.episodes.context.counts.numpy()[:: prompts.together, None]
-        # No paired comparison over the episodes that are left, which are the short ones.
-        kept = {} if found.reason else found.whole
-        return {
-            "examples": examples.predicted(contestant, prompts, found.lost),
-            "errors": cells.error_rows(
-                contestant, prompts, kept, n_context=sizes, n_related=np.asarray(found.n_related)
-            ),
-            "costs": [] if found.skipped.any() else cells.cost_rows(contestant, prompts, cost),
-            "values": _value_rows(contestant, prompts, found),
-        }
-
-    shared = cells.row(contestant, prompts, prompts.evaluator or "targets")
-    return cells.compute_cell(results, contestant, prompts, shared, work)
+def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
+    """The tables of one contestant by the question `targets`, or by the family's own test that the prompts are of."""
+    prompts.episodes  # noqa: B018  (drawn before the clock starts: everyone shares them)
+    with advised(IN_EVALUATION), Measure(contestant.device) as cost:
+        found = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
+    if found.reason and not found.scores:
+        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), found.reason)
+    sizes = prompts.episodes.context.counts.numpy()[:: prompts.together, None]
+    # No paired comparison over the episodes that are left, which are the short ones.
+    kept = {} if found.reason else found.whole
+    return {
+        "examples": examples.predicted(contestant, prompts, found.lost),
+        "errors": cells.error_rows(contestant, prompts, kept, n_context=sizes, n_related=np.asarray(found.n_related)),
+        "costs": [] if found.skipped.any() else cells.cost_rows(contestant, prompts, cost),
+        "values": _value_rows(contestant, prompts, found),
+    }
 
 
 def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
@@ -73,7 +66,7 @@ def bin_end(n: int) -> int:
 def _value_rows(contestant: PredictorContestant, prompts: PromptSet, found: TargetScores) -> cells.Rows:
     rows: cells.Rows = []
     for name, scores in found.scores.items():
-        shared = cells.row(contestant, prompts, prompts.evaluator or "targets") | {
+        shared = cells.row(contestant, prompts, prompts.question) | {
             "metric": name,
             "normaliser": metric(name).normaliser(found.normaliser),
         }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.methods import Method
 from iclbench.deep_thinking.settings import DeepThinking, PlainICL
 from iclbench.estimators.base import FittedPredictor
-from iclbench.evaluation import cells, contestants, targets
+from iclbench.evaluation import cells, contestants
 from iclbench.evaluation import evaluate as evaluation
 from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.contestants import PredictorContestant
@@ -208,8 +209,11 @@ def test_cells_are_taken_from_packed_results_and_computed_when_asked(task: TaskC
 
 
 def test_the_question_decides_who_asks(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "evaluate_targets", lambda *arguments: "targets")
-    monkeypatch.setattr(cells, "evaluate_cell", lambda *arguments: "next")
+    def failed(question: str, one: PredictorContestant, prompts: PromptSet) -> cells.Tables:
+        return {"values": [{"status": "failed", "reason": question}]}
+
+    monkeypatch.setattr(evaluation, "_SCORED_BY", {name: partial(failed, name) for name in ("targets", "next")})
+    monkeypatch.setattr(cells, "write", lambda *arguments: None)
     for question in ("targets", "next"):
         prompts = PromptSet(task.model_copy(update={"question": question}), "smoke")
         one = PredictorContestant("one", "one", "baseline", "one", predictor=Half())

@@ -19,6 +19,7 @@ from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.curves import Curve, learning_curve
+from iclbench.evaluation.evaluate import evaluate_cell
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
 from iclbench.training.run import train
@@ -63,8 +64,8 @@ def rows(results: Path, metric: str, run: str = "model") -> pd.DataFrame:
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf"), 1e30], ids=["nan", "inf", "overflow"])
 def test_every_position_that_is_not_finite_is_a_failed_row_and_the_others_stay(prompts, tmp_path, answer):
-    assert cells.evaluate_cell(tmp_path, contestant(Zero(), "sound"), prompts) is None
-    reason = cells.evaluate_cell(tmp_path, contestant(Zero(answer)), prompts)
+    assert evaluate_cell(tmp_path, contestant(Zero(), "sound"), prompts) is None
+    reason = evaluate_cell(tmp_path, contestant(Zero(answer)), prompts)
     assert reason is not None and reason.startswith("squared_error is ")
     assert "in 42 of 48 episodes, at 3 of 9 context sizes; first in episode 6 after 2 examples" in reason
     found, sound = rows(tmp_path, "squared_error"), rows(tmp_path, "squared_error", "sound")
@@ -76,29 +77,29 @@ def test_every_position_that_is_not_finite_is_a_failed_row_and_the_others_stay(p
 
 
 def test_there_is_no_area_no_score_and_no_pairing_over_what_is_left(prompts, tmp_path):
-    cells.evaluate_cell(tmp_path, contestant(Zero(float("nan"))), prompts)
+    evaluate_cell(tmp_path, contestant(Zero(float("nan"))), prompts)
     area = rows(tmp_path, "auc").iloc[0]
     assert (area["status"], pd.isna(area["value"])) == ("failed", True)
     assert tables.read_all("errors", tmp_path).empty
     for name in ("zero", "knn-3"):
-        cells.evaluate_cell(tmp_path, contestant(Zero(), name, "baseline"), prompts)
+        evaluate_cell(tmp_path, contestant(Zero(), name, "baseline"), prompts)
     write_scores(tmp_path, prompts)
     assert set(tables.read_all("values", tmp_path).query("metric == 'score'")["run"]) == {"zero", "knn-3"}
 
 
 def test_a_cell_that_failed_at_one_context_size_is_tried_again(prompts, tmp_path):
     broken = contestant(Zero(float("nan"), at=(3,)))
-    assert cells.evaluate_cell(tmp_path, broken, prompts) is not None
+    assert evaluate_cell(tmp_path, broken, prompts) is not None
     assert not cells.is_done(tmp_path, broken, prompts)
     mended = contestant(Zero())
-    assert cells.evaluate_cell(tmp_path, mended, prompts) is None
+    assert evaluate_cell(tmp_path, mended, prompts) is None
     assert cells.is_done(tmp_path, mended, prompts)
     assert set(rows(tmp_path, "squared_error")["status"]) == {"ok"}
 
 
 def test_one_metric_that_is_no_number_fails_the_others_of_its_position(prompts, tmp_path):
     """A NaN compared with a bound is False, so that coverage would count it as a miss."""
-    reason = cells.evaluate_cell(tmp_path, contestant(Uncertain(float("nan"))), prompts)
+    reason = evaluate_cell(tmp_path, contestant(Uncertain(float("nan"))), prompts)
     assert reason is not None and reason.startswith("log_likelihood is nan")
     for metric in Gaussian.metrics:
         status = rows(tmp_path, metric)["status"]
@@ -119,10 +120,10 @@ def test_the_likeliest_of_logits_that_are_no_numbers_is_not_counted():
 def test_what_a_shift_leaves_undefined_is_not_asked(prompts, tmp_path):
     """Queries orthogonal to n examples exist for n < 3 in three dimensions: answers beyond do not matter."""
     shifted = PromptSet(prompts.task, "smoke", "orthogonal-query")
-    assert cells.evaluate_cell(tmp_path, contestant(Zero(float("nan"), at=(3, 4, 8))), shifted) is None
+    assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), at=(3, 4, 8))), shifted) is None
     assert rows(tmp_path, "squared_error").index.tolist() == [0, 1, 2]
     assert rows(tmp_path, "auc")["status"].tolist() == ["ok"]
-    assert cells.evaluate_cell(tmp_path, contestant(Zero(float("nan"), at=(2,))), shifted) is not None
+    assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), at=(2,))), shifted) is not None
 
 
 def test_an_area_is_over_the_sizes_that_all_episodes_were_asked_at():
@@ -141,7 +142,7 @@ def test_scores_are_not_finite_only_where_they_were_asked(prompts):
 
 def test_who_failed_stands_last_without_an_area(prompts, tmp_path):
     for name, predictor in (("sound", Zero()), ("model", Zero(float("nan"), at=(8,)))):
-        cells.evaluate_cell(tmp_path, contestant(predictor, name), prompts)
+        evaluate_cell(tmp_path, contestant(predictor, name), prompts)
     columns, lines = leaderboard(tables.read_all("values", tmp_path))
     assert columns == ["contestant", "area", "score", "n=1", "n=5", "n=8"]
     assert [line[:2] for line in lines] == [["[bold]sound[/bold]", lines[0][1]], ["[bold]model[/bold]", "failed"]]

@@ -21,6 +21,7 @@ from iclbench.evaluation import cells, evaluate, examples, gaps, scores, scoring
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
+from iclbench.evaluation.evaluate import evaluate_cell
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Evaluator
 from tests.prototypes import Prototypes
@@ -97,7 +98,7 @@ def related() -> PromptSet:
 
 def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     one, prompts = contestant(), PromptSet(task, "smoke", "orthants", seed=2)
-    assert cells.evaluate_cell(tmp_path, one, prompts) is None
+    assert evaluate_cell(tmp_path, one, prompts) is None
     path = tmp_path / "tables" / prompts.id / "a-run.values.parquet"
     rows = told("values", path)
     errors = (0.5 - prompts.episodes.asked.y[..., 0].double().numpy()) ** 2 / 3
@@ -168,8 +169,8 @@ def test_a_row_of_a_cell_that_failed_has_a_reason_and_no_number(task: TaskConfig
 
     prompts = PromptSet(task, "smoke")
     one = contestant(predictor=Broken())
-    cells.evaluate_cell(tmp_path, contestant(), prompts)
-    assert cells.evaluate_cell(tmp_path, one, prompts) == "RuntimeError: out of luck"
+    evaluate_cell(tmp_path, contestant(), prompts)
+    assert evaluate_cell(tmp_path, one, prompts) == "RuntimeError: out of luck"
     path = cells.cell_path(tmp_path, one, prompts)
     assert [other.name for other in path.parent.iterdir()] == [path.name], "nothing is left of who was called so before"
     failed = {"metric": "squared_error", "status": "failed", "reason": "RuntimeError: out of luck"}
@@ -179,7 +180,7 @@ def test_a_row_of_a_cell_that_failed_has_a_reason_and_no_number(task: TaskConfig
 
 def test_a_cell_is_of_one_contestant_and_one_prompt_set(task: TaskConfig, tmp_path: Path) -> None:
     prompts, other = PromptSet(task, "smoke"), PromptSet(task, "smoke", seed=1)
-    cells.evaluate_cell(tmp_path, contestant(), prompts)
+    evaluate_cell(tmp_path, contestant(), prompts)
     assert cells.is_done(tmp_path, contestant(), prompts)
     assert not cells.is_done(tmp_path, contestant(identity="somebody else"), prompts)
     path = cells.cell_path(tmp_path, contestant(), other)
@@ -192,7 +193,7 @@ def test_a_cell_is_done_when_its_values_are_whole_and_all_that_they_name_is_ther
     task: TaskConfig, tmp_path: Path
 ) -> None:
     one, prompts = contestant(), PromptSet(task, "smoke")
-    cells.evaluate_cell(tmp_path, one, prompts)
+    evaluate_cell(tmp_path, one, prompts)
     path = cells.cell_path(tmp_path, one, prompts)
     whole = path.read_bytes()
     path.write_bytes(whole[:99] + bytes([whole[99] ^ 1]) + whole[100:])
@@ -208,7 +209,7 @@ def test_costs_are_told_of_the_tasks_own_distribution(
     task: TaskConfig, tmp_path: Path, shift: str, points: int | None
 ) -> None:
     prompts = PromptSet(task, "smoke", shift)
-    cells.evaluate_cell(tmp_path, contestant(), prompts)
+    evaluate_cell(tmp_path, contestant(), prompts)
     rows = told("costs", cells.cell_path(tmp_path, contestant(), prompts, "costs"))
     assert bool(rows) == (points is not None)
     for row in rows:
@@ -229,7 +230,7 @@ def test_costs_are_told_of_the_tasks_own_distribution(
 
 def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
     for one in (contestant(), contestant(name="told", run="told", kind="oracle", seed=None, variant=None)):
-        assert targets.evaluate_targets(tmp_path, one, related) is None
+        assert evaluate_cell(tmp_path, one, related) is None
     gaps.write_gaps(tmp_path, related)
     folder = tmp_path / "tables" / related.id
     rows = [row for row in told("values", folder / "a-run.values.parquet") if row["metric"] == "log_likelihood"]
@@ -254,7 +255,7 @@ def test_episodes_are_sent_to_where_the_contestant_computes(
     monkeypatch.setattr(Episodes, "to", lambda self, device: sent.append(device) or self)
     one, prompts = contestant(device="an accelerator"), PromptSet(task, "smoke")
     for work in (
-        lambda: cells.evaluate_cell(tmp_path, one, prompts),
+        lambda: evaluate_cell(tmp_path, one, prompts),
         lambda: scoring.target_scores(Half(), related, "an accelerator"),
         lambda: costs._to_answer(one, prompts.family, 3, costs.Sizes((3,), episodes=2)),
     ):
@@ -290,9 +291,9 @@ def test_want_of_memory_says_what_to_make_smaller(
 
     one = contestant(predictor=Greedy())
     if work == "next":
-        reason = cells.evaluate_cell(tmp_path, one, PromptSet(task, "smoke"))
+        reason = evaluate_cell(tmp_path, one, PromptSet(task, "smoke"))
     else:
-        reason = targets.evaluate_targets(tmp_path, one, related)
+        reason = evaluate_cell(tmp_path, one, related)
     assert reason is not None and reason.endswith(f"out of memory: take {IN_EVALUATION}")
 
 
@@ -350,7 +351,7 @@ def test_published_numbers_are_rows_of_their_own(task: TaskConfig, tmp_path: Pat
 
 
 def test_rows_of_the_examples_that_are_drawn(related: PromptSet, tmp_path: Path) -> None:
-    targets.evaluate_targets(tmp_path, contestant(), related)
+    evaluate_cell(tmp_path, contestant(), related)
     examples.write_prompts(tmp_path, related)
     folder = tmp_path / "tables" / related.id
     expected = {
@@ -400,10 +401,10 @@ def test_whoever_cannot_write_names_the_results_folder(
     task: TaskConfig, related: PromptSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for one in (contestant(), contestant(name="told", run="told", kind="oracle")):
-        targets.evaluate_targets(tmp_path, one, related)
+        evaluate_cell(tmp_path, one, related)
     plain = PromptSet(task, "smoke")
     for name in ("zero", "another"):
-        cells.evaluate_cell(tmp_path, contestant(name=name, run=name, kind="baseline"), plain)
+        evaluate_cell(tmp_path, contestant(name=name, run=name, kind="baseline"), plain)
     test = PromptSet(related.task, "smoke", given=Prototypes(Prototypes.Parameters()), evaluator="icl")
 
     def refuse(*arguments: object) -> None:
@@ -416,7 +417,7 @@ def test_whoever_cannot_write_names_the_results_folder(
         lambda: scores.write_scores(tmp_path, plain),
         lambda: targets.write_chance(tmp_path, test),
         lambda: evaluate.write_published(tmp_path, related.task),
-        lambda: cells.evaluate_cell(tmp_path, contestant(), plain),
+        lambda: evaluate_cell(tmp_path, contestant(), plain),
     ):
         with pytest.raises(UsageError, match=f"cannot write to the results folder {tmp_path}: Permission denied"):
             write()

@@ -21,7 +21,7 @@ from iclbench.core.predictor import Oracle, Predictor
 from iclbench.evaluation import cells, examples, gaps, scoring, targets
 from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.evaluation.evaluate import summarise
+from iclbench.evaluation.evaluate import evaluate_cell, summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
@@ -137,7 +137,7 @@ def test_squared_errors_alone_are_divided_by_the_normaliser(prompts, tmp_path: P
     assert found.normaliser == 4
     np.testing.assert_allclose(found.scores["squared_error"][:, 0], np.array(plain) / 4, rtol=1e-5)
     np.testing.assert_allclose(found.scores["log_likelihood"][:, 0], likelihood, rtol=1e-5)
-    targets.evaluate_targets(tmp_path, contestant(Prior(), "prior"), scaled)
+    evaluate_cell(tmp_path, contestant(Prior(), "prior"), scaled)
     values = tables.read_all("values", tmp_path)
     normalisers = values.groupby("metric")["normaliser"].agg(set).to_dict()
     assert normalisers.pop("squared_error") == {4.0} and all(each == {1.0} for each in normalisers.values())
@@ -152,7 +152,7 @@ def test_what_follows_from_all_contestants_of_targets_is_written(prompts, model,
     asked = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
     zero = contestant(ESTIMATORS.get("zero")(), "zero", "baseline")
     for one in (contestant(Prophet(), "prophet", "oracle"), contestant(model, "model"), zero):
-        targets.evaluate_targets(tmp_path, one, asked)
+        evaluate_cell(tmp_path, one, asked)
     summarise(tmp_path, asked)
     folder = tmp_path / "tables" / asked.id
     assert sorted(path.name for path in (folder / "summary").iterdir()) == [
@@ -166,7 +166,7 @@ def test_of_the_question_next_only_scores_are_written(card_path: Path, tmp_path:
     asked = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     for name in ("zero", "least-squares"):
         kind = "baseline" if name == "zero" else "oracle"
-        cells.evaluate_cell(tmp_path, contestant(ESTIMATORS.get(name)(), name, kind), asked)
+        evaluate_cell(tmp_path, contestant(ESTIMATORS.get(name)(), name, kind), asked)
     summarise(tmp_path, asked)
     folder = tmp_path / "tables" / asked.id
     assert [path.name for path in (folder / "summary").iterdir()] == ["scores.values.parquet"]
@@ -185,7 +185,7 @@ def test_who_does_not_use_related_datasets_is_asked_once(prompts):
 
 
 def test_the_means_of_the_parts_make_up_the_whole(prompts, model, tmp_path: Path):
-    assert targets.evaluate_targets(tmp_path, contestant(model, "model"), prompts) is None
+    assert evaluate_cell(tmp_path, contestant(model, "model"), prompts) is None
     values = tables.read_all("values", tmp_path)
     rows = values[values["metric"].eq("log_likelihood") & values["n_related"].eq(1)]
     whole = rows[rows["axis"].isna()].iloc[0]
@@ -204,7 +204,7 @@ def test_bins_of_context_sizes(n: int, end: int):
 
 def test_only_the_first_episodes_are_asked_where_a_contestant_says_so(prompts, model, tmp_path: Path):
     few = contestant(model, "few", episodes=6)
-    targets.evaluate_targets(tmp_path, few, prompts)
+    evaluate_cell(tmp_path, few, prompts)
     values, errors = tables.read_all("values", tmp_path), tables.read_all("errors", tmp_path)
     assert set(values[values["axis"].isna()]["n_episodes"]) == {6}
     assert set(errors["episode"]) == set(range(6))
@@ -226,7 +226,7 @@ class Short(Prior):
 def test_parts_with_longer_contexts_than_a_contestant_takes_are_skipped_rows(prompts, tmp_path: Path):
     """The bin up to four points is that of whoever takes all; nothing else has a number, and the cell is done."""
     for predictor in (Short(), Prior()):
-        assert targets.evaluate_targets(tmp_path, contestant(predictor, type(predictor).__name__), prompts) is None
+        assert evaluate_cell(tmp_path, contestant(predictor, type(predictor).__name__), prompts) is None
     values = tables.read_all("values", tmp_path)
     values = values[values["metric"].eq("log_likelihood")].set_index(["run", "axis_value"])
     within = ["value", "low", "high", "n_episodes", "status"]
@@ -237,7 +237,7 @@ def test_parts_with_longer_contexts_than_a_contestant_takes_are_skipped_rows(pro
     assert set(tables.read_all("errors", tmp_path)["run"]) == {"Prior"}, "no pairs among the short ones alone"
     assert cells.is_done(tmp_path, contestant(Short(), "Short"), prompts)
     exact = PromptSet(prompts.task, "smoke", shift="points-12")
-    targets.evaluate_targets(tmp_path, contestant(Short(), "Short"), exact)
+    evaluate_cell(tmp_path, contestant(Short(), "Short"), exact)
     rows = tables.read_all("values", tmp_path / "tables" / exact.id)
     assert rows[["metric", "status"]].to_numpy().tolist() == [["squared_error", "skipped"]]
 
@@ -246,8 +246,8 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": ["prophet"]})
     same = PromptSet(task, "smoke")
     assert same.id == prompts.id
-    targets.evaluate_targets(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=15), same)
-    targets.evaluate_targets(tmp_path, contestant(model, "model"), same)
+    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=15), same)
+    evaluate_cell(tmp_path, contestant(model, "model"), same)
     gaps.write_gaps(tmp_path, same)
     values = tables.read_all("values", tmp_path).query("metric == 'gap'")
     assert set(values["run"]) == {"model"}
@@ -265,9 +265,9 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
 def test_all_gaps_are_over_the_episodes_that_every_oracle_was_asked(prompts, model, tmp_path: Path):
     """Otherwise the gap of the oracle that was asked fewer stands beside gaps on other episodes."""
     task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
-    targets.evaluate_targets(tmp_path, contestant(Prophet(), "prophet", "oracle"), task)
-    targets.evaluate_targets(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), task)
-    targets.evaluate_targets(tmp_path, contestant(model, "model"), task)
+    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle"), task)
+    evaluate_cell(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), task)
+    evaluate_cell(tmp_path, contestant(model, "model"), task)
     gaps.write_gaps(tmp_path, task)
     values = tables.read_all("values", tmp_path).query("metric == 'gap' and n_related == 0")
     whole = values[values["axis"].isna()].set_index("run")
@@ -287,8 +287,8 @@ def test_scores_are_adjusted_to_the_ceiling_of_the_task(prompts, model, tmp_path
 
     monkeypatch.setattr(GPMixture, "ceiling", known)
     task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
-    targets.evaluate_targets(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=12), task)
-    targets.evaluate_targets(tmp_path, contestant(model, "model"), task)
+    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=12), task)
+    evaluate_cell(tmp_path, contestant(model, "model"), task)
     gaps.write_gaps(tmp_path, task)
     rows = tables.read_all("values", tmp_path).query("metric == @gaps.ADJUSTED")
     errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and episode < 12")
@@ -306,9 +306,9 @@ def test_scores_are_adjusted_to_the_ceiling_of_the_task(prompts, model, tmp_path
 def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(model, tmp_path: Path, most: int):
     asked = resolve_task("gp-mixture", "smoke", SMALL | {"max_related": most})[0]
     task = PromptSet(asked.model_copy(update={"oracles": ["informed"]}), "smoke")
-    targets.evaluate_targets(tmp_path, contestant(model, "informed", "oracle"), task)
-    targets.evaluate_targets(tmp_path, contestant(model, "model"), task)
-    targets.evaluate_targets(tmp_path, contestant(Prior(), "prior"), task)
+    evaluate_cell(tmp_path, contestant(model, "informed", "oracle"), task)
+    evaluate_cell(tmp_path, contestant(model, "model"), task)
+    evaluate_cell(tmp_path, contestant(Prior(), "prior"), task)
     gaps.write_gaps(tmp_path, task)
     values = tables.read_all("values", tmp_path).query("metric == 'gap'")
     assert set(values["n_related"]) == set(range(most + 1)) and set(values["run"]) == {"model", "prior"}
@@ -327,13 +327,13 @@ def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(mode
 
 def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": []})
-    targets.evaluate_targets(tmp_path, contestant(model, "model"), PromptSet(task, "smoke"))
+    evaluate_cell(tmp_path, contestant(model, "model"), PromptSet(task, "smoke"))
     gaps.write_gaps(tmp_path, PromptSet(task, "smoke"))
     assert not list(tmp_path.rglob("gaps*"))
 
 
 def test_examples_hold_the_points_and_what_was_predicted(prompts, model, tmp_path: Path):
-    targets.evaluate_targets(tmp_path, contestant(model, "model"), prompts)
+    evaluate_cell(tmp_path, contestant(model, "model"), prompts)
     examples.write_prompts(tmp_path, prompts)
     rows = tables.read_all("examples", tmp_path)
     points = rows[rows["run"].eq("prompts") & rows["episode"].eq(2)]
@@ -377,9 +377,9 @@ class Broken(Counter):
 
 def test_what_is_not_finite_fails_the_means_over_it_and_the_others_stay(tmp_path: Path):
     asked = PromptSet(resolve_task("gp-mixture", "smoke", SMALL)[0], "smoke")
-    assert targets.evaluate_targets(tmp_path, contestant(Counter(), "sound"), asked) is None
+    assert evaluate_cell(tmp_path, contestant(Counter(), "sound"), asked) is None
     broken = contestant(Broken(), "broken")
-    reason = targets.evaluate_targets(tmp_path, broken, asked)
+    reason = evaluate_cell(tmp_path, broken, asked)
     assert reason is not None and reason.startswith("log_likelihood is nan in ") and "2 related datasets" in reason
     assert not cells.is_done(tmp_path, broken, asked)
     values = tables.read_all("values", tmp_path)
@@ -457,8 +457,8 @@ def test_an_answer_that_is_no_number_fails_the_cell_whatever_the_episode(prompts
             mean[-3:] = answer
             return Gaussian(mean, torch.ones_like(mean))
 
-    assert targets.evaluate_targets(tmp_path, contestant(Prior(), "broken"), prompts) is None
-    reason = targets.evaluate_targets(tmp_path, contestant(Broken(), "broken"), prompts)
+    assert evaluate_cell(tmp_path, contestant(Prior(), "broken"), prompts) is None
+    reason = evaluate_cell(tmp_path, contestant(Broken(), "broken"), prompts)
     for table in ("errors", "examples"):
         assert tables.read_all(table, tmp_path).empty, "nothing of the sound answers that were there before is left"
     assert reason is not None and "3 of 20 episodes, first in episode 17 with 0 related datasets" in reason
@@ -467,7 +467,7 @@ def test_an_answer_that_is_no_number_fails_the_cell_whatever_the_episode(prompts
 @pytest.mark.parametrize("table", ["examples", "errors"])
 def test_a_cell_of_which_a_file_is_gone_is_done_again(prompts, model, tmp_path: Path, table: str):
     one = contestant(model, "model")
-    targets.evaluate_targets(tmp_path, one, prompts)
+    evaluate_cell(tmp_path, one, prompts)
     assert cells.is_done(tmp_path, one, prompts)
     cells.cell_path(tmp_path, one, prompts, table).unlink()
     assert not cells.is_done(tmp_path, one, prompts)
@@ -478,7 +478,7 @@ def test_a_failed_cell_is_a_row_of_the_question(prompts, tmp_path: Path):
         def predict_targets(self, context, x_target, related=None):
             raise RuntimeError("out of luck")
 
-    reason = targets.evaluate_targets(tmp_path, contestant(Broken(), "broken"), prompts)
+    reason = evaluate_cell(tmp_path, contestant(Broken(), "broken"), prompts)
     assert reason == "RuntimeError: out of luck"
     row = tables.read("values", cells.cell_path(tmp_path, contestant(Broken(), "broken"), prompts)).iloc[0]
     assert (row["evaluator"], row["status"], pd.isna(row["value"])) == ("targets", "failed", True)
