@@ -14,6 +14,7 @@ import reprlib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -52,6 +53,16 @@ class Added:
     version: str
 
 
+class Mark(Enum):
+    """What a key of a configuration is for, beside its type: `points: Annotated[PositiveInt, Mark.TRAINED]`."""
+
+    TRAINED = auto()  # the weights depend on it
+    EVALUATED = auto()  # so do the numbers of an evaluation
+    TYPED = auto()  # `-o task.protocol.KEY` sets it; the default is the card's, or its preset's
+    OBSERVING = auto()  # it only says how often training is looked at
+    BESIDE = auto()  # no number depends on it: it says what numbers mean, or what to put beside them
+
+
 class Strict(BaseModel):
     """Base of everything a user can write: unknown keys, wrong types, NaN and infinities are errors."""
 
@@ -65,6 +76,12 @@ class Strict(BaseModel):
             key: field for key, field in cls.model_fields.items() if any(isinstance(m, Added) for m in field.metadata)
         }
         return {key: field.get_default(call_default_factory=True) for key, field in marked.items()}
+
+    @classmethod
+    @cache
+    def marked(cls, mark: Mark) -> frozenset[str]:
+        """The keys with this mark."""
+        return frozenset(key for key, field in cls.model_fields.items() if mark in field.metadata)
 
     @model_serializer(mode="wrap")
     def _without_added_defaults(self, serialise: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
@@ -150,10 +167,10 @@ class TrainSettings(Strict):
     curriculum: Curriculum = Curriculum()
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
-    evaluate_every: Annotated[int, Field(ge=0)] = 0
-    evaluators: list[str] = []
-    checkpoint_every: PositiveInt = 1000
-    log_every: PositiveInt = 100
+    evaluate_every: Annotated[int, Field(ge=0), Mark.OBSERVING] = 0
+    evaluators: Annotated[list[str], Mark.OBSERVING] = []
+    checkpoint_every: Annotated[PositiveInt, Mark.OBSERVING] = 1000
+    log_every: Annotated[PositiveInt, Mark.OBSERVING] = 100
 
     def at_full_size(self) -> TrainSettings:
         """The same without a curriculum: steps of the size that training ends with."""
@@ -197,19 +214,6 @@ class Published(Strict):
     data: Annotated[Values, Added("0.2.0")] = {}
 
 
-# What of a task's card says what the numbers mean or what to put beside them; no number depends on it.
-_BESIDE_THE_PROTOCOL = {
-    "summary",
-    "source",
-    "notes",
-    "baselines",
-    "oracles",
-    "shifts",
-    "evaluators",
-    "published",
-}
-
-
 class TaskCard(Strict):
     """A task: a family with its parameters fixed and its protocol written down.
 
@@ -219,21 +223,21 @@ class TaskCard(Strict):
     """
 
     family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
-    summary: str
-    source: str = ""
-    notes: str = ""
+    summary: Annotated[str, Mark.BESIDE]
+    source: Annotated[str, Mark.BESIDE] = ""
+    notes: Annotated[str, Mark.BESIDE] = ""
     question: Literal["next", "targets"] = "next"
     head: Head = "point"
     floor: NonNegativeFloat = 0.0
     components: PositiveInt = 8
     context_targets: Annotated[bool, Added("0.2.0")] = False
     parameters: Values = {}
-    baselines: list[str] = []
-    oracles: list[str] = []
-    shifts: list[str] = []
-    evaluators: list[str] = []
+    baselines: Annotated[list[str], Mark.BESIDE] = []
+    oracles: Annotated[list[str], Mark.BESIDE] = []
+    shifts: Annotated[list[str], Mark.BESIDE] = []
+    evaluators: Annotated[list[str], Mark.BESIDE] = []
     presets: dict[PresetName, Preset]
-    published: list[Published] = []
+    published: Annotated[list[Published], Mark.BESIDE] = []
 
     @field_validator("family")
     @classmethod
@@ -258,7 +262,7 @@ class TaskCard(Strict):
     def hash(self) -> str:
         """Content hash of what is trained and evaluated, as the card gives it: words may
         be mended without a trace."""
-        return content_hash(self.model_dump(mode="json", exclude=_BESIDE_THE_PROTOCOL, exclude_unset=True))
+        return content_hash(self.model_dump(mode="json", exclude={*self.marked(Mark.BESIDE)}, exclude_unset=True))
 
     def preset(self, name: str, task: str) -> Preset:
         found = self.presets.get(name)  # type: ignore[call-overload]

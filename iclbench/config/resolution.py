@@ -15,6 +15,7 @@ from iclbench.config import plugins, versions
 from iclbench.config.cards import (
     Added,
     Head,
+    Mark,
     NonNegativeFloat,
     PositiveInt,
     Preset,
@@ -40,13 +41,6 @@ if TYPE_CHECKING:
 
 # What `-o` can reach: the three tables of a `--config` file.
 ROOTS = ("task", "backbone", "train")
-# Keys of `-o task.` that belong to the preset and to the card; all others are parameters of the family.
-_PRESET_KEYS = ("points", "episodes")
-_CARD_KEYS = ("head", "floor", "components", "context_targets")
-# What of a task matters for training; the rest says how it is evaluated.
-_TRAINED_TASK_KEYS = ("name", "family", "code", "parameters", "question", "points", *_CARD_KEYS)
-# What of training only says how often it is looked at.
-_OBSERVING_TRAIN_KEYS = ("evaluate_every", "evaluators", "checkpoint_every", "log_every")
 
 
 def family_class(name: str) -> type[Family]:
@@ -74,22 +68,24 @@ def _class(registry: Registry, name: str, base: type) -> Any:
 # plug-in's.
 OwnCode = Annotated[int | str | None, Added("0.2.0")]
 
+_BOTH = (Mark.TRAINED, Mark.EVALUATED)
+
 
 class TaskConfig(Strict):
     """A task card at one preset."""
 
-    name: str
+    name: Annotated[str, *_BOTH]
     card: str
-    family: str
-    code: OwnCode = None
-    parameters: dict[str, Any] = {}
-    question: str = "next"
-    head: Head = "point"
-    floor: NonNegativeFloat | None = None
-    components: PositiveInt | None = None
-    context_targets: Annotated[bool, Added("0.2.0")] = False
-    points: PositiveInt
-    episodes: PositiveInt
+    family: Annotated[str, *_BOTH]
+    code: Annotated[OwnCode, Mark.TRAINED] = None
+    parameters: Annotated[dict[str, Any], *_BOTH] = {}
+    question: Annotated[str, *_BOTH] = "next"
+    head: Annotated[Head, *_BOTH, Mark.TYPED] = "point"
+    floor: Annotated[NonNegativeFloat | None, *_BOTH, Mark.TYPED] = None
+    components: Annotated[PositiveInt | None, *_BOTH, Mark.TYPED] = None
+    context_targets: Annotated[bool, Added("0.2.0"), Mark.TRAINED, Mark.TYPED] = False
+    points: Annotated[PositiveInt, *_BOTH, Mark.TYPED]
+    episodes: Annotated[PositiveInt, Mark.EVALUATED, Mark.TYPED]
     baselines: list[str] = []
     oracles: list[str] = []
     shifts: list[str] = []
@@ -200,7 +196,8 @@ class RunConfig(Strict):
     def variant(self) -> str:
         """Hash of what was trained but for the seed: the same for runs that differ in nothing else."""
         part = {key: value for key, value in self.trained.items() if key != "seed"}
-        part["train"] = {key: value for key, value in part["train"].items() if key not in _OBSERVING_TRAIN_KEYS}
+        observing = TrainSettings.marked(Mark.OBSERVING)
+        part["train"] = {key: value for key, value in part["train"].items() if key not in observing}
         return content_hash(part, 8)
 
     def dump(self) -> dict[str, Any]:
@@ -236,7 +233,7 @@ class RunConfig(Strict):
 
 def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Of a run's configuration in plain values, what the weights depend on: not how the run is evaluated afterwards."""
-    task = {key: value for key, value in plain["task"].items() if key in _TRAINED_TASK_KEYS}
+    task = {key: value for key, value in plain["task"].items() if key in TaskConfig.marked(Mark.TRAINED)}
     return {**plain, "task": task}
 
 
@@ -252,7 +249,7 @@ def evaluated_as(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, An
     What weights depend on stays as it was written: weights carry its hash, and a setting that iclbench did not have
     then must not come in.
     """
-    evaluated = {key: value for key, value in new["task"].items() if key not in _TRAINED_TASK_KEYS}
+    evaluated = {key: value for key, value in new["task"].items() if key not in TaskConfig.marked(Mark.TRAINED)}
     return {**old, "task": {**trained_part(old)["task"], **evaluated}}
 
 
@@ -307,14 +304,14 @@ def resolve_task(
         if key not in family.data_parameters:
             where = f"(in published.data of task '{task}')"
             raise UnknownNameError("parameter that names data", key, family.data_parameters, hint=where)
-    changed = dict(overrides or {})
-    sizes = {key: changed.pop(key, getattr(chosen, key)) for key in _PRESET_KEYS}
-    head = {key: changed.pop(key, getattr(card, key)) for key in _CARD_KEYS}
+    typed, changed = _split(overrides or {}, parameters, where)
+    owners = {key: chosen if key in Preset.model_fields else card for key in TaskConfig.marked(Mark.TYPED)}
+    protocol = {key: getattr(owner, key) for key, owner in owners.items()} | typed
     # What the head has no use for is no part of the configuration.
     for key, heads in {"floor": ("gaussian", "mixture"), "components": ("mixture",)}.items():
-        if head["head"] not in heads:
-            del head[key]
-    if head["context_targets"] is True and card.question != "targets":
+        if protocol["head"] not in heads:
+            del protocol[key]
+    if protocol["context_targets"] is True and card.question != "targets":
         raise UsageError(
             f"task '{task}': context_targets is for question = \"targets\": where the next point is asked "
             "after every number of points, all of them are scored; leave it out"
@@ -332,10 +329,40 @@ def resolve_task(
         "shifts": card.shifts,
         "evaluators": card.evaluators,
         "published": card.published,
-        **sizes,
-        **head,
+        **protocol,
     }
     return validate(TaskConfig, config, where), card
+
+
+def _split(table: Mapping[str, Any], parameters: type[Strict], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a `task` table says of the task's own protocol, and of its family's parameters.
+
+    Both have tables of their own, `protocol` and `parameters`; a key beside these is of the one that has a key of this
+    name.
+
+    Raises:
+        UsageError: both have it, or neither; or it is given in both ways.
+    """
+    own, theirs, short = TaskConfig.marked(Mark.TYPED), parameters.model_fields.keys(), dict(table)
+    found: dict[str, dict[str, Any]] = {"protocol": {}, "parameters": {}}
+    for name in found:
+        given = short.pop(name, {})
+        if not isinstance(given, Mapping):
+            raise UsageError(f"{where}.{name}: expected a table of keys, got {shortened(repr(given))}")
+        found[name] |= given
+    for key, value in short.items():
+        if key in own and key in theirs:
+            both = f"{where}.protocol.{key} or {where}.parameters.{key}"
+            raise UsageError(f"{where}.{key}: the task and its family both have it; write {both}")
+        if key not in own and key not in theirs:
+            raise UsageError(f"{where}: {UnknownNameError('key', key, own | theirs)}")
+        name = "protocol" if key in own else "parameters"
+        if key in found[name]:
+            raise UsageError(f"{where}.{key}: given twice, also as {name}.{key}")
+        found[name][key] = value
+    if unknown := found["protocol"].keys() - own:
+        raise UsageError(f"{where}.protocol: {UnknownNameError('key', min(unknown), own)}")
+    return found["protocol"], found["parameters"]
 
 
 def resolve_run(

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from iclbench.config import versions
-from iclbench.config.cards import content_hash, hashed_settings, load_baseline
+from iclbench.config.cards import Mark, content_hash, hashed_settings, load_baseline
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import RunConfig, TaskConfig, trained_part
 from iclbench.sweep.grids import GridRun, grid_runs
@@ -23,9 +23,6 @@ KINDS: tuple[Kind, ...] = ("train", "evaluate", "probe", "cost")
 
 # The cell that sums up what all contestants of a task did on its prompts.
 SUMMARY = "summary"
-
-# How a task is evaluated; all else of it says what is trained, or beside whom.
-_EVALUATED_TASK_KEYS = ("name", "family", "parameters", "question", "points", "episodes", "head", "floor", "components")
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class GridCell:
             of["trained"] = trained_part(self.config.dump())
         if self.kind in ("evaluate", "probe"):
             task = self.frozen.model_dump(mode="json", exclude_none=True)
-            of["task"] = {key: task[key] for key in _EVALUATED_TASK_KEYS if key in task}
+            of["task"] = {key: task[key] for key in TaskConfig.marked(Mark.EVALUATED) if key in task}
             of |= self._beside(task)
         return content_hash(of, 16)
 

@@ -76,7 +76,11 @@ def test_every_source_overrides_the_one_before(card_path: Path, tmp_path: Path) 
     [
         ("train.steeps=3", r"did you mean 'steps'"),
         ("backbone.layer=3", r"did you mean 'layers'"),
-        ("task.dims=3", r"did you mean 'dim'"),
+        ("task.dims=3", r"^-o task: unknown key 'dims'; did you mean 'dim'\?$"),
+        ("task.point=3", r"^-o task: unknown key 'point'; did you mean 'points'"),
+        ("task.protocol.dim=3", r"^-o task.protocol: unknown key 'dim'"),
+        ("task.parameters.points=3", r"^-o task: unknown key 'points'"),
+        ("task.parameters=3", r"^-o task.parameters: expected a table of keys, got 3$"),
         ("train.steps=-3", r"steps.*greater than 0.*-3"),
         ("train.lr=nan", r"lr.*finite"),
         ("train.lr=fast", r"lr.*number.*fast"),
@@ -90,6 +94,58 @@ def test_every_source_overrides_the_one_before(card_path: Path, tmp_path: Path) 
 def test_bad_overrides_name_the_key_and_the_fix(card_path: Path, override: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         resolve_run(str(card_path), "gpt2", "smoke", 0, [override])
+
+
+COLLIDING = """
+from iclbench.families.base import FunctionParameters
+from iclbench.families.linear import Linear
+
+
+class Parameters(FunctionParameters):
+    points: int = 1
+    protocol: int = 2
+
+
+class Colliding(Linear):
+    Parameters = Parameters
+"""
+
+
+@pytest.fixture
+def colliding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A card whose family has parameters that are called like keys of a task."""
+    (tmp_path / "colliding.py").write_text(COLLIDING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "colliding")
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps(small_card(family="colliding:Colliding", parameters={"points": 5})))
+    return str(path)
+
+
+def test_a_parameter_of_a_family_may_have_the_name_of_a_key_of_the_task(colliding: str) -> None:
+    def task(*overrides: str) -> tuple[int, int, int, int]:
+        found = resolve_run(colliding, "gpt2", "smoke", 0, overrides).task
+        return found.points, *(found.parameters[key] for key in ("points", "protocol", "dim"))
+
+    assert task() == (8, 5, 2, 3)
+    assert task("task.parameters.points=4", "task.parameters.protocol=6", "task.dim=2") == (8, 4, 6, 2)
+    assert task("task.protocol.points=7", "task.parameters.points=4", "task.parameters.dim=1") == (7, 4, 2, 1)
+    with pytest.raises(
+        UsageError,
+        match=r"^-o task.points: the task and its family both have it; "
+        r"write -o task.protocol.points or -o task.parameters.points$",
+    ):
+        task("task.points=4")
+    with pytest.raises(UsageError, match=r"^-o task.dim: given twice, also as parameters.dim$"):
+        task("task.dim=4", "task.parameters.dim=4")
+
+
+def test_a_long_name_and_a_short_one_are_the_same_run(card_path: Path) -> None:
+    short, long = (
+        resolve_run(str(card_path), "gpt2", "smoke", 0, overrides)
+        for overrides in (["task.points=7", "task.dim=2"], ["task.protocol.points=7", "task.parameters.dim=2"])
+    )
+    assert short == long
 
 
 @pytest.mark.parametrize(
