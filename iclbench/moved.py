@@ -18,13 +18,14 @@ from types import ModuleType
 MOVED = {
     "iclbench.backbones.activations": "iclbench.layers.activations",
     "iclbench.backbones.attention": "iclbench.layers.attention",
+    "iclbench.backbones.bounds": "iclbench.core.bounds",
     "iclbench.backbones.causal_transformer": "iclbench.layers.causal_transformer",
     "iclbench.backbones.channels_first": "iclbench.layers.channels_first",
     "iclbench.backbones.class_vectors": "iclbench.layers.coqe.class_vectors",
     "iclbench.backbones.cmab": "iclbench.layers.cmab",
     "iclbench.backbones.contours": "iclbench.layers.vision.contours",
-    "iclbench.backbones.convolution": "iclbench.layers.convolution",
-    "iclbench.backbones.depthwise": "iclbench.layers.depthwise",
+    "iclbench.backbones.convolution": "iclbench.layers.long_convolution",
+    "iclbench.backbones.depthwise": "iclbench.layers.depthwise_convolution",
     "iclbench.backbones.feature_read_in": "iclbench.layers.feature_read_in",
     "iclbench.backbones.image_encoder": "iclbench.layers.vision.image_encoder",
     "iclbench.backbones.key_value_cache": "iclbench.layers.key_value_cache",
@@ -172,6 +173,24 @@ def handed_on(package: str, module: str) -> Callable[[str], object]:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         _warn(package, module)
         return getattr(found, name)
+
+    return get
+
+
+def renamed(module: str, **names: str) -> Callable[[str], object]:
+    """The `__getattr__` of a module in which names of version 0.1.0 have others, or from which they have gone.
+
+    Args:
+        module: its name.
+        names: the old ones, and what each is today: a name in the module, or `module:name`.
+    """
+
+    def get(name: str) -> object:
+        if name not in names:
+            raise AttributeError(f"module '{module}' has no attribute '{name}'")
+        where, _, new = names[name].rpartition(":")
+        _warn(f"{module}.{name}", f"{where or module}.{new}")
+        return getattr(importlib.import_module(where or module), new)
 
     return get
 

@@ -43,6 +43,38 @@ def test_a_module_that_became_a_package_hands_on_its_names(package: str, name: s
         _ = module.nothing
 
 
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("iclbench.backbones.latent_layers", "LatentSettings", "iclbench.backbones.latent_backbone.LatentSettings"),
+        ("iclbench.backbones.transformer_np", "TransformerSettings", "TransformerNPSettings"),
+        ("iclbench.backbones.convolution", "causal_convolution", "long_convolution"),
+        ("iclbench.backbones.depthwise", "causal_convolution", "depthwise_convolution"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:'iclbench.backbones.[a-z_]+' is:DeprecationWarning")
+def test_a_name_that_changed_or_moved_is_found_where_it_was(module: str, old: str, new: str) -> None:
+    found = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=re.escape(new)):
+        assert getattr(found, old).__name__ == new.rpartition(".")[2]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = found.nothing
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("iclbench.backbones.base", "TaskShape"),
+        ("iclbench.backbones.base", "EncoderName"),
+        ("iclbench.backbones.sequence", "PairReadIn"),
+        ("iclbench.estimators.base", "TaskFacts"),
+        ("iclbench.estimators.base", "NoSettings"),
+    ],
+)
+def test_a_name_that_moved_to_a_lower_room_is_found_where_it_was(module: str, name: str) -> None:
+    assert hasattr(importlib.import_module(module), name)
+
+
 def test_an_import_by_an_old_name_works_in_a_fresh_process() -> None:
     code = "from iclbench.predictions import Point; import iclbench.core.predictions as new; assert Point is new.Point"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,5 @@
-"""Backbones: trainable architectures, one file each; shared layers stand beside them.
+"""Backbones: trainable architectures, one file each, and the bases they derive from; what they are made of is
+`iclbench.layers`.
 
 One legend of letters, used in every signature:
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from iclbench.config.cards import Strict, content_hash
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UsageError
-from iclbench.core.predictions import HEADS, HeadSettings, Prediction
+from iclbench.core.predictions import HEADS, Prediction
 from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import read_about
-
-EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "contours-512"]
+from iclbench.core.task import TaskShape
+from iclbench.layers.vision.image_encoder import EncoderName
 
 
 class BackboneSettings(Strict):
@@ -29,69 +29,6 @@ class BackboneSettings(Strict):
 
     encoder: EncoderName | None = None
     """What turns images into features; by default the backbone's own on images, nothing elsewhere."""
-
-
-@dataclass(frozen=True)
-class TaskShape:
-    """What a backbone must know of the task to be built.
-
-    Attributes:
-        x_dim: input dimension Dx.
-        points: points of the longest training sequence, the query of the question `next` included; for the question
-            `targets` those of the largest context.
-        y_dim: output dimension Dy of a regression task.
-        classes: number of classes; None for regression.
-        x_shape: how to unfold x into an image; None for plain vectors.
-        head: name of the kind of prediction.
-        question: what is trained: `next` or `targets`.
-        related: the largest number of related datasets.
-        related_points: points of the largest of them.
-        floor: least standard deviation of a Gaussian head.
-        components: Gaussians of a mixture head.
-        encoded: whether x are features of images, from an encoder that stands before this backbone.
-    """
-
-    x_dim: int
-    points: int
-    y_dim: int = 1
-    classes: int | None = None
-    x_shape: tuple[int, ...] | None = None
-    head: str = "point"
-    question: str = "next"
-    related: int = 0
-    floor: float = 0.0
-    components: int = 8
-    encoded: bool = False
-    related_points: int = 0
-
-    @property
-    def longest(self) -> int:
-        """Points of the longest dataset that is read in training, with the query or the separator behind it."""
-        own = self.points + (self.question == "targets")
-        return max(own, self.related_points + 1) if self.related else own
-
-    @property
-    def outputs(self) -> int:
-        return self.y_dim if self.classes is None else self.classes
-
-    @property
-    def prediction(self) -> type[Prediction]:
-        return HEADS[self.head]
-
-    @property
-    def head_settings(self) -> HeadSettings:
-        return HeadSettings(self.floor, self.components)
-
-    @property
-    def raw_dim(self) -> int:
-        """Width of the raw output that `Backbone.read` takes."""
-        return self.prediction.raw_dim(self.outputs, self.head_settings)
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Raise `UsageError` unless the width divides into so many heads."""
-    if width % heads:
-        raise UsageError(f"backbone.width={width} is not a multiple of backbone.heads={heads}")
 
 
 def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:

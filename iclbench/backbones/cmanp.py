@@ -20,14 +20,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
-from iclbench.backbones.latent_backbone import LatentBackbone
+from iclbench.backbones.latent_backbone import LatentBackbone, LatentSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import join_positions
+from iclbench.core.task import TaskShape
 from iclbench.layers.cmab import CMAB, StreamedAttention
-from iclbench.layers.latent_layers import LatentSettings
 from iclbench.layers.running_softmax import RunningSoftmax
 
 

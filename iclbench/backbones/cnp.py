@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.backbones.base import TaskShape
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
 from iclbench.layers.perceptron import perceptron
 
 HIDDEN_LAYERS = 5

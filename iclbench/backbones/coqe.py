@@ -20,18 +20,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import Backbone, TaskShape, mean_by_episode
+from iclbench.backbones.base import Backbone, mean_by_episode
 from iclbench.backbones.coqe_settings import CoQESettings
-from iclbench.backbones.sequence import SEGMENT, PairReadIn
+from iclbench.backbones.sequence import SEGMENT
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import OUTPUTS
 from iclbench.layers.coqe.class_vectors import ClassVectors, class_counts
 from iclbench.layers.coqe.task_encoder import TaskEncoder
 from iclbench.layers.coqe.task_space import TaskSpace
 from iclbench.layers.coqe.task_vectors import TaskVectors, TaskVectorState
 from iclbench.layers.key_value_cache import KeyValueCache, causal
+from iclbench.layers.pair_read_in import PairReadIn
 from iclbench.layers.prompt import Prompt
 from iclbench.layers.sample_encoder import FeatureEncoder, SampleEncoder
 

@@ -13,12 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, TaskShape, check_heads
+from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.config.cards import PositiveFloat, PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import cat
+from iclbench.core.task import TaskShape
+from iclbench.layers.attention import check_heads
 from iclbench.layers.causal_transformer import CausalTransformer
 from iclbench.layers.positions import Positions
 from iclbench.layers.sample_encoder import SampleEncoder

@@ -19,17 +19,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
-from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
+from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 
 # Where rows of absent datasets are left out: devices that need not be waited for to count them.
 PACKED_ON = ("cpu",)
 
 
-class ICICLTNPSettings(TransformerSettings):
+class ICICLTNPSettings(TransformerNPSettings):
     """Settings of the TNP that reads related datasets."""
 
     pseudo_tokens: PositiveInt = 32

@@ -17,11 +17,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
+from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
 from iclbench.layers.vision.image_encoder import ImageEncoder
 
 

@@ -15,12 +15,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
-from iclbench.backbones.set_backbone import SetBackbone
+from iclbench.backbones.set_backbone import SetBackbone, SetSettings
+from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
-from iclbench.layers.latent_layers import CrossLayer, LatentSettings
+from iclbench.core.task import TaskShape
+from iclbench.layers.latent_layers import CrossLayer, Residual
 from iclbench.layers.perceptron import perceptron
+
+
+class LatentSettings(SetSettings):
+    """Sizes of both papers."""
+
+    layers: PositiveInt = 6
+    """Blocks of attention and feed-forward layers."""
+    width: PositiveInt = 64
+    """Width D of a token."""
+    heads: PositiveInt = 4
+    """Attention heads per layer."""
+    hidden: PositiveInt = 128
+    """Width of the feed-forward blocks after the gate."""
+    latents: PositiveInt = 128
+    """Latent vectors M that summarise the context."""
+    residual: Residual = "standard"
+    """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
 
 
 class LatentBackbone(SetBackbone, abstract=True):

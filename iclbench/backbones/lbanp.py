@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
-from iclbench.backbones.latent_backbone import LatentBackbone
+from iclbench.backbones.latent_backbone import LatentBackbone, LatentSettings
 from iclbench.core.episodes import Points
 from iclbench.core.predictor import State
-from iclbench.layers.latent_layers import CrossLayer, LatentSettings, SelfLayer
+from iclbench.core.task import TaskShape
+from iclbench.layers.latent_layers import CrossLayer, SelfLayer
 
 
 @dataclass(frozen=True)

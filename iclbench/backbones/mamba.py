@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import BackboneSettings, TaskShape
+from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
 from iclbench.config.cards import PositiveInt
-from iclbench.layers.depthwise import causal_convolution
+from iclbench.core.task import TaskShape
+from iclbench.layers.depthwise_convolution import depthwise_convolution
 from iclbench.layers.scan.scan import Backend, chosen, selective_peek, selective_scan
 
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4
@@ -138,7 +139,7 @@ class Mixer(nn.Module):
     def _convolve(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
         """The causal depthwise convolution and its activation."""
         assert self.conv1d.bias is not None
-        return F.silu(causal_convolution(padded, self.conv1d.weight.squeeze(1), self.conv1d.bias))
+        return F.silu(depthwise_convolution(padded, self.conv1d.weight.squeeze(1), self.conv1d.bias))
 
     def _select(self, u: Float[Tensor, "B T E"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """dt, A, B and C of the tokens."""

@@ -14,14 +14,14 @@ from typing import Literal
 import torch
 from torch import nn
 
-from iclbench.backbones.base import TaskShape
-from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
+from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 
 
-class PTTNPSettings(TransformerSettings):
+class PTTNPSettings(TransformerNPSettings):
     """Settings of pseudo-token TNPs."""
 
     pseudo_tokens: PositiveInt = 32

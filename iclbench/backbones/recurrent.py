@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import take, valid_first
 from iclbench.core.predictor import State
 from iclbench.core.records import cat
+from iclbench.core.task import TaskShape
 
 BlockState = tuple[Tensor, ...]
 

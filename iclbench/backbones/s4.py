@@ -19,13 +19,14 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from iclbench.backbones.base import BackboneSettings, TaskShape
+from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
 from iclbench.config.cards import Decay, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictions import Prediction
+from iclbench.core.task import TaskShape
 from iclbench.layers.channels_first import ChannelNorm
-from iclbench.layers.convolution import causal_convolution
+from iclbench.layers.long_convolution import long_convolution
 from iclbench.layers.state_space.kernels import Spectrum
 from iclbench.layers.state_space.systems import Diagonal, LowRank, StateSpace
 
@@ -119,7 +120,7 @@ class S4Block(RecurrentBlock):
         if longest is not None and u.shape[2] > longest:
             return self._after(u, self.start(u.shape[1]))[0]
         with _full_precision(u):
-            return causal_convolution(u, self._with_skip(self.system.kernel(u.shape[2])))
+            return long_convolution(u, self._with_skip(self.system.kernel(u.shape[2])))
 
     def _after(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Float[Tensor, "D B T"], BlockState]:
         """Outputs of a chunk after a state, and the state after it."""
@@ -128,7 +129,7 @@ class S4Block(RecurrentBlock):
         return y, (after.transpose(0, 1).contiguous(),)
 
     def _convolve(self, u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
-        return causal_convolution(u, self._with_skip(kernel))
+        return long_convolution(u, self._with_skip(kernel))
 
     def _with_skip(self, kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D T"]:
         """The skip D u is a kernel that is D at lag 0."""

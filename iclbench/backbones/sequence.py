@@ -13,48 +13,21 @@ from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
 from iclbench.layers.feature_read_in import FeatureReadIn
-from iclbench.layers.label_embedding import label_embedding
+from iclbench.layers.pair_read_in import PairReadIn
 from iclbench.layers.prompt import Marks, Prompt
 
 # Points that are taken in at once. Longer sequences are walked through in segments from state to state, so that
 # memory does not grow with them beyond the state. A constant, so that answers do not depend on the machine.
 SEGMENT = 512
-
-
-class PairReadIn(nn.Module):
-    """One linear read-in for inputs and outputs: y enters as (y, 0, ..., 0), that is, through the first columns.
-
-    Labels of a classification task have an embedding of their own.
-    """
-
-    def __init__(self, shape: TaskShape, width: int) -> None:
-        super().__init__()
-        self.y_dim = shape.y_dim
-        self.linear = nn.Linear(max(shape.x_dim, shape.y_dim), width)
-        self.x_dim = shape.x_dim
-        self.labels = None if shape.classes is None else label_embedding(shape.classes, width)
-
-    def inputs(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N D"]:
-        return F.linear(x, self.linear.weight[:, : self.x_dim], self.linear.bias)
-
-    def outputs(self, y: Tensor) -> Float[Tensor, "B N D"]:
-        if self.labels is not None:
-            return self.labels(y)
-        return F.linear(y, self.linear.weight[:, : self.y_dim], self.linear.bias)
-
-    def forward(self, points: Points) -> Float[Tensor, "B T D"]:
-        """Tokens x_1, y_1, ..., x_N, y_N."""
-        pairs = torch.stack([self.inputs(points.x), self.outputs(points.y)], 2)
-        return pairs.flatten(1, 2)
 
 
 class SequenceBackbone(Backbone, abstract=True):

@@ -17,11 +17,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
+from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
+from iclbench.core.task import TaskShape
 from iclbench.layers.perceptron import perceptron
 
 # Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.

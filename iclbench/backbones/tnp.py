@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iclbench.backbones.base import TaskShape
-from iclbench.backbones.transformer_np import TransformerNP, TransformerSettings
+from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
 from iclbench.core.episodes import Points
+from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 
 
 class TNP(TransformerNP):
     """Per layer: Zc <- SA(Zc); Zt <- CA(Zt, Zc)."""
 
-    Settings = TransformerSettings
+    Settings = TransformerNPSettings
 
-    def __init__(self, settings: TransformerSettings, shape: TaskShape) -> None:
+    def __init__(self, settings: TransformerNPSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         self.context = self.stack()
 

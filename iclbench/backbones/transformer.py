@@ -9,9 +9,10 @@ after it. On tasks with vectors it is a GPT-2 with these sizes and positions.
 
 from __future__ import annotations
 
-from iclbench.backbones.base import BackboneSettings, TaskShape
+from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.config.cards import PositiveFloat, PositiveInt
+from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import CausalTransformer
 from iclbench.layers.feature_read_in import FeatureReadIn
 

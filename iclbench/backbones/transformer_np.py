@@ -18,17 +18,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
 from iclbench.layers.attention import AttentionLayer, KeysValues
 from iclbench.layers.perceptron import perceptron
+from iclbench.moved import renamed
 
 
-class TransformerSettings(SetSettings):
+class TransformerNPSettings(SetSettings):
     """Five layers of eight heads of 16."""
 
     layers: PositiveInt = 5
@@ -96,3 +97,6 @@ class TransformerNP(SetBackbone, abstract=True):
         for layer, memory in zip(self.targets, state.layers, strict=True):
             hidden = layer.attend(hidden, memory)
             yield hidden
+
+
+__getattr__ = renamed(__name__, TransformerSettings="TransformerNPSettings")

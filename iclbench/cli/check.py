@@ -106,7 +106,8 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
     from iclbench.contracts.families import FAMILY_CONTRACTS
     from iclbench.core.errors import UsageError
     from iclbench.core.predictor import Predictor
-    from iclbench.estimators.base import FittedPredictor, TaskFacts
+    from iclbench.core.task import TaskFacts
+    from iclbench.estimators.base import FittedPredictor
     from iclbench.families.base import Family
 
     kind = cls if isinstance(cls, type) else object
@@ -136,8 +137,8 @@ def _check(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | No
 
 
 def _build(cls: type[Backbone], head: str, frozen: Mapping[str, Any]) -> Backbone:
-    from iclbench.backbones.base import TaskShape
     from iclbench.core.seeds import global_stream
+    from iclbench.core.task import TaskShape
 
     shape = TaskShape(x_dim=4, points=12, classes=5 if head == "categorical" else None, head=head, related=3)
     with global_stream(0, "weights"):

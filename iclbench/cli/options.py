@@ -84,7 +84,7 @@ def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2")
     for run in runs if trust.ask else ():  # before any bar is drawn; whoever was refused is skipped when its turn comes
         with suppress(UsageError):
-            for target in trust.targets(run.config):
+            for target in run.config.targets:
                 trust.require(target)
     return runs
 

@@ -92,6 +92,10 @@ class Strict(BaseModel):
         return plain
 
 
+class NoSettings(Strict):
+    """Settings of what has nothing to set."""
+
+
 # Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]

@@ -36,6 +36,12 @@ def canonical(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
+def imported(target: str) -> Any:
+    """What `module:name` names, of a room above this one: imported when it is asked for."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One registered class: where it is, what it is in one line, which package brought it, and in which group of entry
@@ -48,9 +54,8 @@ class Entry:
 
     def load(self) -> Any:
         """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
-        module, _, attribute = self.target.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            found = imported(self.target)
         except ModuleNotFoundError as error:
             if error.name != trust.package_of(self.target):
                 raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
@@ -80,10 +85,16 @@ class Registry:
     """The classes of one kind (family, backbone, estimator) by name.
 
     Names may be written with hyphens or underscores, or be a target `package.module:Class` that needs no registration.
+
+    Args:
+        kind: of the classes.
+        builtin: those of iclbench.
+        base: `module:Class` that all of them derive from.
     """
 
-    def __init__(self, kind: str, builtin: dict[str, Entry]) -> None:
+    def __init__(self, kind: str, builtin: dict[str, Entry], base: str = "builtins:object") -> None:
         self.kind = kind
+        self.base = base
         self.group = f"iclbench.{'families' if kind == 'family' else kind + 's'}"
         self._builtin = builtin
         self._groups = [self.group]
@@ -127,6 +138,13 @@ class Registry:
             trust.require(name)
         return self.entry(name).load()
 
+    def subclass(self, name: str) -> Any:
+        """The same; raises `UsageError` when it does not derive from `base`."""
+        cls = self.get(name)
+        if not (isinstance(cls, type) and issubclass(cls, imported(self.base))):
+            raise UsageError(f"'{name}' is no {self.kind}: it must be a subclass of {self.base.replace(':', '.')}")
+        return cls
+
     def available(self) -> dict[str, Any]:
         """All classes that load here; a broken plug-in warns and never takes the tool down."""
         classes = {}
@@ -164,7 +182,7 @@ class Backbones(Registry):
 
     def __init__(self, builtin: dict[str, Entry], variants: dict[str, Variant]) -> None:
         made = {n: replace(builtin[v.backbone], summary=v.summary) for n, v in variants.items() if v.backbone != n}
-        super().__init__("backbone", builtin | made)
+        super().__init__("backbone", builtin | made, "iclbench.backbones.base:Backbone")
         self._variants = variants
         self._groups.append(self._VARIANTS)
 
@@ -249,6 +267,7 @@ FAMILIES = Registry(
             "iclbench.families.images.bursty:Bursty", "labels from the context against labels from the weights"
         ),
     },
+    "iclbench.families.base:Family",
 )
 
 # A backbone without an entry here has one name and nothing frozen. Positions decide rankings, so that they are part of

@@ -31,12 +31,13 @@ from iclbench.config.cards import (
     read_toml,
     validate,
 )
-from iclbench.config.registry import BACKBONES, FAMILIES, Registry, canonical
+from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
 from iclbench.core.formats import assignments
 
 if TYPE_CHECKING:
-    from iclbench.backbones.base import Backbone, TaskShape
+    from iclbench.backbones.base import Backbone
+    from iclbench.core.task import TaskShape
     from iclbench.families.base import Family
 
 # What `-o` can reach: the three tables of a `--config` file.
@@ -45,23 +46,12 @@ ROOTS = ("task", "backbone", "train")
 
 def family_class(name: str) -> type[Family]:
     """The family behind a name or target; raises `UsageError` when it is something else."""
-    from iclbench.families.base import Family
-
-    return _class(FAMILIES, name, Family)
+    return FAMILIES.subclass(name)
 
 
 def backbone_class(name: str) -> type[Backbone]:
     """The backbone behind a name or target; raises `UsageError` when it is something else."""
-    from iclbench.backbones.base import Backbone
-
-    return _class(BACKBONES, name, Backbone)
-
-
-def _class(registry: Registry, name: str, base: type) -> Any:
-    cls = registry.get(name)
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise UsageError(f"'{name}' is no {registry.kind}: it must be a subclass of {base.__module__}.{base.__name__}")
-    return cls
+    return BACKBONES.subclass(name)
 
 
 # Which code answers (`iclbench.config.versions`); None: that of version 0.1.0, or, in a run made by it, an unknown
@@ -119,9 +109,7 @@ class TaskConfig(Strict):
         Raises:
             UsageError: the family has none of this name, or its parts do not combine.
         """
-        from iclbench.families.shifts import Shift
-
-        return Shift.parse(shift, family_class(self.family).shift_kinds).name
+        return family_class(self.family).known_shift(shift).name
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters."""
@@ -164,9 +152,9 @@ class BackboneConfig(Strict):
     def build(self, shape: TaskShape, anywhere: bool = False) -> Backbone:
         """The backbone, its weights drawn from torch's global generator; with `anywhere`, the settings that only say
         how to compute have their defaults."""
-        from iclbench.backbones.bounds import bounded
-        from iclbench.backbones.image_backbone import for_task
+        from iclbench.core.bounds import bounded
 
+        for_task = imported("iclbench.backbones.image_backbone:for_task")
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (anywhere and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
@@ -204,9 +192,20 @@ class RunConfig(Strict):
         """Plain values for TOML, which has no null."""
         return self.model_dump(mode="json", exclude_none=True)
 
+    @property
+    def targets(self) -> list[str]:
+        """The classes outside the registry that the configuration names, its baselines' included."""
+        named = [self.task.family, self.backbone.name]
+        for baseline in [*self.task.oracles, *self.task.baselines]:
+            try:
+                named.append(load_baseline(baseline)[1].estimator)
+            except UsageError:  # to be reported by what needs it
+                continue
+        return list(dict.fromkeys(name for name in named if ":" in name))
+
     def shape(self, family: Family) -> TaskShape:
         """What the backbone is told about the task."""
-        from iclbench.backbones.base import TaskShape
+        from iclbench.core.task import TaskShape
 
         return TaskShape(
             x_dim=family.x_dim,
@@ -285,8 +284,6 @@ def resolve_task(
 ) -> tuple[TaskConfig, TaskCard]:
     """The task at a preset, with `overrides` (the `task` table) applied and the family's parameters checked and
     complete."""
-    from iclbench.families.shifts import Shift
-
     task, card = load_task(name)
     chosen = card.preset(canonical(preset), task)
     family = family_class(card.family)
@@ -299,7 +296,7 @@ def resolve_task(
     for baseline in [*card.baselines, *card.oracles]:
         load_baseline(baseline)
     for shift in card.shifts:
-        Shift.parse(shift, family.shift_kinds)
+        family.known_shift(shift)
     for key in {key: None for number in card.published for key in number.data}:
         if key not in family.data_parameters:
             where = f"(in published.data of task '{task}')"

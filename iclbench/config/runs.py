@@ -464,7 +464,7 @@ def _to_be_written(run: Run, config: RunConfig) -> str | None:
 
 def _check_sizes(config: RunConfig, data_dir: Path | None) -> None:
     """Raise `UsageError` where no backbone can be built by a configuration, or no episodes held."""
-    from iclbench.backbones.bounds import check_task
+    from iclbench.core.bounds import check_task
 
     shape = config.shape(config.task.build(data_dir))
     check_task(shape, config.train.batch, config.task.episodes, f"task '{config.task.name}'")

@@ -19,12 +19,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from iclbench.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from iclbench.config.resolution import RunConfig
 
 log = logging.getLogger("iclbench")
 
@@ -109,19 +105,6 @@ def require(target: str) -> None:
         f"'{target}' is code from outside iclbench and its installed plug-ins, and loading it would run it; read it, "
         f"then give --trust {package} (or set {VARIABLE}={package})"
     )
-
-
-def targets(config: RunConfig) -> list[str]:
-    """The classes outside the registry that a run's configuration names, its baselines' included."""
-    from iclbench.config.cards import load_baseline
-
-    named = [config.task.family, config.backbone.name]
-    for baseline in [*config.task.oracles, *config.task.baselines]:
-        try:
-            named.append(load_baseline(baseline)[1].estimator)
-        except UsageError:  # to be reported by what needs it
-            continue
-    return list(dict.fromkeys(name for name in named if ":" in name))
 
 
 def _exists(package: str) -> bool:

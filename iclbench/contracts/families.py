@@ -13,7 +13,7 @@ from torch import Tensor
 from iclbench.config.cards import load_baseline, validate
 from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Episodes
-from iclbench.estimators.base import TaskFacts
+from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.shifts import Kind
 

@@ -9,41 +9,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.config.cards import Strict
+from iclbench.config.cards import NoSettings, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point, Prediction
 from iclbench.core.predictor import Predictor
-
-
-@dataclass(frozen=True)
-class TaskFacts:
-    """What an estimator may know of the task beside the points.
-
-    Attributes:
-        noise_to_signal: label noise variance over the prior variance of a weight; the Bayes-optimal ridge penalty.
-        hidden_width: width of the task's own networks.
-        family: the family itself; only its oracles may ask it.
-        shift: the change of the distribution that is evaluated.
-        classes: number of classes, None for regression.
-    """
-
-    noise_to_signal: float = 0.0
-    hidden_width: int = 100
-    family: Any = None
-    shift: str = "none"
-    classes: int | None = None
-
-
-class NoSettings(Strict):
-    """An estimator that has nothing to set."""
+from iclbench.core.task import TaskFacts
 
 
 class FittedPredictor(Predictor, abstract=True):

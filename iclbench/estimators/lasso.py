@@ -18,7 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.config.cards import PositiveFloat, Strict
-from iclbench.estimators.base import Estimator, TaskFacts, at_lengths
+from iclbench.core.task import TaskFacts
+from iclbench.estimators.base import Estimator, at_lengths
 from iclbench.estimators.homotopy import homotopy
 
 log = logging.getLogger("iclbench")

@@ -21,9 +21,10 @@ from iclbench.core import digests
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
 from iclbench.core.prefixes import prefix_grid
+from iclbench.core.task import TaskFacts
 from iclbench.deep_thinking.backbones import ThinkingBackbone
 from iclbench.deep_thinking.methods import Method
-from iclbench.estimators.base import FittedPredictor, TaskFacts
+from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family

@@ -111,14 +111,22 @@ class Family(ABC):
         """Whether episodes are drawn from files of the user's, below `data_dir`."""
         return False
 
-    def parse_shift(self, name: str) -> Shift:
-        """The named shift, if this family can be evaluated under it; `none` and `points-N` are for all.
+    @classmethod
+    def known_shift(cls, name: str) -> Shift:
+        """The named shift, if families of this class can be evaluated under it; `none` and `points-N` are for all.
 
         Raises:
-            UsageError: it has no such kind, and those it has are listed; or parts do not combine, or a number does not
-                fit.
+            UsageError: it has no such kind, and those it has are listed; or parts do not combine.
         """
-        return Shift.parse(name, self.shift_kinds)
+        return Shift.parse(name, cls.shift_kinds)
+
+    def parse_shift(self, name: str) -> Shift:
+        """The same, with these parameters.
+
+        Raises:
+            UsageError: as `known_shift`; or a number does not fit.
+        """
+        return self.known_shift(name)
 
     def noise_to_signal(self, shift: str = "none") -> float:
         """Label noise variance over the prior variance of a linear weight: the Bayes-optimal ridge penalty."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import check_heads
+from iclbench.core.errors import UsageError
 from iclbench.core.records import TensorRecord
 from iclbench.layers.perceptron import perceptron
 
@@ -29,6 +29,12 @@ class KeysValues(TensorRecord):
     keys: Float[Tensor, "B H T C"]
     values: Float[Tensor, "B H T C"]
     mask: Bool[Tensor, "B T"] | None = None
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raise `UsageError` unless the width divides into so many heads."""
+    if width % heads:
+        raise UsageError(f"backbone.width={width} is not a multiple of backbone.heads={heads}")
 
 
 class AttentionLayer(nn.Module):

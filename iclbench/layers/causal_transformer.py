@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from iclbench.backbones.base import check_heads
 from iclbench.layers.activations import gelu_tanh
+from iclbench.layers.attention import check_heads
 from iclbench.layers.key_value_cache import (
     Growing,
     KeyValueCache,

@@ -18,20 +18,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.core.episodes import Points
-from iclbench.layers.latent_layers import CrossLayer, LatentSettings, SelfLayer
+from iclbench.layers.latent_layers import CrossLayer, LatentSizes, SelfLayer
 from iclbench.layers.running_softmax import RunningSoftmax, fold
 
 
 class CMAB(nn.Module):
     """One block; what its first cross-attention has read of the data is handed in."""
 
-    def __init__(self, settings: LatentSettings) -> None:
+    def __init__(self, sizes: LatentSizes) -> None:
         super().__init__()
-        self.latents = nn.Parameter(torch.randn(settings.latents, settings.width))
-        self.read = CrossLayer(settings)
-        self.mix_read = SelfLayer(settings)
-        self.pass_on = CrossLayer(settings)
-        self.mix_passed = SelfLayer(settings)
+        self.latents = nn.Parameter(torch.randn(sizes.latents, sizes.width))
+        self.read = CrossLayer(sizes)
+        self.mix_read = SelfLayer(sizes)
+        self.pass_on = CrossLayer(sizes)
+        self.mix_passed = SelfLayer(sizes)
 
     def forward(
         self, latents: Float[Tensor, "B M D"], attended: Float[Tensor, "B H M Dh"], some: Bool[Tensor, " B"]

@@ -10,35 +10,41 @@ The released code of both papers lets the residual branch carry LN(x) instead of
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import check_heads
-from iclbench.backbones.set_backbone import SetSettings
-from iclbench.config.cards import PositiveInt
+from iclbench.layers.attention import check_heads
+from iclbench.moved import renamed
 
 Residual = Literal["standard", "normed"]
 
 
-class LatentSettings(SetSettings):
-    """Sizes of both papers."""
+@runtime_checkable
+class LatentSizes(Protocol):
+    """What a layer is built from: the settings of a model with a latent bottleneck.
 
-    layers: PositiveInt = 6
-    """Blocks of attention and feed-forward layers."""
-    width: PositiveInt = 64
-    """Width D of a token."""
-    heads: PositiveInt = 4
-    """Attention heads per layer."""
-    hidden: PositiveInt = 128
-    """Width of the feed-forward blocks after the gate."""
-    latents: PositiveInt = 128
-    """Latent vectors M that summarise the context."""
-    residual: Residual = "standard"
-    """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
+    Attributes:
+        width: D of a token.
+        heads: attention heads.
+        hidden: width of the feed-forward block after the gate.
+        latents: M.
+        residual: what the residual branch carries.
+    """
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def latents(self) -> int: ...
+    @property
+    def residual(self) -> Residual: ...
 
 
 class FeedForward(nn.Module):
@@ -57,17 +63,17 @@ class FeedForward(nn.Module):
 class _Layer(nn.Module):
     """The parts of a layer."""
 
-    def __init__(self, settings: LatentSettings) -> None:
+    def __init__(self, sizes: LatentSizes) -> None:
         super().__init__()
-        width = settings.width
-        check_heads(width, settings.heads)
-        self.heads = settings.heads
-        self.normed = settings.residual == "normed"
+        width = sizes.width
+        check_heads(width, sizes.heads)
+        self.heads = sizes.heads
+        self.normed = sizes.residual == "normed"
         self.norm = nn.LayerNorm(width)
         self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.out = nn.Linear(width, width)
         self.norm_feed = nn.LayerNorm(width)
-        self.feed = FeedForward(width, settings.hidden)
+        self.feed = FeedForward(width, sizes.hidden)
 
     def split(self, t: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N Dh"]:
         """Apart into heads."""
@@ -112,9 +118,9 @@ class SelfLayer(_Layer):
 class CrossLayer(_Layer):
     """The rows read data, which have a norm of their own."""
 
-    def __init__(self, settings: LatentSettings) -> None:
-        super().__init__(settings)
-        self.norm_data = nn.LayerNorm(settings.width)
+    def __init__(self, sizes: LatentSizes) -> None:
+        super().__init__(sizes)
+        self.norm_data = nn.LayerNorm(sizes.width)
 
     def forward(
         self, x: Float[Tensor, "B M D"], data: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None = None
@@ -129,3 +135,6 @@ class CrossLayer(_Layer):
             allowed = (mask | ~some[:, None])[:, None, None]
         normed = self.norm(x)
         return self.finish(x, normed, self.attend(normed, self.norm_data(data), allowed), some)
+
+
+__getattr__ = renamed(__name__, LatentSettings="iclbench.backbones.latent_backbone:LatentSettings")

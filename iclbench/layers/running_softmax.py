@@ -29,7 +29,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictor import State
 
 # Keys and values, `(B, L, H, N, D/H)` each, of some points, from weights that may require gradients.
-KeysValues = Callable[[Sequence[Tensor], Points], tuple[Tensor, Tensor]]
+KeyValueProjection = Callable[[Sequence[Tensor], Points], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _scores(queries: Tensor, keys: Tensor, mask: Tensor) -> Float[Tensor, "B L H
 def fold(
     queries: Float[Tensor, "L H M Dh"],
     weights: Sequence[Tensor],
-    keys_values: KeysValues,
+    keys_values: KeyValueProjection,
     points: Points,
     chunk: int,
 ) -> RunningSoftmax:
@@ -131,7 +131,7 @@ def fold(
 
 
 def _fold(
-    queries: Tensor, weights: Sequence[Tensor], keys_values: KeysValues, points: Points, chunk: int
+    queries: Tensor, weights: Sequence[Tensor], keys_values: KeyValueProjection, points: Points, chunk: int
 ) -> RunningSoftmax:
     state: RunningSoftmax | None = None
     for part in _portions(points, chunk):
@@ -149,7 +149,7 @@ class _Fold(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, keys_values: KeysValues, points: Points, chunk: int, queries: Tensor, *weights: Tensor
+        ctx: Any, keys_values: KeyValueProjection, points: Points, chunk: int, queries: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         state = _fold(queries, weights, keys_values, points, chunk)
         ctx.save_for_backward(state.log_c, state.e, queries, *weights)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from iclbench.backbones.base import TaskShape
-from iclbench.backbones.sequence import PairReadIn
+from iclbench.core.task import TaskShape
 from iclbench.layers.label_embedding import label_embedding
+from iclbench.layers.pair_read_in import PairReadIn
 
 
 class SampleEncoder(PairReadIn):

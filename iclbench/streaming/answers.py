@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from iclbench.backbones.base import TaskShape
+from iclbench.core.task import TaskShape
 
 
 def heading(shape: TaskShape) -> list[str]:

@@ -23,7 +23,7 @@ from iclbench.core.errors import DataError
 from iclbench.families.tabular.numerals import meant_as_number, number
 
 if TYPE_CHECKING:
-    from iclbench.backbones.base import TaskShape
+    from iclbench.core.task import TaskShape
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ import torch
 from scipy.special import erf, softmax
 from torch import Tensor
 
-from iclbench.backbones.base import TaskShape
 from iclbench.backbones.cmanp import CMANP
-from iclbench.backbones.latent_backbone import LatentBackbone
+from iclbench.backbones.latent_backbone import LatentBackbone, LatentSettings
 from iclbench.backbones.lbanp import LBANP
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
+from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.live_bytes import LiveBytes
-from iclbench.layers.latent_layers import CrossLayer, LatentSettings
+from iclbench.layers.latent_layers import CrossLayer
 
 SHAPE = TaskShape(x_dim=2, points=64, y_dim=3, head="gaussian", question="targets")
 SMALL = {"layers": 3, "width": 16, "heads": 2, "hidden": 12, "latents": 5}

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from iclbench.backbones.base import TaskShape
 from iclbench.backbones.mamba import Mamba, MambaSettings
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path, save_tensors
-from iclbench.layers.depthwise import causal_convolution
+from iclbench.core.task import TaskShape
+from iclbench.layers.depthwise_convolution import depthwise_convolution
 from iclbench.training.run import train
 
 
@@ -119,8 +119,8 @@ def test_the_convolution_is_the_librarys_with_channels_last() -> None:
     def library(padded: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.conv1d(padded.mT, weight.unsqueeze(1), bias, groups=3).mT
 
-    torch.testing.assert_close(causal_convolution(*given), library(*given))
-    assert torch.autograd.gradcheck(causal_convolution, [t.requires_grad_() for t in given])
+    torch.testing.assert_close(depthwise_convolution(*given), library(*given))
+    assert torch.autograd.gradcheck(depthwise_convolution, [t.requires_grad_() for t in given])
 
 
 def test_the_recurrence_and_the_residual_stay_in_float32_under_autocast() -> None:

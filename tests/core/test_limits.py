@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from iclbench import tables
-from iclbench.backbones.bounds import bounded
 from iclbench.backbones.image_backbone import for_task
 from iclbench.cli.main import main
 from iclbench.config.cards import load_task, read_toml
@@ -28,6 +27,7 @@ from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import backbone_class, resolve_run
 from iclbench.config.runs import create
 from iclbench.core import limits
+from iclbench.core.bounds import bounded
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.limits import TooLargeError
 from iclbench.core.seeds import global_stream

@@ -20,12 +20,12 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from iclbench.config.cards import PositiveInt, Strict
+from iclbench.config.cards import NoSettings, PositiveInt, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Gaussian, Mixture
 from iclbench.core.predictor import Oracle, Predictor, State
-from iclbench.estimators.base import NoSettings, TaskFacts
+from iclbench.core.task import TaskFacts
 from iclbench.families.gaussian_processes.evidence import Evidence, Nodes
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture
 from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance

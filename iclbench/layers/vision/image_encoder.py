@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import EncoderName
 from iclbench.core.errors import UsageError
 from iclbench.layers.vision.contours import Contours
 from iclbench.layers.vision.resnet import ResNet
+
+EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "contours-512"]
 
 # Images at once in evaluation mode, where they do not depend on one another: bounds the memory of large ones.
 _AT_ONCE = 512

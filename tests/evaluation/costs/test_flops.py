@@ -7,12 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from iclbench.backbones.base import TaskShape
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
 from iclbench.core.seeds import generator
+from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.flops import UncountedError, _Counter, count_flops
-from iclbench.layers.convolution import by_fft, by_toeplitz
+from iclbench.layers.long_convolution import by_fft, by_toeplitz
 from iclbench.layers.scan.scan import selective_scan
 
 B, T, D, H = 3, 7, 16, 4

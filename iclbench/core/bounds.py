@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from iclbench.backbones.base import TaskShape
 from iclbench.core import limits
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, nbytes, plural
+from iclbench.core.task import TaskShape
 
 T = TypeVar("T", bound=nn.Module)
 

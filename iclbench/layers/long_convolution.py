@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from iclbench.moved import renamed
+
 _LONGEST_PRODUCT = 400
 
 
-def causal_convolution(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
+def long_convolution(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
     """y[t] = sum over s <= t of kernel[t - s] u[s], per channel."""
     return by_toeplitz(u, kernel) if u.shape[-1] <= _LONGEST_PRODUCT else by_fft(u, kernel)
 
@@ -64,3 +66,6 @@ def _diagonal_sums(matrix: Float[Tensor, "D T T"]) -> Float[Tensor, "D T"]:
     channels, length = matrix.shape[:2]
     padded = F.pad(matrix, (0, length)).flatten(1)
     return padded.as_strided((channels, length, length), (2 * length * length, 2 * length + 1, 1)).sum(1)
+
+
+__getattr__ = renamed(__name__, causal_convolution="long_convolution")

@@ -8,7 +8,7 @@ from scipy.signal import convolve
 from torch import Tensor
 
 from iclbench.layers.channels_first import ChannelNorm
-from iclbench.layers.convolution import by_fft, by_toeplitz, causal_convolution
+from iclbench.layers.long_convolution import by_fft, by_toeplitz, long_convolution
 
 
 def given(channels: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
@@ -28,8 +28,8 @@ def test_both_ways_are_scipys_convolution(length: int) -> None:
 def test_long_sequences_go_through_the_fft() -> None:
     """The product's matrices would grow with the square of the length."""
     short, long = given(1, 1, 400), given(1, 1, 401)
-    assert torch.equal(causal_convolution(*short), by_toeplitz(*short))
-    assert torch.equal(causal_convolution(*long), by_fft(*long))
+    assert torch.equal(long_convolution(*short), by_toeplitz(*short))
+    assert torch.equal(long_convolution(*long), by_fft(*long))
 
 
 def test_the_derivatives_of_the_product_are_right() -> None:

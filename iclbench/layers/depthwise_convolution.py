@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iclbench.moved import renamed
+
 
 class _Causal(torch.autograd.Function):
     @staticmethod
@@ -36,8 +38,11 @@ class _Causal(torch.autograd.Function):
         return grad_padded, grad_weight, gradient.sum((0, 1))
 
 
-def causal_convolution(
+def depthwise_convolution(
     padded: Float[Tensor, "B KT E"], weight: Float[Tensor, "E K"], bias: Float[Tensor, " E"]
 ) -> Float[Tensor, "B T E"]:
     """out[:, t] = bias + sum over k of weight[:, k] padded[:, t + k], with T = KT - K + 1."""
     return _Causal.apply(padded, weight, bias)
+
+
+__getattr__ = renamed(__name__, causal_convolution="depthwise_convolution")

@@ -1,0 +1,39 @@
+"""Inputs and outputs of points to the interleaved tokens of a sequence model."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.core.episodes import Points
+from iclbench.core.task import TaskShape
+from iclbench.layers.label_embedding import label_embedding
+
+
+class PairReadIn(nn.Module):
+    """One linear read-in for inputs and outputs: y enters as (y, 0, ..., 0), that is, through the first columns.
+
+    Labels of a classification task have an embedding of their own.
+    """
+
+    def __init__(self, shape: TaskShape, width: int) -> None:
+        super().__init__()
+        self.y_dim = shape.y_dim
+        self.linear = nn.Linear(max(shape.x_dim, shape.y_dim), width)
+        self.x_dim = shape.x_dim
+        self.labels = None if shape.classes is None else label_embedding(shape.classes, width)
+
+    def inputs(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N D"]:
+        return F.linear(x, self.linear.weight[:, : self.x_dim], self.linear.bias)
+
+    def outputs(self, y: Tensor) -> Float[Tensor, "B N D"]:
+        if self.labels is not None:
+            return self.labels(y)
+        return F.linear(y, self.linear.weight[:, : self.y_dim], self.linear.bias)
+
+    def forward(self, points: Points) -> Float[Tensor, "B T D"]:
+        """Tokens x_1, y_1, ..., x_N, y_N."""
+        pairs = torch.stack([self.inputs(points.x), self.outputs(points.y)], 2)
+        return pairs.flatten(1, 2)
