@@ -13,6 +13,8 @@ import tomli_w
 import torch
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's background job inherits
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def heed_ctrl_c() -> None:
