@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench.cli.summary import interval, named, print_failed, print_shipped
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped
+from iclbench.cli.terminal import out, table
 
 HEADLINE = "accuracy_within_choices"
 
@@ -20,8 +21,6 @@ def asks_for_labels(values: pd.DataFrame) -> bool:
 def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None:
     """Print one table per task and preset over all its prompt sets, and what failed; several tables where runs of one
     task differ in its parameters, and so in their prompts."""
-    from iclbench.cli.terminal import out, table
-
     if not prompt_sets:
         return
     for (task, preset), rows in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, Results, Trust
+from iclbench.cli.terminal import out, say
+from iclbench.config.runs import find
 
 
-def adopt(
-    run: Annotated[
-        list[str], typer.Argument(autocompletion=completion.runs, help="Runs of your plug-ins, made by version 0.1.0.")
-    ],
-    results: Results = RESULTS,
-    trust: Trust = None,
-) -> None:
+def adopt(run: list[str], results: Path) -> None:
     """Take it that these runs were trained with today's sources of their plug-ins."""
-    from iclbench.cli.terminal import out, say
-    from iclbench.config.runs import find
-
     for name in run:
         found = find(results, name)
         for code in found.adopt():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from iclbench.cli.options import Results, set_up_torch
+from iclbench.cli.options import set_up_torch
 
 if TYPE_CHECKING:
     from iclbench.config.runs import Run
@@ -36,11 +36,11 @@ SHIFTS = ("orthants",)
 EXTRAPOLATE = 45
 
 
-def demo(results: Results = Path("results/demo")) -> None:
+def demo(results: Path) -> None:
     """Train small backbones on two tasks, evaluate them beside baselines, probe their layers, write the report."""
     set_up_torch("cpu", 1)
-    from iclbench.cli.eval import evaluate_run
-    from iclbench.cli.probe import follow
+    from iclbench.cli.eval_runs import evaluate_run
+    from iclbench.cli.probe_runs import follow
     from iclbench.cli.summary import print_summary
     from iclbench.cli.terminal import out, say
     from iclbench.config.resolution import resolve_run

@@ -6,11 +6,17 @@ import importlib.metadata
 import json as json_module
 import os
 import platform
+from pathlib import Path
 from typing import Any
 
+import torch
 import typer
+from huggingface_hub import constants
 
-from iclbench.cli.options import RESULTS, DataDir, Json, Results
+from iclbench import __version__
+from iclbench.cli.terminal import table
+from iclbench.config.cards import names
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
 
 _LIBRARIES = (
     "torch",
@@ -27,24 +33,17 @@ _LIBRARIES = (
 )
 
 
-def doctor(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
+def doctor(results: Path, data_dir: Path | None, json: bool) -> None:
     """Report Python, libraries, devices, folders, and which plug-ins load."""
     found = _examine(results, data_dir)
     if json:
         typer.echo(json_module.dumps(found, indent=2))
         return
-    from iclbench.cli.terminal import table
 
     table("", ["what", "found"], [[key, str(value)] for key, value in found.items()])
 
 
 def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-def]
-    import torch
-
-    from iclbench import __version__
-    from iclbench.config.cards import names
-    from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
-
     found: dict[str, Any] = {
         "iclbench": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -73,8 +72,6 @@ def _examine(results, data_dir) -> dict[str, Any]:  # type: ignore[no-untyped-de
 
 def _hub() -> str:
     """Where models from the hub are kept, and whether others are fetched."""
-    from huggingface_hub import constants
-
     offline = "offline: only these are used" if constants.HF_HUB_OFFLINE else "others are fetched"
     return f"{constants.HF_HUB_CACHE} ({offline})"
 

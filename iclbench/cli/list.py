@@ -6,13 +6,19 @@ import json as json_module
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, Json, Results
+from iclbench.cli.terminal import out, table
+from iclbench.config import inventory
+from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.registry import BACKBONES, FAMILIES
+from iclbench.config.runs import all_runs
+from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import fixed, nbytes, number
+from iclbench.sweep.grids import load_grid
+from iclbench.sweep.language_grids import is_language_grid, load_language_grid
 
 # Too wide for a terminal; `iclbench show` has them too.
 _FOR_SCRIPTS = {
@@ -23,17 +29,8 @@ _FOR_SCRIPTS = {
 _NUMERIC = ("size", "loss", "score")
 
 
-def list_things(
-    what: Annotated[
-        str,
-        typer.Argument(autocompletion=completion.lists, help="tasks, backbones, baselines, families, grids or runs."),
-    ] = "all",
-    json: Json = False,
-    results: Results = RESULTS,
-) -> None:
+def list_things(what: str, json: bool, results: Path) -> None:
     """List tasks, backbones, baselines, families, grids and runs."""
-    from iclbench.core.errors import UnknownNameError
-
     sections = {
         "tasks": _tasks,
         "backbones": _backbones,
@@ -49,7 +46,6 @@ def list_things(
     if json:
         typer.echo(json_module.dumps(found if what == "all" else found[what], indent=2))
         return
-    from iclbench.cli.terminal import out, table
 
     for name, rows in found.items():
         if not rows:
@@ -69,8 +65,6 @@ def list_things(
 
 
 def _tasks() -> list[dict[str, str]]:
-    from iclbench.config.cards import load_task, names
-
     cards = [load_task(name) for name in names("tasks")]
     return [
         {
@@ -85,29 +79,19 @@ def _tasks() -> list[dict[str, str]]:
 
 
 def _baselines() -> list[dict[str, str]]:
-    from iclbench.config.cards import load_baseline, names
-
     cards = [load_baseline(name) for name in names("baselines")]
     return [{"baseline": name, "estimator": card.estimator, "summary": card.summary} for name, card in cards]
 
 
 def _backbones() -> list[dict[str, str]]:
-    from iclbench.config.registry import BACKBONES
-
     return _entries("backbone", BACKBONES)
 
 
 def _families() -> list[dict[str, str]]:
-    from iclbench.config.registry import FAMILIES
-
     return _entries("family", FAMILIES)
 
 
 def _grids() -> list[dict[str, str]]:
-    from iclbench.config.cards import names
-    from iclbench.sweep.grids import load_grid
-    from iclbench.sweep.language_grids import is_language_grid, load_language_grid
-
     rows = []
     for name in names("grids"):
         if is_language_grid(name):
@@ -137,10 +121,6 @@ def _entries(kind: str, registry) -> list[dict[str, str]]:  # type: ignore[no-un
 
 
 def _runs(results: Path) -> list[dict[str, Any]]:
-    from iclbench.config import inventory
-    from iclbench.config.runs import all_runs
-    from iclbench.core.errors import UsageError
-
     rows, runs = [], all_runs(results)
     scores = inventory.scores(results) if runs else {}
     for run in runs:

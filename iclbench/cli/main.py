@@ -8,30 +8,15 @@ import re
 import signal
 import sys
 import traceback
-from copy import copy
 from typing import Any
 
 import typer
 
 from iclbench import __version__
 from iclbench.cli import completion
-from iclbench.cli.adopt import adopt
-from iclbench.cli.check import check
-from iclbench.cli.cost import cost
-from iclbench.cli.demo import demo
-from iclbench.cli.doctor import doctor
-from iclbench.cli.eval import evaluate
-from iclbench.cli.list import list_things
-from iclbench.cli.lm import lm
-from iclbench.cli.probe import probe
-from iclbench.cli.prune import prune
-from iclbench.cli.report import report
-from iclbench.cli.rm import rm
-from iclbench.cli.show import show
-from iclbench.cli.stream import stream
+from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
+from iclbench.cli.lazy import lazy_group, literal, with_debug
 from iclbench.cli.streams import print_anything
-from iclbench.cli.sweep import sweep
-from iclbench.cli.train import train
 from iclbench.config import trust
 from iclbench.core.errors import IclbenchError, Interrupted, brief, one_line, shortened
 from iclbench.core.formats import printable
@@ -52,23 +37,14 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    cls=lazy_group(COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo)
-app.command("list")(list_things)
-app.command("show")(show)
-app.command("train")(train)
-app.command("eval")(evaluate)
-app.command("probe")(probe)
-app.command("cost")(cost)
-app.command("stream")(stream)
-app.command("sweep")(sweep)
-app.command("report")(report)
-app.command("adopt")(adopt)
-app.command("rm")(rm)
-app.command("prune")(prune)
-app.command("check")(check)
-app.command("doctor")(doctor)
+lm = typer.Typer(
+    help="Pretrained language models: in-context tasks and Deep-Thinking.",
+    no_args_is_help=True,
+    cls=lazy_group(OF_LANGUAGE_MODELS),
+)
 app.add_typer(lm, name="lm")
 
 
@@ -76,6 +52,7 @@ class _Lines(logging.Handler):
     """Log records as lines of progress, above a bar where one is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
+
         from iclbench.cli.terminal import say
 
         say(f"{'note' if record.levelno < logging.WARNING else record.levelname}: {record.getMessage()}")
@@ -115,20 +92,8 @@ def _root(
 
 def command() -> Any:
     """The parser of all commands: texts of help are literal, and every command knows --debug."""
-    from rich.markup import escape
-
-    root = typer.main.get_command(app)
-    debug = next(option for option in root.params if option.name == "debug")
-    waiting: list[Any] = [root]
-    while waiting:
-        each = waiting.pop()
-        waiting.extend(getattr(each, "commands", {}).values())
-        if each is not root:
-            each.params.append(copy(debug))
-            each.params[-1].expose_value = False
-        for part in (each, *each.params):
-            if getattr(part, "help", None):
-                part.help = escape(part.help)
+    root = literal(typer.main.get_command(app))
+    with_debug(literal(root.commands["lm"]), root)
     return root
 
 

@@ -118,3 +118,11 @@ def set_up_torch(device: str, threads: int) -> str:
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UsageError("--device mps: not available here; use --device cpu")
     return device
+
+
+def examples(extrapolate: str, trained: int) -> int:
+    """A number of examples, `160`, or of trained lengths, `4x`."""
+    number = extrapolate.removesuffix("x")
+    if not (number.isascii() and number.isdecimal()):
+        raise UsageError(f"--extrapolate takes a number of examples (160, or 4x the trained), not {extrapolate!r}")
+    return int(number) * (trained if number != extrapolate else 1)

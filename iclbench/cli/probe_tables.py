@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 
+from iclbench.cli.result_rows import short
 from iclbench.core.formats import fixed
 
 
@@ -18,8 +19,6 @@ def examples_in_context(values: pd.DataFrame) -> str:
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: the error after a quarter, half, three quarters and all layers (or steps), where it is
     smallest, and scale and shift (with their spread over tasks) after the last layer."""
-    from iclbench.cli.summary import short
-
     probed = values[(values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])]
     lines: list[tuple[float, list[str]]] = []
     for run, rows in probed.groupby("run", sort=False):
@@ -43,8 +42,6 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 def _at_part(by_depth: pd.Series, depth: int, quarters: int) -> str:
     """The error after so many quarters, where that is a whole number of layers and there is one."""
-    from iclbench.cli.summary import short
-
     at, rest = divmod(quarters * depth, 4)
     return "" if rest or at not in by_depth.index else short(by_depth[at])
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Annotated
+from pathlib import Path
 
-import typer
+from iclbench.cli.terminal import out
+from iclbench.core.formats import nbytes, plural
+from iclbench.sweep import cleaning
 
-from iclbench.cli.options import RESULTS, Results
 
-
-def prune(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")] = False,
-    results: Results = RESULTS,
-) -> None:
+def prune(dry_run: bool, results: Path) -> None:
     """Remove temporary files of killed processes, unusable checkpoints, and tables of runs that are gone."""
-    from iclbench.cli.terminal import out
-    from iclbench.core.formats import nbytes, plural
-    from iclbench.sweep import cleaning
-
     parts = cleaning.leftovers(results)
     kinds: dict[str, list[cleaning.Part]] = defaultdict(list)
     for part in parts:

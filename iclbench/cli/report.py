@@ -7,42 +7,26 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, Results
-
-_MANY = "; several by commas or by repeating the option."
+from iclbench.cli.terminal import out as stdout
+from iclbench.cli.terminal import say, step_bar
+from iclbench.report import build
+from iclbench.report.workers import available
 
 
 def report(
-    results: Results = RESULTS,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write.", show_default="RESULTS/report")] = None,
-    formats: Annotated[
-        str, typer.Option("--formats", help="Picture files beside the page: png, svg or png,svg.")
-    ] = "none",
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report on this task alone{_MANY}"),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", help=f"Write this section alone (heat-map, ranking, learning-curves, ...){_MANY}"),
-    ] = None,
-    title: Annotated[str | None, typer.Option("--title", help="Title of the page.")] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes at work.", show_default="one per core")
-    ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    results: Path,
+    out: Path | None,
+    formats: str,
+    task: list[str] | None,
+    only: list[str] | None,
+    title: str | None,
+    workers: int | None,
+    show: bool,
 ) -> None:
     """Write one self-contained HTML page and its tables (CSV, Markdown, LaTeX); pictures with --formats."""
-    from iclbench.cli.terminal import out as stdout
-    from iclbench.cli.terminal import say, step_bar
-    from iclbench.report import build
-    from iclbench.report.workers import available
-
     folder = out or results / "report"
     say(f"reading the tables in {results}, writing to {folder}")
     with ExitStack() as stack:

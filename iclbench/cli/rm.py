@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
 
 import typer
 
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, Results
+from iclbench.cli.terminal import say
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import nbytes, plural
+from iclbench.sweep.cleaning import parts_of, remove_run
 
 
-def rm(
-    run: Annotated[list[str], typer.Argument(autocompletion=completion.runs, help="Runs to delete.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    results: Results = RESULTS,
-) -> None:
+def rm(run: list[str], yes: bool, results: Path) -> None:
     """Delete runs: folder, tables, rows of sweeps. Packed results are left alone."""
-    from iclbench.cli.terminal import say
-    from iclbench.core.errors import UsageError
-    from iclbench.core.formats import nbytes, plural
-    from iclbench.sweep.cleaning import parts_of, remove_run
-
     names = list(dict.fromkeys(run))
     found = {name: parts_of(results, name) for name in names}  # a mistyped name fails before anything is deleted
     if not yes:

@@ -5,37 +5,29 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
+import tomli_w
 import typer
 
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, Json, Results
+from iclbench.cli import show_backbone, show_language
+from iclbench.cli.options import RESULTS
+from iclbench.cli.show_backbone import print_backbone
+from iclbench.cli.show_language import grid_commands
+from iclbench.cli.show_task import print_task
+from iclbench.cli.terminal import out, say
 from iclbench.config import trust
-
-if TYPE_CHECKING:
-    from iclbench.config.cards import TaskCard
+from iclbench.config.cards import TaskCard, card_file, content_hash, load_baseline, load_task, names
+from iclbench.config.registry import BACKBONES, FAMILIES, canonical
+from iclbench.config.resolution import resolve_task
+from iclbench.config.runs import all_runs
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.sweep.grids import grid_runs, is_grid, load_grid
+from iclbench.sweep.language_grids import is_language_grid
 
 
 def show(
-    name: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=completion.everything,
-            help="A task, suite, backbone, baseline, grid or run, a path to a card, or 'glyphs'.",
-        ),
-    ],
-    preset: Annotated[
-        str | None,
-        typer.Option("--preset", "-p", autocompletion=completion.presets, help="Only this preset of a task or grid."),
-    ] = None,
-    card: Annotated[bool, typer.Option("--card", help="The card's own file, to copy and change.")] = False,
-    commands: Annotated[
-        bool, typer.Option("--commands", help="The commands that a grid stands for, one per line, for a shell.")
-    ] = False,
-    png: Annotated[Path | None, typer.Option("--png", help="Where to write the contact sheet of the glyphs.")] = None,
-    json: Json = False,
-    results: Results = RESULTS,
+    name: str, preset: str | None, card: bool, commands: bool, png: Path | None, json: bool, results: Path
 ) -> None:
     """Show what a task samples and how big it is, what a backbone's settings mean, a baseline, a grid or a run.
 
@@ -50,8 +42,6 @@ def show(
             typer.echo(line)
         return
     if card:
-        from iclbench.config.cards import card_file
-
         typer.echo(card_file(name).read_text(encoding="utf-8"), nl=False)
         return
     found = _find(name, preset, results)
@@ -63,13 +53,6 @@ def show(
 
 def _print(found: dict[str, Any], name: str) -> None:
     """One screen of a task or a backbone; all else as TOML."""
-    import tomli_w
-
-    from iclbench.cli.show_backbone import print_backbone
-    from iclbench.cli.show_task import print_task
-    from iclbench.cli.terminal import out
-    from iclbench.config.registry import FAMILIES
-
     if "task" in found and "presets" in found:
         family = found["family"]
         print_task(found, FAMILIES.get(family) if _may_load(family) else None, name)
@@ -86,8 +69,6 @@ def _may_load(family: str) -> bool:
 
 def _glyphs(name: str, path: Path | None) -> str:
     """Write the contact sheet of the procedural characters."""
-    from iclbench.core.errors import UsageError
-
     if name != "glyphs" or path is None:
         raise UsageError("only glyphs are shown as a picture: iclbench show glyphs --png FILE")
     from iclbench.cli.contact_sheet import write_glyphs
@@ -96,10 +77,6 @@ def _glyphs(name: str, path: Path | None) -> str:
 
 
 def _commands(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
-    from iclbench.cli.show_language import grid_commands
-    from iclbench.sweep.grids import grid_runs
-    from iclbench.sweep.language_grids import is_language_grid
-
     if is_language_grid(name):
         yield from grid_commands(name, preset, results)
         return
@@ -108,14 +85,6 @@ def _commands(name: str, preset: str | None, results: Path | None) -> Iterator[s
 
 
 def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ignore[no-untyped-def]
-    from iclbench.cli import show_backbone, show_language
-    from iclbench.config.cards import content_hash, load_baseline, load_task, names
-    from iclbench.config.registry import BACKBONES, canonical
-    from iclbench.config.resolution import resolve_task
-    from iclbench.config.runs import all_runs
-    from iclbench.core.errors import UnknownNameError
-    from iclbench.sweep.grids import is_grid
-
     short = canonical(name)
     if (found := show_language.find(name)) is not None:
         return found
@@ -132,8 +101,6 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
         }
         del values["parameters"]  # those of the presets are complete
         if not known:
-            from iclbench.cli.terminal import say
-
             say(f"the family '{card.family}' is not imported, so parameters are shown as the card has them")
         return values
     if short in names("baselines"):
@@ -159,9 +126,6 @@ def _written(card: TaskCard, preset: str) -> dict[str, Any]:
 
 def _grid(name: str, preset: str | None) -> dict[str, Any]:
     """The card and the names of its runs, all of them resolved: a grid that is shown can be run."""
-    from iclbench.config.cards import content_hash
-    from iclbench.sweep.grids import grid_runs, load_grid
-
     grid, card = load_grid(name)
     plain = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}
     try:

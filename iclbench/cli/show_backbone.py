@@ -5,14 +5,15 @@ from __future__ import annotations
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from iclbench.cli.terminal import out, table
+from iclbench.config.registry import BACKBONES
+
 _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 
 def find(name: str) -> dict[str, Any]:
     """Where the backbone comes from, what it declares, what its name stands for, and its settings with defaults and
     meanings."""
-    from iclbench.config.registry import BACKBONES
-
     entry, variant, cls = BACKBONES.entry(name), BACKBONES.variant(name), BACKBONES.get(name)
     settings = {
         key: {
@@ -38,8 +39,6 @@ def find(name: str) -> dict[str, Any]:
 
 def print_backbone(found: dict[str, Any]) -> None:
     """Print what `find` has found."""
-    from iclbench.cli.terminal import out, table
-
     frozen = ", ".join(f"{key} = {'the default' if v is None else v}" for key, v in found["frozen"].items())
     about = [
         ["summary", found["summary"]],

@@ -6,19 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from iclbench.config.cards import content_hash, names, read_toml
+from iclbench.config.registry import canonical
+from iclbench.core.errors import UsageError
+from iclbench.language.tasks.cards import language_tasks, load_language_card, load_suite, shipped_tasks, tasks_of
+from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, load_language_grid
+
 
 def known() -> list[str]:
     """The names of all cards of language models but the grids."""
-    from iclbench.config.cards import names
-
     return [*names("tasks/language"), *names("tasks/language/suites")]
 
 
 def grid_commands(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
     """The commands that a grid of language models stands for."""
-    from iclbench.core.errors import UsageError
-    from iclbench.sweep.language_grids import commands
-
     if preset is not None:
         raise UsageError(f"grid '{name}' is of language models, whose size is their own; drop --preset")
     yield from commands(name, results)
@@ -29,11 +30,6 @@ def find(name: str) -> dict[str, Any] | None:
 
     A grid or a suite that is shown can be asked: all its tasks are found first.
     """
-    from iclbench.config.cards import content_hash, names, read_toml
-    from iclbench.config.registry import canonical
-    from iclbench.language.tasks.cards import language_tasks, load_language_card, load_suite, shipped_tasks, tasks_of
-    from iclbench.sweep.language_grids import grid_tasks, is_language_grid, load_language_grid
-
     if is_language_grid(name):
         grid, of_models = load_language_grid(name)
         asked = [task.name for task in grid_tasks(name)]

@@ -6,6 +6,7 @@ import inspect
 import shlex
 from typing import Any
 
+from iclbench.cli.terminal import out, table
 from iclbench.core.formats import assignments, number
 
 # Published numbers that fit the screen.
@@ -24,8 +25,6 @@ def print_task(found: dict[str, Any], family: type | None, typed: str) -> None:
         family: its class; None: it may not be imported.
         typed: what the user called the task by.
     """
-    from iclbench.cli.terminal import out, table
-
     presets = found["presets"]
     every = [preset["parameters"] for preset in presets.values()]
     shared = {key: value for key, value in every[0].items() if all(each.get(key) == value for each in every)}
@@ -68,8 +67,6 @@ def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[s
 
 
 def _print_published(rows: list[dict[str, Any]]) -> None:
-    from iclbench.cli.terminal import out, table
-
     named = ("shift", "evaluator", "n_context", "n_related")
     lines = []
     for row in rows[:_PUBLISHED]:

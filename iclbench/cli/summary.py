@@ -12,14 +12,18 @@ import pandas as pd
 import typer
 
 from iclbench import tables
+from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short
+from iclbench.cli.terminal import out, table
 from iclbench.core.metrics import metric
+from iclbench.report.episode_scores import EpisodeScores
+from iclbench.report.gains import gains
+from iclbench.report.oracles import beaten
 
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
     """Print a leaderboard per prompt set, of class labels one over all prompt sets of a task; or all rows as JSON; both
     `without` what runs scored whose code is another by now."""
-    from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
-
     frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
     of_labels = {name: values for name, values in frames.items() if asks_for_labels(values)}
     asked = [name for name in prompt_sets if name not in of_labels]
@@ -52,7 +56,6 @@ def print_tables(
         rows = pd.concat(list(frames.values())) if frames else tables.frame("values", [])
         typer.echo(rows.to_json(orient="records", indent=2))
         return
-    from iclbench.cli.terminal import out, table
 
     for name, values in frames.items():
         columns, lines = lines_of(values)
@@ -83,9 +86,6 @@ def notes(results: Path, values: pd.DataFrame) -> list[str]:
 def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
     """Of the question `targets`: which episodes numbers are over, what adjusted ones are adjusted to, and what related
     datasets gained, with the median and the share of a single episode that decides."""
-    from iclbench.report.episode_scores import EpisodeScores
-    from iclbench.report.gains import gains
-
     ok = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
     likelihood, gap = (ok[ok["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
     lines, most = [], likelihood["n_episodes"].max()
@@ -113,9 +113,6 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
 def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
     """What a reader must know of the oracles of one prompt set: those that are beaten, and what scores 1 where they do
     not."""
-    from iclbench.report.episode_scores import EpisodeScores
-    from iclbench.report.oracles import beaten
-
     oracles = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
     if not oracles:
         return []
@@ -125,30 +122,6 @@ def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
     said = values.loc[values["metric"].eq("score"), "reason"].dropna().unique()
     one = str(said[0]).partition(": 1 is ")[2] if len(said) else ""
     return lines + ([f"score: 1 is {one}"] if one and one not in oracles else [])
-
-
-def print_shipped(results: Path, values: pd.DataFrame) -> None:
-    """Which contestants were not computed here, but taken from packed results."""
-    from iclbench.cli.terminal import out
-
-    taken: dict[str, list[str]] = {}
-    cells = values.loc[values["kind"].ne("backbone"), ["prompt_set", "run"]].drop_duplicates()
-    for prompt_set, run in cells.itertuples(index=False):
-        path = results / "tables" / str(prompt_set) / f"{run}.values.parquet"
-        if source := tables.metadata(path).get("from"):
-            taken.setdefault(source, []).append(str(run))
-    for source, runs in taken.items():
-        names = ", ".join(dict.fromkeys(runs))
-        out.print(f"from the {source} results, not computed here (--fresh does): {names}", soft_wrap=True)
-
-
-def print_failed(values: pd.DataFrame) -> None:
-    """One line for every cell without a value, or with rows that have none."""
-    from iclbench.cli.terminal import out
-
-    without = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
-    for _, row in without.iterrows():
-        out.print(f"{row['status']}: {row['run']}: {row['reason']}")
 
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
@@ -226,11 +199,6 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return ["contestant", *related, *(name for name, found in further.items() if len(found)), "squared error"], rows
 
 
-def named(run: str, kind: str) -> str:
-    """A contestant's name as it stands in a table: models bold, oracles said to be such."""
-    return {"oracle": run + " (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
-
-
 def _spread(curves: pd.DataFrame, count: int) -> list[int]:
     """Context sizes that all contestants were asked at, spread over the range."""
     asked = curves.groupby("run")["n_context"].agg(set)
@@ -239,16 +207,3 @@ def _spread(curves: pd.DataFrame, count: int) -> list[int]:
     shared = sorted(int(n) for n in set.intersection(*asked) - {0})
     picks = {shared[round(i * (len(shared) - 1) / max(1, count - 1))] for i in range(count)} if shared else set()
     return sorted(picks)
-
-
-def short(error: Any) -> str:
-    """An error in three decimals; `failed` where it is missing."""
-    if pd.isna(error):
-        return "failed"
-    return f"{error:.3f}" if error >= 5e-4 else "<.0005"
-
-
-def interval(row: Any) -> str:
-    """Value and half the width of its interval; a single episode has none."""
-    half = (row["high"] - row["low"]) / 2
-    return f"{row['value']:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")

@@ -5,78 +5,47 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Trust
+from iclbench.cli import sweep_results
+from iclbench.cli.options import set_up_torch
+from iclbench.cli.sweep_summary import left_alone, print_dry_run, print_outcomes
+from iclbench.cli.sweep_view import view
+from iclbench.cli.terminal import say
+from iclbench.config.registry import canonical
+from iclbench.config.runs import writing
+from iclbench.core.context import Context
+from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
+from iclbench.core.formats import plural
 from iclbench.core.signals import sigterm_like_ctrl_c
-
-if TYPE_CHECKING:
-    from iclbench.core.context import Context
-    from iclbench.sweep.cells import GridCell
-    from iclbench.sweep.local import LocalPool
-    from iclbench.sweep.plan import Plan
-    from iclbench.sweep.store import Store
+from iclbench.sweep import engine
+from iclbench.sweep import plan as plans
+from iclbench.sweep.cells import KINDS, GridCell, grid_cells
+from iclbench.sweep.language_grids import is_language_grid
+from iclbench.sweep.local import LocalPool
+from iclbench.sweep.plan import Plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.work import set_up
 
 
 def sweep(
-    grid: Annotated[
-        list[str],
-        typer.Argument(
-            autocompletion=completion.grids, help="Grids: names (iclbench list grids) or paths to .toml files."
-        ),
-    ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is done and what is to do, with time and disk; do nothing.")
-    ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
-    ] = None,
-    per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            "-p",
-            autocompletion=completion.presets,
-            help="Only this preset of the grids.",
-            show_default="all",
-        ),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
-    ] = None,
-    pack: Annotated[
-        Path | None,
-        typer.Option("--pack", help="Sweep nothing; pack what is there into a few files in this folder of --results."),
-    ] = None,
-    replace: Annotated[
-        str | None,
-        typer.Option(
-            "--replace",
-            help="With --pack, why finished cells in it that the grid no longer has leave: what takes their place is "
-            "listed there as awaiting recomputation.",
-            metavar="REASON",
-        ),
-    ] = None,
-    verify: Annotated[
-        int | None,
-        typer.Option("--verify", min=1, help="Sweep nothing; compute so many random evaluations again and compare."),
-    ] = None,
-    verify_seed: Annotated[int, typer.Option("--verify-seed", min=0, help="Which ones --verify takes.")] = 0,
-    results: Results = RESULTS,
-    data_dir: DataDir = None,
-    trust: Trust = None,
-    max_bytes: MaxBytes = None,
-    device: Device = "auto",
-    json: Json = False,
+    grid: list[str],
+    dry_run: bool,
+    workers: int | None,
+    per_gpu: int,
+    preset: str | None,
+    only: str | None,
+    pack: Path | None,
+    replace: str | None,
+    verify: int | None,
+    verify_seed: int,
+    results: Path,
+    data_dir: Path | None,
+    device: str,
+    json: bool,
 ) -> None:
     """Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped."""
-    from iclbench.core.errors import UsageError
-
     if (pack is not None or verify is not None) and (dry_run or only or workers):
         raise UsageError("--pack and --verify sweep nothing: they take no --dry-run, --only or --workers")
     if replace is not None and pack is None:
@@ -87,13 +56,6 @@ def sweep(
     kinds = _kinds(only)
     with sigterm_like_ctrl_c():
         kind, gpus = _devices(device)
-
-        from iclbench.cli import sweep_results
-        from iclbench.cli.sweep_summary import print_dry_run
-        from iclbench.core.context import Context
-        from iclbench.sweep import plan as plans
-        from iclbench.sweep.cells import grid_cells
-        from iclbench.sweep.store import Store
 
         store, cells = Store(results), _at(preset, grid_cells(grid))
         if pack is not None:
@@ -116,16 +78,6 @@ def sweep(
 
 def _work(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool) -> None:
     """Do what is to do, and say what became of it."""
-    from iclbench.cli.sweep_summary import left_alone, print_outcomes
-    from iclbench.cli.sweep_view import view
-    from iclbench.cli.terminal import say
-    from iclbench.config.runs import writing
-    from iclbench.core.errors import Interrupted
-    from iclbench.core.formats import plural
-    from iclbench.sweep import engine
-    from iclbench.sweep import plan as plans
-    from iclbench.sweep.store import Store
-
     with writing(context.results):
         context.results.mkdir(parents=True, exist_ok=True)
     interrupted = False
@@ -149,9 +101,6 @@ def _work(plan: Plan, store: Store, slots: Sequence[str | None], context: Contex
 
 
 def _refuse_language_grids(grids: list[str]) -> None:
-    from iclbench.core.errors import UsageError
-    from iclbench.sweep.language_grids import is_language_grid
-
     for name in grids:
         if is_language_grid(name):
             raise UsageError(
@@ -161,9 +110,6 @@ def _refuse_language_grids(grids: list[str]) -> None:
 
 
 def _kinds(only: str | None) -> list[str]:
-    from iclbench.core.errors import UnknownNameError
-    from iclbench.sweep.cells import KINDS
-
     kinds: list[str] = [word.strip() for word in only.split(",")] if only else [*KINDS]
     for kind in kinds:
         if kind not in KINDS:
@@ -173,9 +119,6 @@ def _kinds(only: str | None) -> list[str]:
 
 def _at(preset: str | None, cells: list[GridCell]) -> list[GridCell]:
     """The cells of one preset, or all."""
-    from iclbench.config.registry import canonical
-    from iclbench.core.errors import UnknownNameError
-
     known = {cell.preset for cell in cells}
     if preset is not None and canonical(preset) not in known:
         raise UnknownNameError("preset", preset, known, hint="(presets of these grids)")
@@ -185,8 +128,6 @@ def _at(preset: str | None, cells: list[GridCell]) -> list[GridCell]:
 def _devices(device: str) -> tuple[str, list[str]]:
     """The kind of device that cells compute on, and the GPUs that workers may see, as `CUDA_VISIBLE_DEVICES` names
     them."""
-    from iclbench.cli.options import set_up_torch
-
     chosen = set_up_torch(device, 1)
     if not chosen.startswith("cuda"):
         return chosen, []
@@ -199,7 +140,4 @@ def _devices(device: str) -> tuple[str, list[str]]:
 
 
 def _pool(slots: Sequence[str | None], threads: int) -> LocalPool:
-    from iclbench.sweep.local import LocalPool
-    from iclbench.sweep.work import set_up
-
     return LocalPool([(threads, gpu) for gpu in slots], set_up)

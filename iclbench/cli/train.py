@@ -4,55 +4,30 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, MaxBytes, Results, Threads, Trust, set_up_torch
+from iclbench.cli.options import set_up_torch
+from iclbench.cli.terminal import out, say, step_bar
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, check_name, create, run_name
+from iclbench.config.sizes import check_size
+from iclbench.config.trust import typed
+from iclbench.core.context import Context
 
 
 def train(
-    task: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=completion.tasks, help="Task card: a name (iclbench list tasks) or a path to a .toml file."
-        ),
-    ],
-    backbone: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=completion.backbones,
-            help="Backbone: a name (iclbench list backbones) or package.module:Class.",
-        ),
-    ],
-    preset: Annotated[
-        str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
-    ] = "small",
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
-    override: Annotated[
-        list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with tables [task] [backbone] [train].")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run; default TASK-BACKBONE-PRESET-sSEED.")
-    ] = None,
-    results: Results = RESULTS,
-    data_dir: DataDir = None,
-    trust: Trust = None,
-    max_bytes: MaxBytes = None,
-    device: Device = "auto",
-    threads: Threads = 1,
+    task: str,
+    backbone: str,
+    preset: str,
+    seed: int,
+    override: list[str] | None,
+    config: Path | None,
+    name: str | None,
+    results: Path,
+    data_dir: Path | None,
+    device: str,
+    threads: int,
 ) -> None:
     """Train a backbone on a task. The same command again continues the run where it stopped."""
-    from iclbench.cli.terminal import out, say
-    from iclbench.config.resolution import resolve_run
-    from iclbench.config.runs import Run, check_name, create, run_name
-    from iclbench.config.sizes import check_size
-    from iclbench.config.trust import typed
-
     typed(backbone)
     chosen = set_up_torch(device, threads)
     frozen = resolve_run(task, backbone, preset, seed, override or [], config)
@@ -69,8 +44,6 @@ def train(
 
 def train_run(run, device: str, threads: int, data_dir: Path | None, label: str | None = None) -> None:  # type: ignore[no-untyped-def]
     """Train a run with a progress bar, which also shows the accuracies of the last evaluation."""
-    from iclbench.cli.terminal import step_bar
-    from iclbench.core.context import Context
     from iclbench.evaluation.monitor import Monitor
     from iclbench.training.run import train as run_training
 

@@ -1,21 +1,18 @@
 """What help says, letter by letter."""
 
-from collections.abc import Iterator
-from typing import Any
+import inspect
+from importlib import import_module
+from typing import get_type_hints
 
 import pytest
-import typer
 
-from iclbench.cli.main import app, main
+from iclbench.cli import commands
+from iclbench.cli.main import command, main
 
-
-def commands(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    yield path, group
-    for name, command in getattr(group, "commands", {}).items():
-        yield from commands(command, *path, name)
-
-
-ALL = dict(commands(typer.main.get_command(app)))
+COMMANDS = {(name,): command for name, command in commands.COMMANDS.items()}
+COMMANDS |= {("lm", name): command for name, command in commands.OF_LANGUAGE_MODELS.items()}
+PARSERS = {path: command.load(path[-1]) for path, command in COMMANDS.items()}
+PARSERS |= {(): command(), ("lm",): command().commands["lm"]}
 
 
 def shown(out: str) -> str:
@@ -23,15 +20,26 @@ def shown(out: str) -> str:
     return " ".join("".join(" " if letter in "│╭╮╰╯─" else letter for letter in out).split())
 
 
-@pytest.mark.parametrize("path", ALL, ids=" ".join)
+@pytest.mark.parametrize("path", PARSERS, ids=" ".join)
 def test_help_prints_every_text_as_it_is_written(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*path, "--help"]) == 0
     out = capsys.readouterr().out
     words = set(shown(out).split())
-    for parameter in ALL[path].params:
+    for parameter in PARSERS[path].params:
         said = str(getattr(parameter, "help", None) or "")
+        said = said.replace("\\[", "[")
         assert set(said.split()) <= words, f"{parameter.name}: {said}"
     assert "--debug" in words
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_options_and_work_of_a_command_fit_together(path: tuple[str, ...]) -> None:
+    module, _, function = COMMANDS[path].target.partition(":")
+    typed, work = (getattr(import_module(f"iclbench.cli{room}.{module}"), function) for room in (".commands", ""))
+    offered = {name: type_ for name, type_ in get_type_hints(typed).items() if name not in ("trust", "max_bytes")}
+    assert offered == get_type_hints(work)
+    summary, *_ = str(inspect.getdoc(typed)).split("\n\n")
+    assert COMMANDS[path].summary == " ".join(summary.split())
 
 
 def test_the_tables_of_a_configuration_file_are_named(capsys: pytest.CaptureFixture[str]) -> None:

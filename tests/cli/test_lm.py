@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.cli.lm import demo as lm_demo
-from iclbench.cli.lm.eval import and_others, remarks
+from iclbench.cli.lm import train_demo as lm_demo
+from iclbench.cli.lm.eval import and_others
+from iclbench.cli.lm.eval_models import remarks
 from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.lm.tables import orders_board, passes_board, print_summaries, task_board
 from iclbench.cli.main import main

@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import tables
-from iclbench.cli.summary import about_targets, interval, leaderboard
+from iclbench.cli.result_rows import interval
+from iclbench.cli.summary import about_targets, leaderboard
 
 SHARED = {"status": "ok", "evaluator": "targets", "axis": None, "n_episodes": 256}
 

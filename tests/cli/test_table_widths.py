@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from iclbench import tables
-from iclbench.cli import accuracy_table, cost, doctor, probe_tables, summary, sweep_results, terminal
+from iclbench.cli import accuracy_table, cost_runs, doctor, probe_tables, summary, sweep_results, terminal
 from iclbench.cli.layout import Column, blocks
-from iclbench.cli.lm import demo as lm_demo
 from iclbench.cli.lm import tables as lm_tables
+from iclbench.cli.lm import train_demo as lm_demo
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_task
 from iclbench.sweep.cells import GridCell
@@ -196,7 +196,7 @@ def board(
 
 def show_costs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     read(costs(), monkeypatch)
-    cost._print([folder], json=False)
+    cost_runs._print([folder], json=False)
 
 
 def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -206,14 +206,14 @@ def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(doctor, "_examine", lambda *_: {"results folder": LONG, "backbone classes": "14 load; " * 20})
-    doctor.doctor()
+    doctor.doctor(folder, None, json=False)
 
 
 def show_demo_model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     made = SimpleNamespace(path=folder, parameters=1, steps=1)
-    monkeypatch.setattr("iclbench.language.models.demo_model.train", lambda *_: made)
+    monkeypatch.setattr(lm_demo, "train", lambda *_: made)
     monkeypatch.setattr(lm_demo, "_accuracies", lambda *_: [[LONG, "0.12", "1.00"]])
-    lm_demo.demo_model(folder, steps=1)
+    lm_demo.train_demo(folder, 0, steps=1)
 
 
 def grid(folder: Path) -> Path:

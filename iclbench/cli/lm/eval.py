@@ -2,87 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
+from iclbench.cli.options import set_up_torch
+from iclbench.cli.terminal import say
+from iclbench.config.runs import check_name
+from iclbench.core.errors import DataError, Interrupted, UnknownNameError, UsageError
+from iclbench.deep_thinking.methods import method_as_typed
+from iclbench.language.models import loading
+from iclbench.language.tasks.cards import LanguageTask, language_tasks
+from iclbench.language.tasks.ranges import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from iclbench.deep_thinking.methods import Method
     from iclbench.evaluation.cells import Cell
-    from iclbench.language.models.model import LanguageModel
-    from iclbench.language.tasks.cards import LanguageTask
 
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
 _OVERLENGTH = ("error", "skip", "drop")
 
 
 def evaluate(
-    model: Annotated[list[str], typer.Option("--model", "-m", help="Local folder, or id on the hub; may be repeated.")],
-    tasks: Annotated[
-        list[str],
-        typer.Option(
-            "--tasks",
-            "-t",
-            autocompletion=completion.language_tasks,
-            help="a,b,c: tasks, families, suites (iclbench lm tasks), cards, own data.",
-        ),
-    ],
-    shots: Annotated[
-        str | None, typer.Option("--shots", help="Demonstrations: 5, or 0,2,4,8; default: what the card says.")
-    ] = None,
-    episodes: Annotated[
-        int | None, typer.Option("--episodes", min=1, help="Queries; default: what the card says.")
-    ] = None,
-    demo_seeds: Annotated[
-        str, typer.Option("--demo-seeds", help="Sets of demonstrations: 0:10 are ten; 0 is a quick look.")
-    ] = "0:10",
-    orders: Annotated[
-        str, typer.Option("--orders", help="Orders of the same demonstrations: 0 as drawn; 0:10 are ten.")
-    ] = "0",
-    method: Annotated[str, typer.Option("--method", help="icl, deep-thinking or repeat.")] = "icl",
-    override: Annotated[
-        list[str] | None, typer.Option("-o", "--override", help="method.eta=0.01, method.passes=5 or dev, ...")
-    ] = None,
-    controls: Annotated[
-        bool,
-        typer.Option("--controls/--no-controls", help="Also zero-shot, shuffled labels, repetition, majority."),
-    ] = True,
-    overlength: Annotated[
-        str, typer.Option("--overlength", help="Prompts beyond the context: error, skip, or drop demonstrations.")
-    ] = "error",
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences side by side; fewer where memory ends.")] = 64,
-    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")] = None,
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="float32, bfloat16, float16, or auto: as the checkpoint has it.")
-    ] = "float32",
-    offline: Annotated[bool, typer.Option("--offline", help="Ask nothing of the hub.")] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with a checkpoint.")
-    ] = False,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the contestant; default: the model's.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed: which queries.")] = 0,
-    results: Results = RESULTS,
-    data_dir: DataDir = None,
-    trust: Trust = None,
-    max_bytes: MaxBytes = None,
-    device: Device = "auto",
-    threads: Threads = 1,
-    json: Json = False,
+    model: list[str],
+    tasks: list[str],
+    shots: str | None,
+    episodes: int | None,
+    demo_seeds: str,
+    orders: str,
+    method: str,
+    override: list[str] | None,
+    controls: bool,
+    overlength: str,
+    batch: int,
+    revision: str | None,
+    dtype: str,
+    offline: bool,
+    trust_remote_code: bool,
+    name: str | None,
+    seed: int,
+    results: Path,
+    data_dir: Path | None,
+    device: str,
+    threads: int,
+    json: bool,
 ) -> None:
     """Score language models on in-context tasks. The same command again goes on where it stopped."""
-    from iclbench.config.runs import check_name
-    from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
-    from iclbench.deep_thinking.methods import method_as_typed
-    from iclbench.language.models import loading
-    from iclbench.language.tasks.cards import language_tasks
-    from iclbench.language.tasks.ranges import parse
-
     for option, value, known in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
         if value not in known:
             raise UnknownNameError(option, value, known)
@@ -110,8 +76,7 @@ def evaluate(
     there, failed = with_data(chosen, data_dir)
     place = set_up_torch(device, threads)
 
-    from iclbench.cli.lm.tables import print_language
-    from iclbench.cli.terminal import say
+    from iclbench.cli.lm import eval_models, tables
     from iclbench.language.models.model import load
 
     cells: list[Cell] = []
@@ -126,7 +91,7 @@ def evaluate(
                 offline=offline,
                 called=name,
             )
-            failed += evaluate_model(results, loaded, there, how, cells, asked)
+            failed += eval_models.evaluate_model(results, loaded, there, how, cells, asked)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; what is finished is kept, the same command goes on from there") from None
         except UsageError as error:
@@ -134,7 +99,7 @@ def evaluate(
                 raise
             failed += 1  # the others go on
             say(f"skipped model '{each}': {error}")
-    print_language(results, cells, json)
+    tables.print_language(results, cells, json)
     if failed:
         say(f"{failed} failed; the same command tries them again")
         raise typer.Exit(1)
@@ -146,10 +111,6 @@ def with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[La
     Raises:
         DataError: none is left.
     """
-
-    from iclbench.cli.terminal import say
-    from iclbench.core.errors import DataError
-
     there: list[LanguageTask] = []
     missing: dict[str, list[tuple[str, DataError]]] = {}
     for task in tasks:
@@ -165,62 +126,6 @@ def with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[La
     for pairs in missing.values():
         say(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}")
     return there, len(without)
-
-
-def evaluate_model(
-    results: Path,
-    model: LanguageModel,
-    tasks: Sequence[LanguageTask],
-    method: Method,
-    cells: list[Cell],
-    asked: dict[str, Any],
-) -> int:
-    """Evaluate one model under a bar and note its cells; returns how many cells and tasks failed.
-
-    Raises:
-        UsageError: none of the tasks can be asked; where some can, the others are named.
-    """
-
-    from iclbench.cli.terminal import say, step_bar
-    from iclbench.core.errors import UsageError
-    from iclbench.language.evaluate import evaluate_model as run_evaluation
-
-    failed, before = 0, len(cells)
-    with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
-        refused: list[tuple[str, UsageError]] = []
-        for number, task in enumerate(tasks):
-            first = len(cells)
-            try:
-                for cell in run_evaluation(results, model, [task], method, **asked):
-                    cells.append(cell)
-                    update(number, f"{cell.prompts.id}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
-            except UsageError as error:
-                refused.append((task.name, error))
-            else:
-                update(number + 1, task.name)
-            for line in remarks(task.name, cells[first:]):
-                say(line)
-            failed += sum(bool(cell.reason) for cell in cells[first:])
-    if refused and len(cells) == before:
-        raise refused[0][1]
-    for name, problem in refused:
-        say(f"skipped {name}: {problem}")
-    return failed + len(refused)
-
-
-def remarks(task: str, cells: Sequence[Cell]) -> list[str]:
-    """What is to be said of the cells of one task: a line for every contestant with cells that failed, one for every
-    way of finding answers that is not plain."""
-    broken: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell.reason:
-            broken.setdefault(cell.contestant.name, []).append(cell.reason)
-    lines = [
-        f"failed: {contestant} on {task}, {len(reasons)} of its prompt sets: {reasons[0]}"
-        for contestant, reasons in broken.items()
-    ]
-    notes = dict.fromkeys(f"{cell.contestant.name} on {task}: {cell.note}" for cell in cells if cell.note)
-    return [*lines, *notes]
 
 
 def and_others(names: Sequence[str]) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import typer
 
 from iclbench import tables
 from iclbench.cli.lm.overview import models_of, of_model, overview_board
-from iclbench.cli.summary import named
+from iclbench.cli.result_rows import named
+from iclbench.cli.terminal import out, table
 from iclbench.core.metrics import metric
-
-if TYPE_CHECKING:
-    from iclbench.evaluation.cells import Cell
+from iclbench.evaluation.cells import Cell
+from iclbench.language.summary import summary_path
 
 # With more tasks than these, one line each is enough.
 DETAILED = 6
@@ -37,8 +36,6 @@ def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> 
 
 def _summaries(results: Path, cells: Sequence[Cell]) -> list[Path]:
     """The files with the means over these cells' demonstration seeds."""
-    from iclbench.language.summary import summary_path
-
     return list(dict.fromkeys(summary_path(results, cell.contestant.run, cell.prompts) for cell in cells))
 
 
@@ -49,8 +46,6 @@ def _read(paths: Sequence[Path]) -> pd.DataFrame:
 
 def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | None = None) -> None:
     """Print the tables of means over `sets` sets of demonstrations; `by_order`: the rows of cells of several orders."""
-    from iclbench.cli.terminal import out, table
-
     ok = values[values["status"].eq("ok") & values["prompt_set"].isna()]
     tasks = list(dict.fromkeys(map(str, ok["task"])))
     for task in tasks if len(tasks) <= DETAILED else []:

@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import json as json_module
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iclbench.cli import completion
-from iclbench.cli.options import DataDir, Json, MaxBytes, Trust
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from iclbench.language.tasks.cards import LanguageTask
+from iclbench.cli.terminal import out, say, table
+from iclbench.config.cards import names
+from iclbench.config.registry import canonical
+from iclbench.core.errors import DataError, UsageError
+from iclbench.language.tasks.cards import LanguageTask, language_tasks, load_suite, shipped_tasks, suites
 
 _LEFT_OUT = "left out unless named"
 
 
 def tasks(
-    name: Annotated[
-        list[str] | None,
-        typer.Argument(
-            autocompletion=completion.language_tasks,
-            help="Tasks, families or suites; none: all, a card's subsets in one line.",
-        ),
-    ] = None,
-    prompt: Annotated[bool, typer.Option("--prompt", help="Print one whole prompt, as a model is given it.")] = False,
-    shots: Annotated[
-        int | None, typer.Option("--shots", min=0, help="Demonstrations in that prompt; default: the card's.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed of that prompt.")] = 0,
-    data_dir: DataDir = None,
-    trust: Trust = None,
-    max_bytes: MaxBytes = None,
-    json: Json = False,
+    name: list[str] | None, prompt: bool, shots: int | None, seed: int, data_dir: Path | None, json: bool
 ) -> None:
     """List the tasks of language models, with the number of examples or the file that is missing."""
-    from iclbench.core.errors import UsageError
-    from iclbench.language.tasks.cards import language_tasks, shipped_tasks
-
     if shots is not None and not prompt:
         raise UsageError("--shots goes with --prompt: iclbench lm tasks to-upper --prompt --shots 2")
     if prompt:
@@ -56,8 +36,6 @@ def tasks(
 
 def _print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_dir: Path | None) -> None:
     """The first prompt of the task, and on stderr what would follow it."""
-    from iclbench.cli.terminal import say
-    from iclbench.core.errors import UsageError
     from iclbench.language.prompting.prompts import LanguagePrompts
     from iclbench.language.prompting.text import prompt
 
@@ -77,9 +55,6 @@ def _print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_
 
 def _row(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
     """What there is to say of one task; `missing` is empty where its data can be read."""
-    from iclbench.config.registry import canonical
-    from iclbench.core.errors import DataError
-
     card = task.card
     row: dict[str, object] = {
         "task": task.name,
@@ -127,8 +102,6 @@ def _folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 def _print(rows: list[dict[str, object]], together: bool) -> None:
     """A table; below it what is missing, and with `together` the names that several tasks have."""
-    from iclbench.cli.terminal import table
-
     columns = ["task", "family", "shots", "answers", "examples", "summary"]
     lines = [[str(row[c] if row[c] is not None else "-") for c in columns] for row in rows]
     table("", columns, lines, (2, 4))
@@ -140,10 +113,6 @@ def _print(rows: list[dict[str, object]], together: bool) -> None:
 
 def _print_together() -> None:
     """Names of suites and families, and the reasons why subsets are left out."""
-    from iclbench.cli.terminal import out, table
-    from iclbench.config.cards import names
-    from iclbench.language.tasks.cards import load_suite, shipped_tasks, suites
-
     shipped = names("tasks/language/suites")
     lines = []
     for name, members in sorted(suites().items(), key=lambda item: (item[0] not in shipped, item[0])):
@@ -156,11 +125,9 @@ def _print_together() -> None:
 
 def _reasons(about: str, given: Iterable[tuple[str, str]]) -> None:
     """A line for every reason, with the names that it was given for; none for an empty one."""
-    from iclbench.cli.terminal import out
-
     by_reason: dict[str, list[str]] = defaultdict(list)
-    for name, reason in given:
-        by_reason[reason].append(name)
-    for reason, names in by_reason.items():
+    for each, reason in given:
+        by_reason[reason].append(each)
+    for reason, named in by_reason.items():
         if reason:
-            out.print(f"{about}: {', '.join(names)}: {reason}")
+            out.print(f"{about}: {', '.join(named)}: {reason}")

@@ -1,0 +1,58 @@
+"""`iclbench cost [RUN...]`: what runs and baselines cost in time and memory, measured on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from iclbench.cli import completion
+from iclbench.cli.options import (
+    RESULTS,
+    DataDir,
+    Device,
+    Json,
+    MaxBytes,
+    Results,
+    Threads,
+    Trust,
+)
+
+
+def cost(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(autocompletion=completion.runs, help="Runs to measure; none: all finished ones."),
+    ] = None,
+    points: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--points", min=1, help="Points to be conditioned on; may be repeated.", show_default="40 and 500"
+        ),
+    ] = None,
+    queries: Annotated[
+        list[int] | None,
+        typer.Option("--queries", min=1, help="Queries answered at once, besides one; may be repeated."),
+    ] = None,
+    updates: Annotated[
+        list[int] | None,
+        typer.Option("--update", min=1, help="Points an update takes in at once, besides one; may be repeated."),
+    ] = None,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes side by side.")] = 64,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--baseline",
+            autocompletion=completion.baselines,
+            help="Measure this baseline too; 'all': the card's that are not fitted one by one.",
+        ),
+    ] = None,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    trust: Trust = None,
+    max_bytes: MaxBytes = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
+) -> None:
+    """Measure parameters, state, FLOPs, time and memory of a training step, conditioning, a query and an update."""

@@ -1,0 +1,56 @@
+"""`iclbench probe [RUN...]`: what every layer of a model knows, the rank of its predictions, what its sample
+representation has learned."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from iclbench.cli import completion
+from iclbench.cli.options import (
+    RESULTS,
+    DataDir,
+    Device,
+    Json,
+    MaxBytes,
+    Results,
+    Threads,
+    Trust,
+)
+
+
+def probe(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            autocompletion=completion.runs, help="Runs to probe; none: all finished ones that can be probed so."
+        ),
+    ] = None,
+    context: Annotated[
+        list[int] | None,
+        typer.Option("--context", min=1, help="Examples in context; may be repeated.", show_default="as trained"),
+    ] = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Functions to probe layers on.")] = 128,
+    fit: Annotated[int, typer.Option("--fit", min=2, help="Queries to fit scale and shift on, per task.")] = 10,
+    test: Annotated[int, typer.Option("--test", min=1, help="Queries to score, per task.")] = 40,
+    rank: Annotated[bool, typer.Option("--rank", help="The rank of the matrix of predictions instead.")] = False,
+    contexts: Annotated[int, typer.Option("--contexts", min=4, help="Rows of that matrix: up to so many.")] = 64,
+    queries: Annotated[int, typer.Option("--queries", min=1, help="Columns of that matrix.")] = 128,
+    representation: Annotated[
+        bool, typer.Option("--representation", help="True features read off the sample representation instead.")
+    ] = False,
+    shift: Annotated[
+        str, typer.Option("--shift", autocompletion=completion.shifts, help="Probe under this shift.")
+    ] = "none",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the probe set.")] = 0,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    trust: Trust = None,
+    max_bytes: MaxBytes = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json: Json = False,
+) -> None:
+    """Decode every layer by the model's own read-out, up to a scale and a shift per task, beside GD and GD++; or
+    measure the rank of its predictions; or what its sample representation has learned."""

@@ -1,0 +1,124 @@
+"""Measures what runs and baselines cost, and prints the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import typer
+
+from iclbench import tables
+from iclbench.cli.terminal import out, say, step_bar, table
+from iclbench.config.runs import Run
+from iclbench.core.errors import UsageError
+from iclbench.evaluation.contestants import PredictorContestant, backbone, baselines
+from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.report.blocks import Table
+from iclbench.report.cost_table import AT_ONCE, COLUMNS, MACHINE, at_once_table, cost_table
+
+
+def measure_all(
+    results: Path,
+    runs: Sequence[Run],
+    baseline: Sequence[str],
+    sizes: Sizes,
+    device: str,
+    data_dir: Path | None,
+    json: bool,
+) -> int:
+    """Measure runs under a progress bar and then baselines; returns the number of measurements that failed."""
+    written: list[Path] = []
+    failed = 0
+
+    def measure(contestant: PredictorContestant, of: Run) -> int:
+        path, lines, missing = measure_costs(
+            results,
+            contestant,
+            of.config.task,
+            of.config.preset,
+            sizes,
+            train=of.config.train,
+            data_dir=data_dir,
+        )
+        written.append(path)
+        for line in lines:
+            say(line)
+        return missing
+
+    with step_bar("measure", len(runs)) as update:
+        for done, each in enumerate(runs, 1):
+            try:
+                failed += measure(backbone(each, device, data_dir), each)
+            except UsageError as error:
+                if len(runs) == 1:
+                    raise
+                failed += 1  # the others go on
+                say(f"skipped run '{each.name}': {error}")
+            update(done, each.name)
+    for of, contestant in _baselines(runs, baseline, data_dir):
+        failed += measure(contestant, of)
+    _print(written, json)
+    return failed
+
+
+def _baselines(
+    runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
+) -> Iterator[tuple[Run, PredictorContestant]]:
+    """The asked baselines, once for every task and preset among the runs."""
+    for of in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
+        task = of.config.task
+        prompts = PromptSet(task, of.config.preset, data_dir=data_dir)
+        known = [name for name in names if name != "all"]
+        extra = [] if "all" not in names else [*task.oracles, *task.baselines]
+        for contestant in baselines(prompts, dict.fromkeys([*known, *extra])):
+            if contestant.name in known or contestant.prefixes is None:
+                yield of, contestant
+
+
+def _print(written: Sequence[Path], json: bool) -> None:
+    """One table per task, preset, machine and batch, or all rows as JSON."""
+    frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
+    rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
+    if json:
+        typer.echo(rows.to_json(orient="records", indent=2))
+        return
+    headers = _headers([column.header for column in COLUMNS])
+    for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
+        for _, batch in cost_table(group).groupby("n_episodes", dropna=False):
+            shown = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
+            table(
+                f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
+                headers,
+                [[cell.text for cell in row] for row in shown.rows()],
+                range(1, len(headers)),
+                keys=(0, [column.key for column in COLUMNS].index("n_points")),
+            )
+            episodes = batch["n_episodes"].dropna()
+            told = f"; all else is per episode, {episodes.iloc[0]} of them side by side" if len(episodes) else ""
+            out.print(f"Training steps are of a whole batch{told}.\n")
+        several = Table("", "", "", at_once_table(group), AT_ONCE)
+        if len(several.frame):
+            table(
+                "several at once, all together, per episode",
+                [column.header for column in AT_ONCE],
+                [[cell.text for cell in row] for row in several.rows()],
+                range(2, len(AT_ONCE)),
+                keys=range(4),
+            )
+            out.print()
+
+
+def _headers(of_report: Sequence[str]) -> list[str]:
+    """Headers that stand alone, where a table is printed in blocks.
+
+    >>> _headers(["training step", "its time", "its memory", "n"])
+    ['training step', 'step time', 'step memory', 'n']
+    """
+    found, subject = [], ""
+    for header in of_report:
+        what = header.removeprefix("its ")
+        subject = subject if what != header else header.split()[-1]
+        found.append(f"{subject} {what}" if what != header else header)
+    return found

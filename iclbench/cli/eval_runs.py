@@ -1,0 +1,138 @@
+"""Evaluates runs and their baselines under a progress bar, on prompts of their task, of another or of a table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from iclbench.cli.options import (
+    examples,
+)
+from iclbench.cli.terminal import say, step_bar
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.config.runs import Run
+from iclbench.core.errors import DataError
+from iclbench.core.memory import IN_REAL_TABLES, advised
+from iclbench.deep_thinking.methods import Method
+from iclbench.evaluation.contestants import PredictorContestant
+from iclbench.evaluation.evaluate import evaluate_run as run_evaluation
+from iclbench.evaluation.evaluate import evaluators_of, shifts_of
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.whole_table import remarks as remarks_on
+from iclbench.families.base import Family
+from iclbench.families.tabular.table_file import read_table
+from iclbench.families.tabular.tabular import Tabular
+from iclbench.sweep.reference import Reference
+
+# What stands beside a model on a user's own table.
+TABLE_BASELINES = (
+    "zero",
+    "mean",
+    "least-squares",
+    "ridge-1e-1",
+    "lasso-1e-2",
+    "knn-3",
+    "gp-rbf",
+    "mlp",
+    "decision-tree-2",
+    "xgboost",
+)
+
+
+def evaluate_run(
+    results: Path,
+    run: Run,
+    shift: list[str],
+    extrapolate: int | str | None,
+    device: str,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    other: tuple[TaskConfig, Family | None] | None = None,
+    baseline: list[str] | None = None,
+    evaluated: list[str] | None = None,
+    evaluator: list[str] | None = None,
+    method: Method | None = None,
+    fresh: bool = False,
+    remarks: dict[str, None] | None = None,
+) -> int:
+    """Evaluate one run with a progress bar, on prompts of its own task or of an `other`; returns the number of failed
+    cells and notes the prompt sets, and what must be known of them to read their scores."""
+    noted: set[str] = set()
+    beyond = None if extrapolate is None else examples(str(extrapolate), run.config.task.points)
+    task, family = other or (run.config.task, None)
+    shifts = shifts_of(run, shift, beyond, task)
+    tests = [] if family else evaluators_of(run, evaluator or [], task)
+    models = 1 if method is None else 2
+    size = len(baseline) if baseline else len({*task.oracles, *task.baselines})
+    failed = done = 0
+    with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (models + size)) as update:
+
+        def begins(contestant: PredictorContestant, prompts: PromptSet) -> None:
+            update(done, f"{prompts.evaluation}: {contestant.name}")
+
+        for cell in run_evaluation(
+            results,
+            run,
+            shifts,
+            tests,
+            seed=seed,
+            device=device,
+            data_dir=data_dir,
+            task=task,
+            family=family,
+            baseline_names=baseline,
+            method=method,
+            lookup=None if fresh else Reference(results),
+            fresh=fresh,
+            begins=begins,
+        ):
+            done += 1
+            if remarks is not None and task.family == "tabular" and cell.prompts.id not in noted:
+                noted.add(cell.prompts.id)
+                update(done, "XGBoost on all rows but the targets")
+                with advised(IN_REAL_TABLES):
+                    remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
+            if evaluated is not None and cell.prompts.id not in evaluated:
+                evaluated.append(cell.prompts.id)
+            if cell.reason:
+                failed += 1
+                say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
+        update(done, "")
+    return failed
+
+
+def other_task(
+    run: Run, csv: Path | None, target: str | None, task: str | None
+) -> tuple[TaskConfig, Family | None] | None:
+    """The task to evaluate on instead of the run's own: a user's table, or a card at the preset of the run."""
+    if csv is not None and target is not None:
+        return own_table(run, csv, target)
+    return None if task is None else (resolve_task(task, run.config.preset)[0], None)
+
+
+def own_table(run: Run, csv: Path, target: str) -> tuple[TaskConfig, Family]:
+    """The user's table as a task of its own: episodes of the run's dimension and length, labels at the scale that the
+    run was trained on, beside every kind of baseline."""
+    trained = run.config.task
+    scale = trained.build()
+    parameters = Tabular.Parameters(dim=scale.x_dim, variance=scale.normaliser)
+    with advised(IN_REAL_TABLES):
+        table = read_table(csv, target)
+    if table.rows < trained.points + 1:
+        raise DataError(
+            f"{csv} has {table.rows} rows; run '{run.name}' was trained with {trained.points} examples, so an episode "
+            f"needs {trained.points + 1}"
+        )
+    family = Tabular(parameters, tables=[table])
+    stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-")[:40] or "table"
+    frozen = {
+        "name": f"csv-{stem}",
+        "family": "tabular",
+        "parameters": parameters.model_dump(mode="json"),
+        "baselines": list(TABLE_BASELINES),
+        "oracles": [],
+        "shifts": [],
+        "evaluators": [],
+        "published": [],
+    }
+    return trained.model_copy(update=frozen), family

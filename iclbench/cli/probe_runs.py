@@ -1,0 +1,97 @@
+"""Probes runs one by one, and prints what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from iclbench.cli import probe_tables
+from iclbench.cli.summary import print_tables
+from iclbench.cli.terminal import say
+from iclbench.config.runs import Run
+from iclbench.config.trust import UntrustedError
+from iclbench.core.errors import UsageError
+from iclbench.evaluation.cells import Cell
+from iclbench.probing.probe import NotProbedError
+from iclbench.probing.probe import probe as probe_layers
+from iclbench.probing.rank import probe_rank
+from iclbench.probing.representation import probe_representation
+
+
+def probe_runs(
+    runs: Sequence[Run],
+    named: bool,
+    context: list[int] | None,
+    tasks: int,
+    fit: int,
+    test: int,
+    rank: bool,
+    contexts: int,
+    queries: int,
+    representation: bool,
+    shift: str,
+    seed: int,
+    results: Path,
+    data_dir: Path | None,
+    device: str,
+    json: bool,
+) -> None:
+    """Probe runs and print the tables; of runs that were not named, those that cannot be probed are skipped.
+
+    Raises:
+        UsageError: a run that was named cannot be probed, or none can.
+        typer.Exit: something failed.
+    """
+    of_all: dict[str, Any] = {"seed": seed, "data_dir": data_dir}
+    of_contexts = of_all | {"shift": shift}
+    asked: Callable[[Run], Iterator[Cell]] = partial(
+        probe_layers, results, contexts=context, fit=fit, test=test, tasks=tasks, device=device, **of_contexts
+    )
+    table, title, what = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
+    if rank:
+        asked = partial(probe_rank, results, sizes=context, contexts=contexts, queries=queries, **of_contexts)
+        table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
+    elif representation:
+        asked = partial(probe_representation, results, **of_all)
+        table, title = probe_tables.representation_table, probe_tables.representation_title
+        what = "a sample representation to probe"
+    failed = 0
+    probed: list[str] = []
+    refused: dict[str, UsageError] = {}
+    for each in runs:
+        try:
+            failed += follow(each.name, asked(each), probed, say)
+        except UsageError as error:
+            if named:
+                raise
+            refused[each.name] = error  # nobody asked for this one by name: the others go on
+    wrong = dict.fromkeys(str(why) for why in refused.values() if not isinstance(why, NotProbedError))
+    if not probed:
+        for why in refused.values():
+            if isinstance(why, UntrustedError):
+                raise why
+        raise UsageError("; ".join(wrong) or f"no finished run in {results} has {what}")
+    for name, why in refused.items():
+        say(f"skipped run '{name}': {why}")
+    print_tables(results, probed, json, table, title)
+    if failed:
+        say(f"{failed} failed; the same command tries them again")
+    if failed or wrong:
+        raise typer.Exit(1)
+
+
+def follow(name: str, cells: Iterator[Cell], probed: list[str], say: Callable[[str], None]) -> int:
+    """Go through the cells of one run; returns the number of failed ones and notes the probe sets."""
+    failed = 0
+    for cell in cells:
+        if cell.prompts.id not in probed:
+            probed.append(cell.prompts.id)
+            say(f"probe {name} on {cell.prompts.id}{' (kept)' if cell.cached else ''}")
+        if cell.reason:
+            failed += 1
+            say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
+    return failed
