@@ -7,477 +7,60 @@ was asked and said, `cells` what became of every cell of a sweep, where and how 
 and no file carries a time stamp.
 """
 
-from __future__ import annotations
-
-import logging
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Literal
-
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from iclbench.core import digests, limits
-from iclbench.core.errors import IclbenchError
-from iclbench.core.files import atomic
-from iclbench.core.memory import IN_TABLES, advised
-
-log = logging.getLogger("iclbench")
-
-# Raised whenever a reader of before would misread what is written. 1: version 0.1.0, whose files do not say so;
-# 2: cells may be diverged or awaiting, scores that are not finite are failed rows,
-# runs may be scored on prompts of a task that they were not trained on.
-SCHEMA = 2
-
-TableName = Literal["values", "costs", "errors", "examples", "answers", "cells"]
-
-# name -> (pandas dtype, may be missing, meaning)
-VALUES: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "run the row belongs to; for baselines the contestant's own name"),
-    "task": ("string", False, "task card"),
-    "family": ("string", False, "family of the task"),
-    "data": (
-        "string",
-        True,
-        "images that the episodes are made of, as parameters of the task (glyphs=procedural), or that a published "
-        "number is for; missing where there are none, and in older tables",
-    ),
-    "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
-    "kind": ("string", False, "backbone, baseline, oracle or published"),
-    "preset": ("string", False, "smoke, grid, small, paper; language: a pretrained language model of its own size"),
-    "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
-    "variant": (
-        "string",
-        True,
-        "hash of what was trained but for the seed: the same for runs that differ in nothing else; backbones only",
-    ),
-    "trained_on": (
-        "string",
-        True,
-        "the task that the run was trained on, where its prompts are of another: BACKBONE@TASK is then the contestant",
-    ),
-    "context_order": (
-        "string",
-        True,
-        "causal (the answer may depend on the order of the points) or set; backbones only, missing in older tables",
-    ),
-    "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
-    "evaluator": (
-        "string",
-        False,
-        "question or test: next, targets, icl, iwl, probe, gamma_search, train, choice, greedy, ...",
-    ),
-    "axis": (
-        "string",
-        True,
-        "name of a further coordinate: layer, gd_step, gamma, train_step, passes, demo_seed, order; "
-        "n_context (upper end of a bin of context sizes: 4, 16, 64, ...); stratum:NAME (only episodes of that kind)",
-    ),
-    "axis_value": ("Float64", True, "that coordinate"),
-    "n_context": ("Int64", True, "context points, or demonstrations, that the prediction was conditioned on"),
-    "n_related": ("Int64", True, "related datasets"),
-    "metric": ("string", False, "squared_error, log_likelihood, accuracy_within_choices, loss, auc, score, ..."),
-    "value": (
-        "Float64",
-        True,
-        "mean over episodes, divided by the normaliser; missing when the cell failed or was skipped",
-    ),
-    "low": ("Float64", True, "lower end of the interval"),
-    "high": ("Float64", True, "upper end of the interval"),
-    "n_episodes": ("Int64", True, "episodes averaged over"),
-    "normaliser": ("Float64", True, "what the raw metric was divided by"),
-    "status": ("string", False, "ok, failed, or skipped: more examples than the contestant takes"),
-    "reason": (
-        "string",
-        True,
-        "why the cell failed or was skipped, how a published or a tuned number was found, or what a score is by: "
-        "'METRIC: 1 is WHAT'",
-    ),
-    "prompt_set": ("string", True, "the frozen episodes the row was scored on"),
-    "card": ("string", False, "content hash of what the task's card has trained and evaluated"),
-    "version": ("string", False, "version of iclbench"),
-}
-
-COSTS: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "as in values"),
-    "task": ("string", False, "as in values"),
-    "contestant": ("string", False, "as in values"),
-    "preset": ("string", False, "as in values"),
-    "phase": (
-        "string",
-        False,
-        "model; train, train_step (a whole batch); evaluate; condition, query, update (per episode, of a batch)",
-    ),
-    "n_points": ("Int64", True, "points the phase dealt with; for query and update those in the state"),
-    "n_at_once": ("Int64", True, "queries answered, or points taken in by an update, at once; missing: one"),
-    "metric": ("string", False, "seconds, bytes, parameters, flops, state_bytes"),
-    "value": ("Float64", False, "the measurement"),
-    "device": ("string", False, "cpu or the name of the accelerator"),
-    "threads": ("Int64", False, "torch threads"),
-    "n_episodes": ("Int64", True, "episodes side by side, where the value is one episode's part of such a batch"),
-    "version": ("string", False, "version of iclbench"),
-}
-
-ERRORS: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "as in values"),
-    "prompt_set": ("string", False, "as in values"),
-    "metric": (
-        "string",
-        False,
-        "as in values; with /coarse behind it over the few context sizes that costly baselines are asked at",
-    ),
-    "n_context": ("Int64", True, "context points of this episode; missing: the mean height of its curve over them"),
-    "n_related": ("Int64", True, "as in values"),
-    "episode": ("Int64", False, "index within the prompt set"),
-    "value": ("Float64", False, "the episode's score, divided by the normaliser"),
-}
-
-EXAMPLES: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "as in values; 'prompts' for the points of the episode itself"),
-    "task": ("string", False, "as in values"),
-    "contestant": ("string", False, "as in values; 'prompts' for the points of the episode itself"),
-    "kind": ("string", False, "as in values, or prompts"),
-    "preset": ("string", False, "as in values"),
-    "seed": ("Int64", True, "as in values"),
-    "shift": ("string", False, "as in values"),
-    "prompt_set": ("string", False, "as in values"),
-    "episode": ("Int64", False, "index within the prompt set"),
-    "n_related": ("Int64", True, "related datasets that the prediction was given"),
-    "role": (
-        "string",
-        False,
-        "context, related, target, function (the true values), predicted, dimension (of a learned space)",
-    ),
-    "set": ("Int64", True, "which of the related datasets; of a dimension, along which feature's direction; from 0"),
-    "point": ("Int64", False, "index of the point"),
-    "x1": ("Float64", False, "first coordinate of the input"),
-    "x2": ("Float64", True, "second coordinate"),
-    "output": ("Int64", False, "output dimension, from 0"),
-    "value": ("Float64", False, "the output, or the mean that was predicted"),
-    "low": ("Float64", True, "lower end of the central 90 % interval that was predicted"),
-    "high": ("Float64", True, "upper end"),
-    "version": ("string", False, "version of iclbench"),
-}
-
-ANSWERS: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "as in values"),
-    "prompt_set": ("string", False, "as in values"),
-    "episode": ("Int64", False, "index within the prompt set"),
-    "prompt": ("string", False, "the whole text that the model was given, or its end behind shared demonstrations"),
-    "target": ("string", False, "the right answer"),
-    "predicted": ("string", False, "the answer that was given"),
-    "correct": ("boolean", False, "whether it counts as right"),
-    "candidates": ("string", True, "what there was to choose from, as a JSON list"),
-    "scores": ("string", True, "their summed log-probabilities, as a JSON list"),
-}
-
-CELLS: dict[str, tuple[str, bool, str]] = {
-    "cell": ("string", False, "content hash of the frozen configuration that the cell is a function of"),
-    "kind": ("string", False, "train, evaluate, probe or cost"),
-    "run": ("string", False, "as in values"),
-    "task": ("string", False, "as in values"),
-    "contestant": ("string", False, "as in values"),
-    "preset": ("string", False, "as in values"),
-    "seed": ("Int64", True, "as in values"),
-    "status": (
-        "string",
-        False,
-        "done; failed (tried again by the next sweep); skipped (it makes no sense); diverged (its training "
-        "came to no finite weights, and is not tried again); awaiting (packed results that are "
-        "no longer what this version computes were taken out and are to be computed again)",
-    ),
-    "reason": ("string", True, "why it failed, diverged or makes no sense"),
-    "files": ("string", True, "what it wrote, as a JSON list of paths below the results folder"),
-    "seconds": ("Float64", True, "how long it took, trainings by all processes that took part in them"),
-    "device": ("string", True, "cpu or the name of the accelerator"),
-    "hardware": ("string", True, "processor and memory of the machine"),
-    "kernels": ("string", True, "instruction set of PyTorch's CPU kernels: default, avx2, avx512, ..."),
-    "threads": ("Int64", True, "torch threads"),
-    "libraries": ("string", True, "Python and the libraries that the values depend on, with versions, as JSON"),
-    "version": ("string", False, "version of iclbench"),
-}
-
-SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {
-    "values": VALUES,
-    "costs": COSTS,
-    "errors": ERRORS,
-    "examples": EXAMPLES,
-    "answers": ANSWERS,
-    "cells": CELLS,
-}
-
-# A row is told apart from all others by these columns.
-_KEYS: dict[TableName, list[str]] = {
-    "values": [
-        "run",
-        "task",
-        "contestant",
-        "preset",
-        "seed",
-        "shift",
-        "evaluator",
-        "axis",
-        "axis_value",
-        "n_context",
-        "n_related",
-        "metric",
-        "prompt_set",
-    ],
-    "costs": ["run", "task", "preset", "phase", "n_points", "n_at_once", "metric", "device", "threads", "n_episodes"],
-    "errors": ["run", "prompt_set", "metric", "n_context", "n_related", "episode"],
-    "examples": ["run", "prompt_set", "episode", "n_related", "role", "set", "point", "output"],
-    "answers": ["run", "prompt_set", "episode"],
-    "cells": ["cell"],
-}
-# The folders of a results folder that commands write to; packed tables lie beside them.
-# Metrics of `values` that follow from all contestants of a prompt set together: rows of its summary, of no contestant.
-COMPARING = ("score", "gap", "log_likelihood_adjusted")
-OWN = ("cells", "runs", "tables")
-_KINDS = {"backbone", "baseline", "oracle", "published"}
-
-
-class TableError(IclbenchError):
-    """A table does not fit its schema, or a file does not hold a table."""
-
-
-def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.DataFrame:
-    """Rows as a validated frame of one table; columns left out are missing values."""
-    return validate(table, pd.DataFrame(rows).reindex(columns=list(SCHEMAS[table])))
-
-
-def validate(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
-    """The frame with exact column types, optional columns that it lacks (an older file's) as missing values; raises
-    `TableError` for other missing columns, missing values or duplicate rows."""
-    typed = _typed(table, data)
-    _refuse_duplicates(table, typed, typed[_KEYS[table]])
-    return typed
-
-
-def keys(table: TableName) -> list[str]:
-    """The columns by which a row is told apart from all others."""
-    return list(_KEYS[table])
-
-
-def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
-    schema = SCHEMAS[table]
-    missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in data.columns]
-    unknown = [c for c in data.columns if c not in schema]
-    if missing or unknown:
-        raise TableError(f"table '{table}': missing columns {missing}, unknown columns {unknown}")
-    try:
-        typed = data.reindex(columns=list(schema)).astype({c: dtype for c, (dtype, _, _) in schema.items()})
-    except (TypeError, ValueError) as error:
-        raise TableError(f"table '{table}': {error}") from error
-    for column, (dtype, optional, _) in schema.items():
-        if dtype == "Float64":  # a NaN computed inside a nullable column is not the missing value everywhere in pandas
-            typed[column] = typed[column].mask(np.isnan(typed[column].to_numpy(float, na_value=np.nan)))
-        if not optional and typed[column].isna().any():
-            raise TableError(f"table '{table}': column '{column}' has missing values")
-    if table == "values":
-        _validate_values(typed)
-    return typed
-
-
-def _refuse_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame) -> None:
-    twice = keys.duplicated()
-    if twice.any():
-        raise TableError(f"table '{table}': two rows for {dict(typed.loc[twice, _KEYS[table]].iloc[0].dropna())}")
-
-
-def _validate_values(typed: pd.DataFrame) -> None:
-    if not set(typed["kind"].unique()) <= _KINDS:
-        raise TableError(f"table 'values': kind must be one of {sorted(_KINDS)}")
-    ok = typed["status"] == "ok"
-    if not typed["status"].isin(["ok", "failed", "skipped"]).all():
-        raise TableError("table 'values': status must be ok, failed or skipped")
-    if typed.loc[ok, "value"].isna().any():
-        raise TableError("table 'values': a row with status ok has no value")
-    if typed.loc[~ok, "reason"].isna().any():
-        raise TableError("table 'values': a failed or skipped row has no reason")
-
-
-def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:
-    """Validate and write one parquet file with its digest: to a temporary file first, then renamed; no reader sees half
-    of it. A file that says the same already stays as it is, so that commands with nothing to add work on results that
-    may only be read."""
-    checked = frame(table, data) if isinstance(data, list) else validate(table, data)
-    if _says(table, path, checked, metadata):
-        return
-    arrow = pa.Table.from_pandas(checked, preserve_index=False)
-    own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, "schema": str(SCHEMA), **metadata}.items()}
-    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
-        writer.write_table(arrow)
-        writer.add_key_value_metadata({digests.KEY: digests.BLANK})
-    whole = digests.sealed(sink.getvalue().to_pybytes())
-    with atomic(path) as temporary:
-        temporary.write_bytes(whole)
-
-
-def _says(table: TableName, path: Path, checked: pd.DataFrame, about: dict[str, str]) -> bool:
-    """Whether a file holds these rows in this order and says this of them; its digest and schema may be older."""
-    if not path.is_file() or {k: v for k, v in metadata(path).items() if k not in ("table", "schema")} != about:
-        return False
-    try:
-        return read(table, path).equals(checked.reset_index(drop=True))
-    except TableError:
-        return False
-
-
-def read(table: TableName, path: Path) -> pd.DataFrame:
-    """Read and validate one parquet file; raises `TableError` when it is cut short, damaged, foreign or another
-    table."""
-    return _checked(table, path, _load(table, path))
-
-
-def _load(table: TableName, path: Path) -> pa.Table:
-    """The rows of one file, not yet validated."""
-    try:
-        # Opened once, and by the plain reader: thousands of small files take half as long.
-        with advised(IN_TABLES), _opened(path) as file:
-            about = _own(file.schema_arrow.metadata)
-            if about.get("table") != table:
-                raise TableError(f"{path} is not an iclbench '{table}' table")
-            if int(about.get("schema", 1)) > SCHEMA:
-                raise TableError(
-                    f"{path} was written by a newer iclbench (tables of schema {about['schema']}, this one knows up to "
-                    f"{SCHEMA}); upgrade iclbench"
-                )
-            limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
-            return file.read(use_threads=False)
-    except limits.TooLargeError as error:
-        raise TableError(str(error)) from error
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise TableError(_unreadable(path, error)) from error
-
-
-def _opened(path: Path) -> pq.ParquetFile:
-    """A parquet file whose bytes are those of its digest, if it has one; files of version 0.1.0 have none.
-
-    Raises:
-        DamagedError: they are not.
-    """
-    with advised(IN_TABLES):
-        whole = path.read_bytes()
-        digests.check(whole)
-        return pq.ParquetFile(pa.BufferReader(whole), pre_buffer=False)
-
-
-def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
-    try:
-        return validate(table, loaded.to_pandas())
-    except (TableError, pa.ArrowException, ValueError, KeyError) as error:
-        raise TableError(_unreadable(path, error)) from error
-
-
-def _unreadable(path: Path, error: Exception) -> str:
-    why = (str(error).splitlines() or [""])[0]
-    return f"{path} cannot be read as an iclbench table; delete it, and the command that wrote it does so again ({why})"
-
-
-def metadata(path: Path) -> dict[str, str]:
-    """The provenance inside a table's file; empty when there is no readable file."""
-    try:
-        return _metadata(path)
-    except (pa.ArrowException, OSError):
-        return {}
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a parquet file is there, not cut short, and the one that was written: for thousands of files."""
-    try:
-        _opened(path).close()
-    except (pa.ArrowException, OSError, ValueError):
-        return False
-    return True
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    return _own(pq.read_schema(path).metadata)
-
-
-def _own(raw: dict[bytes, bytes] | None) -> dict[str, str]:
-    """Of a file's metadata what we wrote."""
-    told = {k.decode(): v.decode() for k, v in (raw or {}).items() if k.startswith(b"iclbench.")}
-    return {key.removeprefix("iclbench."): value for key, value in told.items()}
-
-
-def read_all(
-    table: TableName, results: Path, skipped: list[TableError] | None = None, packed: bool | None = None
-) -> pd.DataFrame:
-    """All rows of one table below a results folder; of rows that stand in two files, the first.
-
-    A file that cannot be read is named in a warning, added to `skipped`, and left alone. `packed`: only files that are
-    packed, or only those that are not.
-    """
-    loaded: dict[Path, pa.Table] = {}
-    frames: list[pd.DataFrame] = []
-
-    def skip(error: TableError) -> None:
-        log.warning("skipped: %s", error)
-        if skipped is not None:
-            skipped.append(error)
-
-    for path in files(table, results):
-        if packed is not None and packed != is_packed(path, results):
-            continue
-        try:
-            loaded[path] = _load(table, path)
-        except TableError as error:
-            skip(error)
-    try:
-        frames.append(_together(table, list(loaded.values())))
-    except (TableError, pa.ArrowException, ValueError, KeyError):
-        for path, rows in loaded.items():
-            try:
-                frames.append(_checked(table, path, rows))
-            except TableError as error:
-                skip(error)
-    return union(table, frames)
-
-
-def union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of several frames of one table; of rows with the same keys the first."""
-    filled = [rows for rows in frames if len(rows)]
-    if not filled:
-        return frame(table, [])
-    return pd.concat(filled, ignore_index=True).drop_duplicates(_KEYS[table], ignore_index=True)
-
-
-def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
-    """All files validated at once, which is many times faster than one by one; no row may stand twice in one file."""
-    if not loaded:
-        return frame(table, [])
-    typed = _typed(table, pa.concat_tables(loaded, promote_options="default").to_pandas())
-    origin = np.repeat(np.arange(len(loaded)), [rows.num_rows for rows in loaded])
-    _refuse_duplicates(table, typed, typed[_KEYS[table]].assign(origin=origin))
-    return typed
-
-
-def files(table: TableName, results: Path) -> Iterator[Path]:
-    """The parquet files of one table below a results folder, in a fixed order: packed ones behind all others, so that
-    of rows that stand in both the user's own come first."""
-    found = (path for path in results.rglob(f"*{table}.parquet") if not path.name.startswith("."))
-    yield from sorted(found, key=lambda path: (is_packed(path, results), path))
-
-
-def packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
-    """The packed rows of one table of a task at a preset; of rows that stand in two files, the first.
-
-    Raises:
-        TableError: a file cannot be read. Who compares contestants must not go on without some of them.
-    """
-    return union(table, [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))])
-
-
-def packed_name(table: TableName, task: str, preset: str) -> str:
-    """The file that packed rows of a task at a preset stand in."""
-    return f"{task}-{preset}.{table}.parquet"
-
-
-def is_packed(path: Path, results: Path) -> bool:
-    """Whether a file lies beside the folders that commands write to."""
-    return path.relative_to(results).parts[0] not in OWN
+from iclbench.tables.parquet import (
+    OWN,
+    files,
+    is_packed,
+    is_whole,
+    metadata,
+    packed,
+    packed_name,
+    read,
+    read_all,
+    write,
+)
+from iclbench.tables.schema import (
+    ANSWERS,
+    CELLS,
+    COMPARING,
+    COSTS,
+    ERRORS,
+    EXAMPLES,
+    SCHEMA,
+    SCHEMAS,
+    VALUES,
+    TableError,
+    TableName,
+    frame,
+    keys,
+    union,
+    validate,
+)
+
+__all__ = [
+    "ANSWERS",
+    "CELLS",
+    "COMPARING",
+    "COSTS",
+    "ERRORS",
+    "EXAMPLES",
+    "OWN",
+    "SCHEMA",
+    "SCHEMAS",
+    "VALUES",
+    "TableError",
+    "TableName",
+    "files",
+    "frame",
+    "is_packed",
+    "is_whole",
+    "keys",
+    "metadata",
+    "packed",
+    "packed_name",
+    "read",
+    "read_all",
+    "union",
+    "validate",
+    "write",
+]

@@ -249,6 +249,6 @@ def test_a_table_of_a_newer_schema_is_refused_and_one_without_a_number_is_that_o
     path = tmp_path / "costs.parquet"
     tables.write("costs", [], path, {})
     assert tables.metadata(path)["schema"] == str(tables.SCHEMA)
-    monkeypatch.setattr(tables, "SCHEMA", tables.SCHEMA - 1)
+    monkeypatch.setattr("iclbench.tables.parquet.SCHEMA", tables.SCHEMA - 1)
     with pytest.raises(tables.TableError, match="was written by a newer iclbench"):
         tables.read("costs", path)

@@ -1,0 +1,199 @@
+"""The files of result tables: written whole with a digest, read only when they are what was written, found below a
+results folder.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iclbench.core import digests, limits
+from iclbench.core.files import atomic
+from iclbench.core.memory import IN_TABLES, advised
+from iclbench.tables.schema import SCHEMA, TableError, TableName, frame, union, validate
+
+log = logging.getLogger("iclbench")
+
+# The folders of a results folder that commands write to; packed tables lie beside them.
+OWN = ("cells", "runs", "tables")
+
+
+def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:
+    """Validate and write one parquet file with its digest: to a temporary file first, then renamed; no reader sees half
+    of it. A file that says the same already stays as it is, so that commands with nothing to add work on results that
+    may only be read."""
+    checked = frame(table, data) if isinstance(data, list) else validate(table, data)
+    if _says(table, path, checked, metadata):
+        return
+    arrow = pa.Table.from_pandas(checked, preserve_index=False)
+    own = {f"iclbench.{k}".encode(): v.encode() for k, v in {"table": table, "schema": str(SCHEMA), **metadata}.items()}
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
+        writer.write_table(arrow)
+        writer.add_key_value_metadata({digests.KEY: digests.BLANK})
+    whole = digests.sealed(sink.getvalue().to_pybytes())
+    with atomic(path) as temporary:
+        temporary.write_bytes(whole)
+
+
+def _says(table: TableName, path: Path, checked: pd.DataFrame, about: dict[str, str]) -> bool:
+    """Whether a file holds these rows in this order and says this of them; its digest and schema may be older."""
+    if not path.is_file() or {k: v for k, v in metadata(path).items() if k not in ("table", "schema")} != about:
+        return False
+    try:
+        return read(table, path).equals(checked.reset_index(drop=True))
+    except TableError:
+        return False
+
+
+def read(table: TableName, path: Path) -> pd.DataFrame:
+    """Read and validate one parquet file; raises `TableError` when it is cut short, damaged, foreign or another
+    table."""
+    return _checked(table, path, _load(table, path))
+
+
+def _load(table: TableName, path: Path) -> pa.Table:
+    """The rows of one file, not yet validated."""
+    try:
+        # Opened once, and by the plain reader: thousands of small files take half as long.
+        with advised(IN_TABLES), _opened(path) as file:
+            about = _own(file.schema_arrow.metadata)
+            if about.get("table") != table:
+                raise TableError(f"{path} is not an iclbench '{table}' table")
+            if int(about.get("schema", 1)) > SCHEMA:
+                raise TableError(
+                    f"{path} was written by a newer iclbench (tables of schema {about['schema']}, this one knows up to "
+                    f"{SCHEMA}); upgrade iclbench"
+                )
+            limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
+            return file.read(use_threads=False)
+    except limits.TooLargeError as error:
+        raise TableError(str(error)) from error
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise TableError(_unreadable(path, error)) from error
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    """A parquet file whose bytes are those of its digest, if it has one; files of version 0.1.0 have none.
+
+    Raises:
+        DamagedError: they are not.
+    """
+    with advised(IN_TABLES):
+        whole = path.read_bytes()
+        digests.check(whole)
+        return pq.ParquetFile(pa.BufferReader(whole), pre_buffer=False)
+
+
+def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
+    try:
+        return validate(table, loaded.to_pandas())
+    except (TableError, pa.ArrowException, ValueError, KeyError) as error:
+        raise TableError(_unreadable(path, error)) from error
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    why = (str(error).splitlines() or [""])[0]
+    return f"{path} cannot be read as an iclbench table; delete it, and the command that wrote it does so again ({why})"
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """The provenance inside a table's file; empty when there is no readable file."""
+    try:
+        return _metadata(path)
+    except (pa.ArrowException, OSError):
+        return {}
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a parquet file is there, not cut short, and the one that was written: for thousands of files."""
+    try:
+        _opened(path).close()
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+    return True
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    return _own(pq.read_schema(path).metadata)
+
+
+def _own(raw: dict[bytes, bytes] | None) -> dict[str, str]:
+    """Of a file's metadata what we wrote."""
+    told = {k.decode(): v.decode() for k, v in (raw or {}).items() if k.startswith(b"iclbench.")}
+    return {key.removeprefix("iclbench."): value for key, value in told.items()}
+
+
+def read_all(
+    table: TableName, results: Path, skipped: list[TableError] | None = None, packed: bool | None = None
+) -> pd.DataFrame:
+    """All rows of one table below a results folder; of rows that stand in two files, the first.
+
+    A file that cannot be read is named in a warning, added to `skipped`, and left alone. `packed`: only files that are
+    packed, or only those that are not.
+    """
+    loaded: dict[Path, pa.Table] = {}
+    frames: list[pd.DataFrame] = []
+
+    def skip(error: TableError) -> None:
+        log.warning("skipped: %s", error)
+        if skipped is not None:
+            skipped.append(error)
+
+    for path in files(table, results):
+        if packed is not None and packed != is_packed(path, results):
+            continue
+        try:
+            loaded[path] = _load(table, path)
+        except TableError as error:
+            skip(error)
+    try:
+        frames.append(_together(table, list(loaded.values())))
+    except (TableError, pa.ArrowException, ValueError, KeyError):
+        for path, rows in loaded.items():
+            try:
+                frames.append(_checked(table, path, rows))
+            except TableError as error:
+                skip(error)
+    return union(table, frames)
+
+
+def _together(table: TableName, loaded: list[pa.Table]) -> pd.DataFrame:
+    """All files validated at once, which is many times faster than one by one; no row may stand twice in one file."""
+    if not loaded:
+        return frame(table, [])
+    origin = np.repeat(np.arange(len(loaded)), [rows.num_rows for rows in loaded])
+    return validate(table, pa.concat_tables(loaded, promote_options="default").to_pandas(), origin)
+
+
+def files(table: TableName, results: Path) -> Iterator[Path]:
+    """The parquet files of one table below a results folder, in a fixed order: packed ones behind all others, so that
+    of rows that stand in both the user's own come first."""
+    found = (path for path in results.rglob(f"*{table}.parquet") if not path.name.startswith("."))
+    yield from sorted(found, key=lambda path: (is_packed(path, results), path))
+
+
+def packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
+    """The packed rows of one table of a task at a preset; of rows that stand in two files, the first.
+
+    Raises:
+        TableError: a file cannot be read. Who compares contestants must not go on without some of them.
+    """
+    return union(table, [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))])
+
+
+def packed_name(table: TableName, task: str, preset: str) -> str:
+    """The file that packed rows of a task at a preset stand in."""
+    return f"{task}-{preset}.{table}.parquet"
+
+
+def is_packed(path: Path, results: Path) -> bool:
+    """Whether a file lies beside the folders that commands write to."""
+    return path.relative_to(results).parts[0] not in OWN
