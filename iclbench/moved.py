@@ -25,6 +25,7 @@ MOVED = {
     "iclbench.backbones.cmab": "iclbench.layers.cmab",
     "iclbench.backbones.contours": "iclbench.layers.vision.contours",
     "iclbench.backbones.convolution": "iclbench.layers.long_convolution",
+    "iclbench.backbones.coqe_settings": "iclbench.backbones.coqe",
     "iclbench.backbones.depthwise": "iclbench.layers.depthwise_convolution",
     "iclbench.backbones.feature_read_in": "iclbench.layers.feature_read_in",
     "iclbench.backbones.image_encoder": "iclbench.layers.vision.image_encoder",

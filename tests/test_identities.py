@@ -116,7 +116,8 @@ def test_a_raised_normaliser_has_its_tasks_scored_again_and_nothing_trained_agai
         return content_hash(run.trained), PromptSet(run.task, "smoke").id, cell.hash
 
     shared, other = identities("relu-network-shared"), identities("relu-network")
-    monkeypatch.setitem(versions.NORMALISERS, ("relu-network", "shared_hidden"), 3)
+    again = versions.Raise("relu-network", "normaliser", ("shared_hidden", True))
+    monkeypatch.setattr(versions, "RAISES", [*versions.RAISES, again])
     trained, *scored = identities("relu-network-shared")
     assert trained == shared[0] and not set(scored) & set(shared)
     assert identities("relu-network") == other
@@ -133,7 +134,7 @@ def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monk
     for name in ("bursty", "iclbench.families.images.bursty:Bursty"):
         numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
         assert numbers == [6, 5], "raised once more than for all parameters"
-    assert {name for name, *_ in versions.PROMPTS_WITH} <= set(FAMILIES.names())
+    assert {each.name for each in versions.RAISES if each.of != "rows"} <= set(FAMILIES.names())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ stands in its place (`iclbench.config.sources`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from iclbench.config.registry import BACKBONES as _BACKBONES
 from iclbench.config.registry import ESTIMATORS as _ESTIMATORS
@@ -31,16 +32,6 @@ PROMPTS: dict[str, int] = {
     "image-completion": 1,
     "bursty": 1,
 }
-
-# How often the number of a family was raised for those tasks alone whose parameter has this value: only these answer
-# otherwise than before, and what is kept of all others is served on.
-PROMPTS_WITH: dict[tuple[str, str, Any], int] = {
-    ("bursty", "anchor_compat", True): 1,
-    ("image-completion", "images", "celeba"): 1,
-}
-
-# How often the number of a family was raised for frozen prompt sets alone: what runs are trained on stayed the same.
-FROZEN: dict[str, int] = {"gp-mixture": 1}
 
 ESTIMATORS: dict[str, int] = {
     "zero": 1,
@@ -79,16 +70,34 @@ BACKBONES: dict[str, int] = {
     "icicl-tnp": 1,
 }
 
-# What errors are divided by, for tasks of a family that set this parameter: raised where the normaliser changes and the
-# episodes do not, so that nothing is trained again.
-NORMALISERS: dict[tuple[str, str], int] = {("relu-network", "shared_hidden"): 2}
+
+@dataclass(frozen=True)
+class Raise:
+    """A number that was raised once for a part of what a name stands for: whatever else does is served on.
+
+    Attributes:
+        name: of a family or a probe.
+        of: what changed: `episodes` (of training and of prompt sets), `prompts` (frozen prompt sets alone: nothing is
+            trained again), `normaliser` (what errors are divided by), `rows` (of a probe).
+        where: a parameter of the family and its value; only tasks with it have changed. None: all.
+    """
+
+    name: str
+    of: Literal["episodes", "prompts", "normaliser", "rows"]
+    where: tuple[str, Any] | None = None
+
+
+RAISES = [
+    Raise("bursty", "episodes", ("anchor_compat", True)),
+    Raise("image-completion", "episodes", ("images", "celeba")),
+    Raise("gp-mixture", "prompts"),
+    Raise("relu-network", "normaliser", ("shared_hidden", True)),
+    Raise("representation", "rows"),
+]
 
 # How training sums up what is scored, where episodes differ in how many of their points are: by points in version
 # 0.1.0, now by episodes.
 LOSS = 2
-
-# Probes whose rows are not those of version 0.1.0.
-PROBES: dict[str, int] = {"representation": 2}
 
 # What a number may be: of our own code, or the hash of other people's.
 Code = int | str
@@ -97,32 +106,25 @@ Code = int | str
 def of_family(name: str, parameters: Mapping[str, Any]) -> Code:
     """The number of a built-in family with all its parameters, the hash of any other's sources; nothing is imported."""
     code = _code(PROMPTS, _FAMILIES, name)
-    if isinstance(code, str):
-        return code
-    return code + sum(
-        raised
-        for (own, key, value), raised in PROMPTS_WITH.items()
-        if _is_family(name, own) and parameters.get(key) == value
-    )
+    return code if isinstance(code, str) else code + _raises(name, "episodes", parameters)
 
 
 def of_prompts(name: str, parameters: Mapping[str, Any]) -> Code:
     """The same of a family's frozen prompt sets, which may have changed where its training data did not."""
     code = of_family(name, parameters)
-    if isinstance(code, str):
-        return code
-    return code + sum(raised for own, raised in FROZEN.items() if _is_family(name, own))
+    return code if isinstance(code, str) else code + _raises(name, "prompts", parameters)
 
 
 def of_normaliser(name: str, parameters: Mapping[str, Any]) -> dict[str, int]:
     """What hashes of evaluations say of the normaliser: nothing where it is that of version 0.1.0."""
-    raised = [n for (own, key), n in NORMALISERS.items() if _is_family(name, own) and parameters.get(key)]
-    return {"normaliser": max(raised)} if raised else {}
+    raised = _raises(name, "normaliser", parameters)
+    return {"normaliser": 1 + raised} if raised else {}
 
 
 def of_probe(name: str) -> dict[str, int]:
     """What hashes say of a probe: nothing where it is that of version 0.1.0."""
-    return {"probed_by": PROBES[name]} if name in PROBES else {}
+    raised = sum(each.of == "rows" and each.name == name for each in RAISES)
+    return {"probed_by": 1 + raised} if raised else {}
 
 
 def of_estimator(name: str) -> Code:
@@ -147,9 +149,14 @@ def together(codes: Iterable[Code]) -> Code | list[Code]:
     return 1 if all(code == 1 for code in found) else found
 
 
-def _is_family(name: str, own: str) -> bool:
-    """Whether a card's name, or its `module:Class`, means this family of ours."""
-    return _FAMILIES.entry(name).target == _FAMILIES.entry(own).target
+def _raises(family: str, of: str, parameters: Mapping[str, Any]) -> int:
+    """How often the number of a family, named as in a card or by its `module:Class`, was raised for a task."""
+    return sum(
+        each.of == of
+        and _FAMILIES.entry(each.name).target == _FAMILIES.entry(family).target
+        and (each.where is None or parameters.get(each.where[0]) == each.where[1])
+        for each in RAISES
+    )
 
 
 def _code(numbers: dict[str, int], registry: Registry, name: str) -> Code:

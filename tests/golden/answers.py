@@ -29,7 +29,7 @@ EPISODES = 4
 KEPT = 6
 
 KINDS = {
-    "families": {name: number + versions.FROZEN.get(name, 0) for name, number in versions.PROMPTS.items()},
+    "families": {name: versions.of_prompts(name, {}) for name in versions.PROMPTS},
     "estimators": versions.ESTIMATORS,
     "backbones": versions.BACKBONES,
 }
@@ -58,7 +58,7 @@ def family(name: str, data_dir: Path) -> Answers:
     sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
     found = {name: _of_episodes(each.episodes) for name, each in sets.items()}
-    if name in versions.FROZEN:
+    if versions.of_prompts(name, {}) != versions.of_family(name, {}):
         drawn = prompts.task.build(data_dir).sample(EPISODES, prompts.task.points, generator(0, "golden"))
         found["training"] = _of_episodes(drawn)
     return found

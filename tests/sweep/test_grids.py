@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 from typer.main import get_command
 
-from iclbench.backbones.coqe_settings import CoQESettings
+from iclbench.backbones.coqe import CoQESettings
 from iclbench.cli.main import app, main
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.resolution import resolve_run
