@@ -15,6 +15,7 @@ from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import contestants
 from iclbench.evaluation.evaluate import evaluate_run, evaluators_of
+from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores, together
 from iclbench.training.run import train
@@ -34,7 +35,7 @@ def card_in(folder: Path, **changes: object) -> str:
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     folder = tmp_path_factory.mktemp("evaluated")
     run = create(folder, resolve_run(card_in(folder), "gpt2", "smoke", 0))
-    train(run)
+    train(run, monitor=Monitor)
     assert not [cell.reason for cell in evaluate_run(folder, run) if cell.reason]
     return folder, run
 

@@ -18,6 +18,7 @@ from iclbench.core.predictions import Categorical, Point
 from iclbench.core.predictor import Predictor
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.evaluation import cells, contestants
+from iclbench.evaluation.monitor import Monitor
 from iclbench.probing import rank as module
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.rank import (
@@ -202,7 +203,7 @@ def test_the_matrix_of_a_run_is_its_own_answers(trained: Run, tmp_path: Path) ->
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = ["train.steps=2", "train.batch=2", "backbone.encoder=contours-64"]
     run = create(tmp_path_factory.mktemp("rank"), resolve_run("bursty", "gpt2", "smoke", 0, settings))
-    train(run)
+    train(run, monitor=Monitor)
     return run
 
 

@@ -13,6 +13,7 @@ from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create
 from iclbench.core.errors import UsageError
+from iclbench.evaluation.monitor import Monitor
 from iclbench.families.combination import features
 from iclbench.probing.probe import NotProbedError
 from iclbench.probing.representation import (
@@ -135,7 +136,7 @@ def test_what_cannot_be_probed_says_why_in_one_line(tmp_path: Path) -> None:
         list(probe_representation(tmp_path, run))
     for task in ("decision-tree", "bursty"):  # the second behind an image encoder, which writes no represent
         other = create(tmp_path, resolve_run(task, "coqe", "smoke", 0, ["train.steps=2", "train.batch=2"]))
-        train(other)
+        train(other, monitor=Monitor)
         with pytest.raises(NotProbedError, match=rf"family '{task}' .* names no true features") as error:
             list(probe_representation(tmp_path, other))
         assert len(str(error.value).splitlines()) == 1
