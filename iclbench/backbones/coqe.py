@@ -35,7 +35,7 @@ from iclbench.layers.coqe.class_vectors import ClassVectors, Variant, class_coun
 from iclbench.layers.coqe.logit_noise import LogitNoise, Where
 from iclbench.layers.coqe.task_encoder import TaskEncoder
 from iclbench.layers.coqe.task_space import TaskSpace
-from iclbench.layers.coqe.task_vectors import TaskVectors, TaskVectorState
+from iclbench.layers.coqe.task_vectors import TaskVectors
 from iclbench.layers.key_value_cache import KeyValueCache, causal
 from iclbench.layers.pair_read_in import PairReadIn
 from iclbench.layers.positions import Positions
@@ -177,12 +177,6 @@ class CoQE(Backbone):
     def represent(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N S"]:
         """Sample representations phi(x), each of its own x alone."""
         return self.encoder.inputs(x)
-
-    def task_vector(self, context: Points) -> Float[Tensor, "B raw S"]:
-        """Of a regression task: the vectors whose inner products with phi(x) are the raw outputs at x."""
-        memory = self.condition(context).memory
-        assert isinstance(memory, TaskVectorState)
-        return memory.vectors
 
     def predict_next(
         self,

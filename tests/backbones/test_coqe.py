@@ -9,6 +9,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.core.episodes import Points
 from iclbench.layers.causal_transformer import transformers_gpt2
+from iclbench.layers.coqe.task_vectors import TaskVectorState
 
 SETTINGS = [{}, {"sample_dim": 5}, {"readout": "mlp"}, {"sample_dim": 3, "readout": "mlp", "positions": "sinusoidal"}]
 N = 9
@@ -21,6 +22,13 @@ def model(points: int = N, **settings: object) -> CoQE:
     )
     torch.nn.init.normal_(made.space.initial)
     return made.eval()
+
+
+def task_vectors(ours: CoQE, context: Points) -> Tensor:
+    """The vectors whose inner products with phi(x) are the raw outputs at x."""
+    memory = ours.condition(context).memory
+    assert isinstance(memory, TaskVectorState)
+    return memory.vectors
 
 
 def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
@@ -88,7 +96,7 @@ def test_answers_factor_into_task_vector_and_sample_representation(settings: dic
     ours, contexts, queries = model(**settings), draw(batch=4), draw(batch=1, count=6, seed=2).x
     with torch.no_grad():
         answers = ours.predict_targets(contexts, queries.expand(4, -1, -1)).mean[..., 0]
-        vectors, features = ours.task_vector(contexts)[:, 0], ours.represent(queries)[0]
+        vectors, features = task_vectors(ours, contexts)[:, 0], ours.represent(queries)[0]
     torch.testing.assert_close(answers, vectors @ features.T, atol=1e-5, rtol=1e-4)
     assert features.shape == (6, settings.get("sample_dim", 16))
 
@@ -101,12 +109,12 @@ def test_long_sequences_are_walked_through(segment: int, forked: bool, monkeypat
     for points in (full, holes):
         x_query = points.x.flip(1) if forked else None
         with torch.no_grad():
-            whole, after = ours.predict_next(points, x_query=x_query).mean, ours.task_vector(points)
+            whole, after = ours.predict_next(points, x_query=x_query).mean, task_vectors(ours, points)
             with monkeypatch.context() as patched:
                 patched.setattr(coqe, "SEGMENT", segment)
                 walked = ours.predict_next(points, x_query=x_query).mean
                 torch.testing.assert_close(walked[points.mask], whole[points.mask], atol=1e-5, rtol=1e-4)
-                torch.testing.assert_close(ours.task_vector(points), after, atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(task_vectors(ours, points), after, atol=1e-5, rtol=1e-4)
 
 
 def test_a_state_without_new_points_stays_where_it_is() -> None:

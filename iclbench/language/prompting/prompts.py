@@ -164,10 +164,6 @@ class LanguagePrompts:
         """Whether an output can be exchanged at all: the only one cannot, unless it brings its own candidates."""
         return self.shots > 1 or (self.shots == 1 and any(e.candidates for e in self.pool.demonstrations))
 
-    def zero_shot(self) -> LanguagePrompts:
-        """The same queries without demonstrations."""
-        return replace(self, shots=0, demo_seed=0, order=0, shift="none").with_pool(self.pool)
-
     def _shared(self) -> list[Example]:
         pool = self.pool.apart[1]
         self._enough(len(pool))
