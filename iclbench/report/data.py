@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,8 @@ from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks, order_of
+
+log = logging.getLogger("iclbench")
 
 KINDS = ("oracle", "backbone", "baseline", "published")
 # What names a curve.
@@ -396,5 +399,5 @@ def _errors(
             rows = tables.read("errors", path)
             yield rows[~rows["run"].isin(list(again))] if tables.is_packed(path, results) else rows
         except tables.TableError as error:
-            tables.log.warning("skipped: %s", error)
+            log.warning("skipped: %s", error)
             problems.append(error)

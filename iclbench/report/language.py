@@ -7,6 +7,7 @@ evaluation that was interrupted shows what is there.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from iclbench import tables
 from iclbench.core.formats import plural
 from iclbench.core.metrics import metric
 from iclbench.report.style import DASHES, MUTED, STRONG, ZERO, Look
+
+log = logging.getLogger("iclbench")
 
 PRESET = "language"
 # So many answers of a cell are shown.
@@ -198,7 +201,7 @@ def answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]
         try:
             first = tables.read("answers", path).sort_values("episode").head(SAMPLES)
         except tables.TableError as error:
-            tables.log.warning("skipped: %s", error)
+            log.warning("skipped: %s", error)
             problems.append(error)
             continue
         found.append(first.assign(task=known[0], contestant=known[1]))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -42,7 +43,7 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
     folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
     assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])
     rows = [
-        {k: v for k, v in row.items() if v == v and v is not None and v is not tables.pd.NA}
+        {k: v for k, v in row.items() if v == v and v is not None and v is not pd.NA}
         for row in tables.read("costs", path).astype(object).to_dict("records")
     ]
     shared = {
