@@ -23,6 +23,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.seeds import generator
 from iclbench.families.images.bursty import Bursty
 from iclbench.families.images.bursty_parameters import BurstyParameters
+from iclbench.families.request import Request
 from iclbench.training.step import TrainingData, make_optimiser
 
 BATCH, POINTS, SHOTS = 24, 8, 3
@@ -62,7 +63,7 @@ def sampling(size: int, alpha: float) -> str:
     """A row: batches of one size of images, ours against the loop."""
     family = Bursty(BurstyParameters(classes=500, image_size=size, alpha=alpha))
     draw = generator(0, "data")
-    ours = seconds(lambda: family.sample(BATCH, POINTS, draw), 200)
+    ours = seconds(lambda: family.sample(Request(BATCH, POINTS, draw)), 200)
     drawn = torch.arange(500).unsqueeze(1).expand(500, 20), torch.arange(20).expand(500, 20)
     images, weights = family.characters.read(*drawn).numpy(), np.arange(1, 401.0) ** -alpha
     rng = np.random.default_rng(0)

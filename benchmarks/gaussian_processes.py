@@ -23,6 +23,7 @@ from backbones import ratio
 from iclbench.core.episodes import Episodes
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.gaussian_processes.kernels import RBF
+from iclbench.families.request import Request
 
 PROMISE = 5.0
 
@@ -58,9 +59,9 @@ def main() -> None:
         ("a batch of 16, no related datasets", {"related": 0}),
         ("a batch of 16, 0 to 5, out of distribution", {"shift": "ood-lengthscale"}),
     ):
-        episodes = family.sample(16, 64, generator, **options)
+        episodes = family.sample(Request(16, 64, generator, **options))
         loop, ours = ratio(
-            lambda e=episodes: rival(e, rng), lambda o=options: family.sample(16, 64, generator, **o), 10
+            lambda e=episodes: rival(e, rng), lambda o=options: family.sample(Request(16, 64, generator, **o)), 10
         )
         rows.append((label, loop, ours))
     lines = [

@@ -21,6 +21,7 @@ from iclbench.estimators.base import TaskFacts
 from iclbench.families.gaussian_processes.ceilings import CEILINGS
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.gaussian_processes.oracles import OracleKernel
+from iclbench.families.request import Request
 
 EPISODES, BLOCK = 65_536, 64
 FAMILY = GPMixture(GPParameters(max_related=0))
@@ -31,7 +32,8 @@ def ceiling(points: int, shift: str) -> tuple[float, float]:
     oracle = OracleKernel(None, TaskFacts(family=FAMILY, shift=shift))
     means = []
     for block in range(EPISODES // BLOCK):
-        episodes = FAMILY.sample_prompts(BLOCK, points, generator(0, f"ceiling-{points}-{shift}", block), shift)
+        drawn = generator(0, f"ceiling-{points}-{shift}", block)
+        episodes = FAMILY.sample_prompts(Request(BLOCK, points, drawn, shift=shift))
         answer = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
         means.append(float(answer.log_likelihood(episodes.targets.y).mean()))
     return float(np.mean(means)), float(np.std(means, ddof=1) / np.sqrt(len(means)))

@@ -24,6 +24,7 @@ from iclbench.estimators.base import TaskFacts
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.gaussian_processes.kernels import KERNELS
 from iclbench.families.gaussian_processes.oracles import OracleBayes, OracleKernel
+from iclbench.families.request import Request
 
 DRAWS, BLOCK = 16_384, 64
 BAYES, COUNTS = 320, (0, 1)
@@ -43,7 +44,7 @@ def kernel_rows(family: GPMixture, shift: str) -> list[Row]:
     oracle = OracleKernel(None, TaskFacts(family=family, shift=shift))
     found, kernels, nothing = [], [], []
     for block in range(DRAWS // BLOCK):
-        episodes = family.sample(BLOCK, 64, generator(0, f"oracle-{shift}", block), shift=shift, related=0)
+        episodes = family.sample(Request(BLOCK, 64, generator(0, f"oracle-{shift}", block), shift=shift, related=0))
         y = episodes.targets.y
         answer = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
         found.append(answer.log_likelihood(y).mean(1).numpy())
@@ -66,7 +67,7 @@ def bayes_rows(family: GPMixture) -> list[Row]:
     known, inferred = OracleKernel(None, facts), OracleBayes(None, facts)
     parts: dict[str, list[np.ndarray]] = {}
     for block in range(BAYES // 16):
-        episodes = family.sample(16, 64, generator(0, "oracle-bayes", block), related=max(COUNTS))
+        episodes = family.sample(Request(16, 64, generator(0, "oracle-bayes", block), related=max(COUNTS)))
         context, targets = episodes.context, episodes.targets
         best = known.informed(episodes.truth).predict_targets(context, targets.x).log_likelihood(targets.y).mean(1)
         answers = inferred.predict_by_related(context, targets.x, episodes.related, COUNTS)

@@ -21,6 +21,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.config.cards import TrainSettings
 from iclbench.config.registry import BACKBONES, FAMILIES
 from iclbench.config.resolution import TaskConfig
+from iclbench.families.request import Request
 from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
 from iclbench.layers.scan.scan import chosen
 from iclbench.training.step import TrainingData, make_optimiser
@@ -238,7 +239,7 @@ class Step:
         if self.as_trained:
             episodes = TrainingData.of(self.task, self.family).batch(self.settings, 0, self.count, self.sizes.device)
         else:
-            episodes = self.family.sample(self.sizes.batch, self.sizes.points, self.generator)
+            episodes = self.family.sample(Request(self.sizes.batch, self.sizes.points, self.generator))
         bf16 = self.precision == "bf16"
         with torch.autocast(self.sizes.device, torch.bfloat16) if bf16 else contextlib.nullcontext():
             loss, _ = self.loss(episodes, 0.0, self.generator)

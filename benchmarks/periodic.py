@@ -39,6 +39,7 @@ from iclbench.estimators.base import TaskFacts
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.gaussian_processes.kernels import LAMBDA
 from iclbench.families.gaussian_processes.oracles import OracleKernel
+from iclbench.families.request import Request
 
 POINTS, TARGETS, BATCH, SEED = 64, 64, 16, 0
 SETTINGS = TNP.Settings(width=64, layers=4, heads=4, fourier=5)
@@ -88,7 +89,7 @@ class Bin:
     def __init__(self, kernel: str, low: float, high: float) -> None:
         self.kernel, self.low, self.high = kernel, low, high
         own = family(kernel, low, high, targets=128)
-        self.episodes = own.sample(BIN_EPISODES, POINTS, generator(SEED, f"periodic-{kernel}-{low:.3f}"))
+        self.episodes = own.sample(Request(BIN_EPISODES, POINTS, generator(SEED, f"periodic-{kernel}-{low:.3f}")))
         oracle = OracleKernel(None, TaskFacts(family=own)).informed(self.episodes.truth)
         asked = self.episodes.targets
         self.best = oracle.predict_targets(self.episodes.context, asked.x).log_likelihood(asked.y)
@@ -155,7 +156,7 @@ def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
         for group in optimiser.param_groups:
             group["lr"] = plan.rate(step)
         optimiser.zero_grad()
-        episodes = task.sample(BATCH, POINTS, generator(SEED, "data", step))
+        episodes = task.sample(Request(BATCH, POINTS, generator(SEED, "data", step)))
         loss(model, episodes, step < plan.scored).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimiser.step()

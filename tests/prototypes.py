@@ -13,6 +13,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.families.base import Evaluator, Family
+from iclbench.families.request import Request
 
 CLASSES, DIM, NOISE = 6, 4, 0.3
 
@@ -32,7 +33,8 @@ class Prototypes(Family):
     def evaluators(self) -> dict[str, Evaluator]:
         return {"icl": Evaluator(0.5), "icl_paired": Evaluator(0.25, together=2)}
 
-    def sample(self, episodes, points, generator, *, active_dims=None, shift="none", related=None) -> Episodes:
+    def sample(self, request: Request) -> Episodes:
+        episodes, points, generator = request.episodes, request.points, request.generator
         fixed = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(0))
         labels = torch.rand(episodes, CLASSES, generator=generator).argsort(1)[:, :2]
         return self._episodes(fixed[labels], labels, points, generator)

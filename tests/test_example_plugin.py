@@ -12,6 +12,7 @@ import torch
 
 from iclbench import tables
 from iclbench.core.episodes import Points
+from iclbench.families.request import Request
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
 
@@ -84,7 +85,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_values_of_waves_have_variance_one_and_are_waves() -> None:
     from iclbench_waves.waves import Waves, WavesParameters
 
-    episodes = Waves(WavesParameters(dim=3)).sample(4000, 4, torch.Generator().manual_seed(0))
+    episodes = Waves(WavesParameters(dim=3)).sample(Request(4000, 4, torch.Generator().manual_seed(0)))
     y, truth = episodes.context.y.squeeze(-1).double().numpy(), episodes.truth
     assert abs(y.var() - 1) < 0.05
     x, u = episodes.context.x[7].double().numpy(), truth["direction"][7].double().numpy()

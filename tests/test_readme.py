@@ -9,6 +9,7 @@ from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from iclbench.cli.main import app
+from iclbench.families.request import Request
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -19,7 +20,7 @@ def test_the_example_family_samples_and_has_the_variance_it_claims() -> None:
     exec(code, scope)
     sine = scope["Sine"]
     family = sine(sine.Parameters(dim=5))
-    y = family.sample(4000, 5, torch.Generator().manual_seed(0)).context.y
+    y = family.sample(Request(4000, 5, torch.Generator().manual_seed(0))).context.y
     spread = float(y.square().mean(1).std()) / 4000**0.5
     assert y.square().mean().item() == pytest.approx(family.normaliser, abs=4 * spread)
 

@@ -15,6 +15,7 @@ from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Episodes
 from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
+from iclbench.families.request import Request
 from iclbench.families.shifts import Kind
 
 EPISODES, POINTS = 16, 8
@@ -22,7 +23,7 @@ EPISODES, POINTS = 16, 8
 
 def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: int = 0, **options: object) -> Episodes:
     """Episodes from a generator of their own."""
-    return family.sample(episodes, points, torch.Generator().manual_seed(seed), **options)  # type: ignore[arg-type]
+    return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))  # type: ignore[arg-type]
 
 
 def shifts_of(family: Family) -> list[str]:

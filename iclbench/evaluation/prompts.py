@@ -22,6 +22,7 @@ from iclbench.core.predictions import HEADS
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
+from iclbench.families.request import Request
 
 BLOCK = 64
 
@@ -128,4 +129,4 @@ class PromptSet:
     def _block(self, episodes: int, points: int, draw: torch.Generator) -> Episodes:
         if self.evaluator:
             return self.family.sample_test(self.evaluator, episodes, draw)
-        return self.family.sample_prompts(episodes, points, draw, self.shift)
+        return self.family.sample_prompts(Request(episodes, points, draw, shift=self.shift))

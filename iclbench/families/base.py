@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UnknownNameError
+from iclbench.families.request import Request, by_request, take_requests
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, repeated
 
@@ -194,42 +195,25 @@ class Family(ABC):
         """Unit vectors u: feature j depends on u_j·x alone. Features are drawn along them."""
         return None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        take_requests(cls)
+
     @abstractmethod
-    def sample(
-        self,
-        episodes: int,
-        points: int,
-        generator: torch.Generator,
-        *,
-        active_dims: int | None = None,
-        shift: str = "none",
-        related: int | None = None,
-    ) -> Episodes:
-        """Draw episodes.
+    def sample(self, request: Request) -> Episodes:
+        """Draw episodes."""
 
-        Args:
-            episodes: how many.
-            points: context points per episode (families with variable contexts: at most so many). For the question
-                `next` the last of them is only ever asked, so a trained length of 40 examples needs 41 points.
-            generator: where all randomness comes from; its device is where the tensors live.
-            active_dims: a curriculum's input dimensions in use; the others are 0.
-            shift: a named change of the distribution, `none` for none.
-            related: exactly so many related datasets in every episode; None: a number drawn per episode. Given the
-                same generator, all else is the same whatever this says.
-        """
-
-    def sample_all_related(
-        self, episodes: int, points: int, generator: torch.Generator, shift: str = "none"
-    ) -> Episodes:
+    @by_request
+    def sample_all_related(self, request: Request) -> Episodes:
         """Episodes with as many related datasets as there ever are: what costs are asked with."""
-        every = {"related": self.related_sets} if self.related_sets else {}
-        return self.sample(episodes, points, generator, shift=shift, **every)
+        return self.sample(replace(request, related=self.related_sets or None))
 
-    def sample_prompts(self, episodes: int, points: int, generator: torch.Generator, shift: str = "none") -> Episodes:
+    @by_request
+    def sample_prompts(self, request: Request) -> Episodes:
         """Frozen episodes to evaluate on, with as many related datasets as there ever are. A family of several kinds of
         functions may draw them stratified: every mean over them has the expectation that it has over free draws, and
         a smaller error."""
-        return self.sample_all_related(episodes, points, generator, shift)
+        return self.sample_all_related(request)
 
 
 class FunctionParameters(Strict):
@@ -284,19 +268,11 @@ class FunctionFamily(Family):
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         """The noiseless outputs."""
 
-    def sample(
-        self,
-        episodes: int,
-        points: int,
-        generator: torch.Generator,
-        *,
-        active_dims: int | None = None,
-        shift: str = "none",
-        related: int | None = None,
-    ) -> Episodes:
-        named = self.parse_shift(shift)
+    def sample(self, request: Request) -> Episodes:
+        episodes, points, generator = request.episodes, request.points, request.generator
+        named = self.parse_shift(request.shift)
         # The functions are drawn first, so that a shift meets the same ones as the task itself.
-        truth = self.draw(episodes, generator, active_dims)
+        truth = self.draw(episodes, generator, request.active_dims)
         kinds = [(self.shift_kinds[part.kind], part.value) for part in named.parts if part.kind in self.shift_kinds]
         if any(kind.isotropic for kind, _ in kinds):
             inputs = Inputs(normal((episodes, points, self.x_dim), generator))
@@ -305,7 +281,7 @@ class FunctionFamily(Family):
         for kind, value in kinds:
             if kind.place is not None:
                 inputs = kind.place(inputs, value, generator)
-        x, queries, defined = inputs.truncate(active_dims)
+        x, queries, defined = inputs.truncate(request.active_dims)
         noise, scale = named.value("noisy", self.noise), named.value("weight-scale", 1.0)
         context = self.observe(truth, x, generator, noise, scale)
         targets = None

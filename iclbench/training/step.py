@@ -13,6 +13,7 @@ from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
+from iclbench.families.request import Request
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class TrainingData:
         curriculum, family = settings.curriculum, self.family
         dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
         size = curriculum.points.at(step, self.points) if curriculum.points else self.points
-        episodes = family.sample(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+        episodes = family.sample(
+            Request(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
+        )
         return episodes.asking_context() if self.context_targets else episodes
 
 

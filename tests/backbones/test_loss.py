@@ -7,6 +7,7 @@ from torch import Tensor
 
 from iclbench.backbones.base import mean_by_episode
 from iclbench.families.images.image_completion import ImageCompletion, ImageParameters
+from iclbench.families.request import Request
 
 
 def plain(each: Tensor, scored: Tensor) -> Tensor:
@@ -40,7 +41,7 @@ def test_it_is_the_plain_mean_to_the_last_digit_where_all_have_equally_many(dtyp
 def test_the_context_that_cmab_images_train_on_is_as_large_as_it_is_drawn() -> None:
     """N ~ U{3, ..., 196} has the mean 99.5; weighted by the number of targets, M ~ U{3, ..., 199 - N}, it is 68.9."""
     family = ImageCompletion(ImageParameters(sampling="cmab", max_related=0, classes=2, drawings=20))
-    episodes = family.sample(4000, 196, torch.Generator().manual_seed(0))
+    episodes = family.sample(Request(4000, 196, torch.Generator().manual_seed(0)))
     counts = episodes.context.counts.unsqueeze(1).double().expand(episodes.scored.shape)
     error = 56 / 4000**0.5
     assert abs(mean_by_episode(counts, episodes.scored).item() - 99.5) < 4 * error

@@ -16,6 +16,7 @@ from iclbench.config import trust
 from iclbench.config.plugins import PluginError
 from iclbench.config.registry import BACKBONES, FAMILIES
 from iclbench.core.episodes import Points
+from iclbench.families.request import Request
 from tests.conftest import small_card
 
 NET = """
@@ -188,7 +189,7 @@ def test_families_are_watched_too() -> None:
     with pytest.raises(PluginError, match=r"mynet:Flat.normaliser is 0.0, expected a positive number"):
         _ = FAMILIES.get("mynet:Flat")(parameters).normaliser
     with pytest.raises(PluginError, match=r"mynet:Narrow.sample returned context.x of \(2, 5, 1\), expected .* 3\)"):
-        FAMILIES.get("mynet:Narrow")(parameters).sample(2, 5, torch.Generator())
+        FAMILIES.get("mynet:Narrow")(parameters).sample(Request(2, 5, torch.Generator()))
 
 
 def test_classes_of_our_own_are_left_as_they_are() -> None:
@@ -281,4 +282,4 @@ class Short(Linear):
     monkeypatch.setenv("ICLBENCH_TRUST", "shortnet")
     family = FAMILIES.get("shortnet:Short")
     with pytest.raises(PluginError, match=r"shortnet:Short.sample raised KeyError: 'weights'"):
-        family(family.Parameters(dim=2)).sample(3, 4, torch.Generator())
+        family(family.Parameters(dim=2)).sample(Request(3, 4, torch.Generator()))

@@ -8,6 +8,7 @@ import torch
 
 from iclbench.config.registry import FAMILIES
 from iclbench.contracts.families import FAMILY_CONTRACTS, POINTS, shifts_of
+from iclbench.families.request import Request
 
 
 @pytest.fixture(scope="module")
@@ -58,26 +59,27 @@ def test_the_contracts_can_fail(data_dir):
     class Entangled(processes):
         """The number of related datasets is drawn before everything else."""
 
-        def sample(self, episodes, points, generator, *, related=None, **options):
-            if related is None:
-                torch.rand(1, generator=generator)
-            return super().sample(episodes, points, generator, related=related, **options)
+        def sample(self, request):
+            if request.related is None:
+                torch.rand(1, generator=request.generator)
+            return super().sample(request)
 
     class Generous(processes):
-        def sample(self, *arguments, related=None, **options):
-            return super().sample(*arguments, related=None, **options)
+        def sample(self, request):
+            return super().sample(replace(request, related=None))
 
     class Short(processes):
         """`points-N` is at most N."""
 
-        def sample(self, *arguments, shift="none", **options):
-            return super().sample(*arguments, shift="none" if shift.startswith("points-") else shift, **options)
+        def sample(self, request):
+            shift = "none" if request.shift.startswith("points-") else request.shift
+            return super().sample(replace(request, shift=shift))
 
     class Uneven(processes):
         """Some episodes have more targets that count than others."""
 
-        def sample(self, *arguments, **options):
-            episodes = super().sample(*arguments, **options)
+        def sample(self, request):
+            episodes = super().sample(request)
             positions = torch.arange(episodes.asked.count)
             return replace(episodes, scored=positions < 3 + torch.arange(len(episodes)).unsqueeze(1) % 2)
 
@@ -106,7 +108,7 @@ def test_episodes_live_on_the_generators_device(family):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     for shift in shifts_of(family):
-        episodes = family.sample(4, POINTS, torch.Generator("cuda").manual_seed(0), shift=shift)
+        episodes = family.sample(Request(4, POINTS, torch.Generator("cuda").manual_seed(0), shift=shift))
         assert all(t.is_cuda for t in episodes.tensors().values())
 
 
@@ -116,5 +118,7 @@ def test_what_belongs_to_the_task_is_the_same_on_every_device():
         pytest.skip("no CUDA device")
     cls = FAMILIES.get("relu-network")
     shared = cls(cls.Parameters(dim=5, hidden=10, shared_hidden=True))
-    hidden = [shared.sample(2, 3, torch.Generator(d).manual_seed(0)).truth["hidden"].cpu() for d in ("cpu", "cuda")]
+    hidden = [
+        shared.sample(Request(2, 3, torch.Generator(d).manual_seed(0))).truth["hidden"].cpu() for d in ("cpu", "cuda")
+    ]
     assert torch.equal(*hidden)

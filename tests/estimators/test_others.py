@@ -18,6 +18,7 @@ from iclbench.estimators.gradient_descent import DescentSettings, GradientDescen
 from iclbench.estimators.knn import NearestNeighbours, NeighbourSettings
 from iclbench.estimators.trees import GreedyTree, TreeSettings
 from iclbench.families.linear import SkewedLinear, SkewedLinearParameters
+from iclbench.families.request import Request
 
 
 def draw(episodes: int, points: int, dim: int) -> Points:
@@ -167,7 +168,7 @@ def test_masked_points_take_no_part_in_gradient_descent() -> None:
 def test_gd_and_gd_plus_plus_on_skewed_data_reach_the_measured_errors() -> None:
     """MSE/d after 23 updates, 40 examples: GD 0.62, GD++ 0.043 for gamma from 1e-4 to 5e-4 (measured apart)."""
     family = SkewedLinear(SkewedLinearParameters(dim=20))
-    points = family.sample(2000, 60, torch.Generator().manual_seed(0)).context
+    points = family.sample(Request(2000, 60, torch.Generator().manual_seed(0))).context
     context, targets = points.span(0, 40), points.span(40)
 
     def error(gamma: float) -> float:

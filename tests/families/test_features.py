@@ -6,6 +6,7 @@ import torch
 
 from iclbench.config.resolution import resolve_task
 from iclbench.families.base import Family
+from iclbench.families.request import Request
 
 NAMED = ["linear", "sparse-linear", "quadratic", "relu-network-shared", "combination"]
 
@@ -17,7 +18,7 @@ def family(task: str) -> Family:
 @pytest.mark.parametrize("task", NAMED)
 def test_every_function_is_a_linear_combination_of_the_features(task: str) -> None:
     chosen = family(task)
-    episodes = chosen.sample(8, 60, torch.Generator().manual_seed(0))
+    episodes = chosen.sample(Request(8, 60, torch.Generator().manual_seed(0)))
     for x, y in zip(episodes.context.x, episodes.context.y, strict=True):
         known = chosen.features(x)
         assert known is not None

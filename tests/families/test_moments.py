@@ -13,6 +13,7 @@ from iclbench.families.decision_tree import DecisionTree
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
 from iclbench.families.quadratic import Quadratic
 from iclbench.families.relu_network import ReluNetwork
+from iclbench.families.request import Request
 from iclbench.families.sampling import skewed_inputs
 
 
@@ -47,7 +48,7 @@ def second_moment(y: Tensor) -> tuple[float, float]:
 def test_the_normaliser_is_the_variance_of_the_noiseless_output(cls, parameters, variance):
     family = make(cls, **parameters)
     assert family.normaliser == pytest.approx(variance, rel=1e-6)
-    found, error = second_moment(family.sample(30_000, 6, stream()).context.y)
+    found, error = second_moment(family.sample(Request(30_000, 6, stream())).context.y)
     assert abs(found - variance) < 4 * error
 
 
@@ -62,14 +63,14 @@ def test_the_combinations_variance_by_quadrature():
 
 def test_noise_adds_its_variance_and_zero_scores_one_plus_sigma2_over_d():
     family = make(NoisyLinear, dim=5, noise=2.0)
-    found, error = second_moment(family.sample(30_000, 6, stream()).context.y)
+    found, error = second_moment(family.sample(Request(30_000, 6, stream())).context.y)
     assert family.normaliser == 5
     assert abs(found - (5 + 4)) < 4 * error
 
 
 def test_renormalised_noisy_labels_have_variance_d_and_keep_the_noise_to_signal_ratio():
     family = make(NoisyLinear, dim=5, noise=2.0, renormalise=True)
-    episodes = family.sample(30_000, 6, stream())
+    episodes = family.sample(Request(30_000, 6, stream()))
     found, error = second_moment(episodes.context.y)
     assert abs(found - 5) < 4 * error
     signal = math.sqrt(5 / 9) * family.apply(episodes.truth, episodes.context.x)
@@ -79,7 +80,7 @@ def test_renormalised_noisy_labels_have_variance_d_and_keep_the_noise_to_signal_
 
 
 def test_linear_inputs_and_weights_are_standard_normal():
-    episodes = make(Linear, dim=4).sample(20_000, 3, stream())
+    episodes = make(Linear, dim=4).sample(Request(20_000, 3, stream()))
     weights = episodes.truth["weights"]
     torch.testing.assert_close(weights.T @ weights / len(weights), torch.eye(4), atol=4 * math.sqrt(2 / 20_000), rtol=0)
     x = episodes.context.x.reshape(-1, 4)
@@ -89,7 +90,7 @@ def test_linear_inputs_and_weights_are_standard_normal():
 
 
 def test_sparse_weights_have_exactly_s_non_zeros_uniformly_placed():
-    episodes = make(SparseLinear, dim=8, sparsity=3).sample(16_000, 1, stream())
+    episodes = make(SparseLinear, dim=8, sparsity=3).sample(Request(16_000, 1, stream()))
     nonzero = episodes.truth["weights"] != 0
     assert (nonzero.sum(1) == 3).all()
     assert (nonzero == episodes.truth["support"]).all()
@@ -99,7 +100,9 @@ def test_sparse_weights_have_exactly_s_non_zeros_uniformly_placed():
 
 @pytest.mark.parametrize("active", [1, 3, 5])
 def test_a_curriculum_keeps_the_sparse_support_within_the_dimensions_in_use(active):
-    support = make(SparseLinear, dim=8, sparsity=3).sample(500, 1, stream(), active_dims=active).truth["support"]
+    support = (
+        make(SparseLinear, dim=8, sparsity=3).sample(Request(500, 1, stream(), active_dims=active)).truth["support"]
+    )
     assert not support[:, active:].any()
     assert (support.sum(1) == min(3, active)).all()
 
@@ -127,14 +130,14 @@ def test_skewed_covariance_has_eigenvalues_falling_like_a_power_and_trace_d(expo
 
 def test_skewed_rotations_are_uniform():
     """The mean covariance over episodes is the identity, entry by entry."""
-    x = make(SkewedLinear, dim=4).sample(20_000, 1, stream()).context.x[:, 0]
+    x = make(SkewedLinear, dim=4).sample(Request(20_000, 1, stream())).context.x[:, 0]
     spread = (x.unsqueeze(2) * x.unsqueeze(1)).std(0) / math.sqrt(len(x))
     assert ((x.T @ x / len(x) - torch.eye(4)).abs() < 4 * spread).all()
 
 
 def test_relu_networks_equal_the_formula_of_the_paper():
     family = make(ReluNetwork, dim=3, hidden=7)
-    episodes = family.sample(4, 5, stream())
+    episodes = family.sample(Request(4, 5, stream()))
     for b in range(4):
         for n in range(5):
             inner = episodes.truth["hidden"][b].numpy() @ episodes.context.x[b, n].numpy()
@@ -144,11 +147,11 @@ def test_relu_networks_equal_the_formula_of_the_paper():
 
 def test_shared_hidden_weights_are_the_same_in_every_episode_and_call():
     family = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True)
-    first, second = (family.sample(50, 3, stream(seed)) for seed in (0, 1))
+    first, second = (family.sample(Request(50, 3, stream(seed))) for seed in (0, 1))
     assert (first.truth["hidden"] == second.truth["hidden"][:1]).all()
     assert not torch.equal(first.truth["output"], second.truth["output"])
     other = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True, hidden_seed=1)
-    assert not torch.equal(other.sample(50, 3, stream()).truth["hidden"], first.truth["hidden"])
+    assert not torch.equal(other.sample(Request(50, 3, stream())).truth["hidden"], first.truth["hidden"])
 
 
 def test_the_normaliser_with_shared_hidden_weights_is_the_variance_under_these_and_d_on_average():
@@ -156,7 +159,7 @@ def test_the_normaliser_with_shared_hidden_weights_is_the_variance_under_these_a
     normalisers = []
     for seed in range(100):
         family = make(ReluNetwork, dim=5, hidden=10, shared_hidden=True, hidden_seed=seed)
-        hidden = family.sample(1, 1, stream()).truth["hidden"].double()
+        hidden = family.sample(Request(1, 1, stream())).truth["hidden"].double()
         assert family.normaliser == pytest.approx(hidden.square().sum().item() / 10)
         normalisers.append(family.normaliser)
     assert abs(np.mean(normalisers) - 5) < 4 * np.std(normalisers) / 10
@@ -165,7 +168,7 @@ def test_the_normaliser_with_shared_hidden_weights_is_the_variance_under_these_a
 
 def test_the_zero_predictor_scores_1_on_the_shared_network_of_the_card():
     family = resolve_task("relu-network-shared", "small")[0].build()
-    found, error = second_moment(family.sample(30_000, 6, stream()).context.y)
+    found, error = second_moment(family.sample(Request(30_000, 6, stream())).context.y)
     assert abs(found / family.normaliser - 1) < 4 * error / family.normaliser < 0.05
 
 
@@ -178,7 +181,7 @@ def naive_tree(splits, leaves, x, node=0):
 
 @pytest.mark.parametrize("depth", [1, 4])
 def test_decision_trees_equal_a_recursive_walk(depth):
-    episodes = make(DecisionTree, dim=4, depth=depth).sample(6, 20, stream())
+    episodes = make(DecisionTree, dim=4, depth=depth).sample(Request(6, 20, stream()))
     for b in range(6):
         splits, leaves = (episodes.truth[k][b].tolist() for k in ("splits", "leaves"))
         walked = [naive_tree(splits, leaves, x) for x in episodes.context.x[b].tolist()]
@@ -186,14 +189,14 @@ def test_decision_trees_equal_a_recursive_walk(depth):
 
 
 def test_splits_are_uniform_with_replacement():
-    splits = make(DecisionTree, dim=20).sample(400, 1, stream()).truth["splits"]
+    splits = make(DecisionTree, dim=20).sample(Request(400, 1, stream())).truth["splits"]
     assert splits.shape == (400, 15)
     share = torch.bincount(splits.flatten(), minlength=20) / (400 * 15)
     assert (share - 1 / 20).abs().max() < 4 * math.sqrt(0.05 * 0.95 / 6000)
 
 
 def test_every_leaf_of_a_decision_tree_is_reached():
-    episodes = make(DecisionTree, dim=300).sample(30, 300, stream())
+    episodes = make(DecisionTree, dim=300).sample(Request(30, 300, stream()))
     distinct = [b for b, splits in enumerate(episodes.truth["splits"].tolist()) if len(set(splits)) == 15]
     assert distinct, "no tree without a repeated coordinate"
     # Without a repeated coordinate each of the 16 leaves has probability 1/16; 300 points miss one once in 1e7 trees.
@@ -202,7 +205,7 @@ def test_every_leaf_of_a_decision_tree_is_reached():
 
 
 def test_quadratic_equals_its_formula():
-    episodes = make(Quadratic, dim=3).sample(10, 4, stream())
+    episodes = make(Quadratic, dim=3).sample(Request(10, 4, stream()))
     expected = (episodes.context.x**2 * episodes.truth["weights"][:, None]).sum(-1) / math.sqrt(3)
     torch.testing.assert_close(episodes.context.y[..., 0], expected)
 
@@ -212,7 +215,7 @@ def test_combination_features_are_the_papers():
     expected = torch.tensor([[2.0, 9.0, -3.375, 0.0, math.exp(0.2)]])
     torch.testing.assert_close(features(x), expected, atol=1e-6, rtol=1e-6)
     family = make(Combination, dim=7)
-    episodes = family.sample(5, 3, stream())
+    episodes = family.sample(Request(5, 3, stream()))
     x = episodes.context.x.clone()
     x[..., 5:] = 9.0
     torch.testing.assert_close(family.apply(episodes.truth, x).unsqueeze(-1), episodes.context.y)

@@ -11,6 +11,7 @@ from iclbench.evaluation import contestants
 from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.linear import Linear, NoisyLinear, SkewedLinear, SparseLinear
+from iclbench.families.request import Request
 from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Shift
 
 DIM = 6
@@ -20,7 +21,7 @@ NOISY = NoisyLinear(NoisyLinear.Parameters(dim=DIM))
 
 
 def draw(shift, family=LINEAR, episodes=200, points=10, seed=0):
-    return family.sample(episodes, points, torch.Generator().manual_seed(seed), shift=shift)
+    return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), shift=shift))
 
 
 def function(episodes, x):
@@ -180,7 +181,7 @@ def test_ridge_with_noise_to_signal_beats_other_penalties():
 
 def test_a_curriculum_zeroes_context_and_queries_alike():
     generator = torch.Generator().manual_seed(0)
-    episodes = LINEAR.sample(5, 4, generator, active_dims=2, shift="wide-query")
+    episodes = LINEAR.sample(Request(5, 4, generator, active_dims=2, shift="wide-query"))
     assert not episodes.context.x[..., 2:].any()
     assert not episodes.targets.x[..., 2:].any()
     torch.testing.assert_close(episodes.targets.y[..., 0], function(episodes, episodes.targets.x))

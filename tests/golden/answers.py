@@ -21,6 +21,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator, global_stream
 from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.request import Request
 from iclbench.training.step import TrainingData, descend
 
 Answers = dict[str, list[float]]
@@ -59,7 +60,7 @@ def family(name: str, data_dir: Path) -> Answers:
     sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
     found = {name: _of_episodes(each.episodes) for name, each in sets.items()}
     if versions.of_prompts(name, {}) != versions.of_family(name, {}):
-        drawn = prompts.task.build(data_dir).sample(EPISODES, prompts.task.points, generator(0, "golden"))
+        drawn = prompts.task.build(data_dir).sample(Request(EPISODES, prompts.task.points, generator(0, "golden")))
         found["training"] = _of_episodes(drawn)
     return found
 
@@ -100,7 +101,7 @@ def backbone(name: str, data_dir: Path) -> Answers:
         labels = cls(cls.Settings(**config.backbone.settings), classes).eval()
     asked = example_episodes(points=7, classes=5)
     with torch.inference_mode():
-        points = drawn.sample(EPISODES, 8, generator(0, "golden")).context
+        points = drawn.sample(Request(EPISODES, 8, generator(0, "golden"))).context
         return {
             "initial weights": weights,
             "loss": [float(f"{loss.item():.7g}")],

@@ -19,6 +19,7 @@ from iclbench.core.predictor import Predictor
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.monitor import Monitor
+from iclbench.families.request import Request
 from iclbench.probing import rank as module
 from iclbench.probing.probe import NotProbedError, kept
 from iclbench.probing.rank import (
@@ -56,7 +57,7 @@ class Logits(Predictor):
 
 def functions(task: str, dim: int, count: int, context: int) -> tuple[Episodes, torch.Tensor]:
     family = resolve_task(task, "smoke", {"dim": dim})[0].build()
-    drawn = family.sample(count, context + 1, torch.Generator().manual_seed(0)).to(dtype=torch.float64)
+    drawn = family.sample(Request(count, context + 1, torch.Generator().manual_seed(0))).to(dtype=torch.float64)
     return Episodes(context=drawn.context.span(0, context), scored=drawn.scored), drawn.context.x[:, context]
 
 

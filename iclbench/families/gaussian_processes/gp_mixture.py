@@ -35,6 +35,7 @@ from iclbench.core.errors import UsageError
 from iclbench.families.base import Ceiling, Family
 from iclbench.families.gaussian_processes.ceilings import CEILINGS
 from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
+from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Number, Shift
 
 SHORTEST, LONGEST = 0.01, 1000.0
@@ -214,11 +215,11 @@ class GPMixture(Family):
             return self
         return GPMixture(self.parameters.model_copy(update={"per_batch": False}), self.data_dir)
 
-    def sample_prompts(self, episodes: int, points: int, generator: torch.Generator, shift: str = "none") -> Episodes:
+    def sample_prompts(self, request: Request) -> Episodes:
         """Stratified by kernel, lengthscale and context size."""
         spread = copy(self)
         spread.stratified = True
-        return spread.sample_all_related(episodes, points, generator, shift)
+        return spread.sample_all_related(request)
 
     def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
         drawn = self.parameters.model_dump(exclude=_NOT_OF_THE_CEILING)
@@ -233,18 +234,10 @@ class GPMixture(Family):
         low, high = self.parameters.target_range
         return torch.linspace(low, high, 161).unsqueeze(1)
 
-    def sample(
-        self,
-        episodes: int,
-        points: int,
-        generator: torch.Generator,
-        *,
-        active_dims: int | None = None,
-        shift: str = "none",
-        related: int | None = None,
-    ) -> Episodes:
-        named, prior = self.parse_shift(shift), self.prior(shift)
-        chosen, width = self.parameters, named.examples or points
+    def sample(self, request: Request) -> Episodes:
+        episodes, generator = request.episodes, request.generator
+        named, prior = self.parse_shift(request.shift), self.prior(request.shift)
+        chosen, width = self.parameters, named.examples or request.points
         draws = 1 if chosen.per_batch else episodes
         kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator, self.stratified))
         process = Process(kernel, lengthscale, prior.shortest)
@@ -269,7 +262,7 @@ class GPMixture(Family):
             context=_first(every.span(0, width), sizes[:, 0]),
             targets=targets,
             scored=targets.mask,
-            related=self._related(process, draws, related, generator),
+            related=self._related(process, draws, request.related, generator),
             truth=truth,
         )
 

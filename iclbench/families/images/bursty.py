@@ -44,6 +44,7 @@ from iclbench.families.images.bursty_draws import ClassSplit, distinct_drawings
 from iclbench.families.images.bursty_parameters import TESTED, BurstyParameters
 from iclbench.families.images.character_sets import CharacterSet, omniglot_characters, procedural_characters
 from iclbench.families.images.omniglot import ALL_CLASSES, DRAWINGS
+from iclbench.families.request import Request
 
 SHOTS = 3
 
@@ -127,17 +128,9 @@ class Bursty(Family):
         flip = Evaluator(0.5, knows="either")
         return {"icl": two, "icl_paired": Evaluator(0.25, together=2), "flip": flip, **dict.fromkeys(iwl, all_labels)}
 
-    def sample(
-        self,
-        episodes: int,
-        points: int,
-        generator: torch.Generator,
-        *,
-        active_dims: int | None = None,
-        shift: str = "none",
-        related: int | None = None,
-    ) -> Episodes:
-        self.parse_shift(shift)
+    def sample(self, request: Request) -> Episodes:
+        episodes, points, generator = request.episodes, request.points, request.generator
+        self.parse_shift(request.shift)
         split, shots, anchor = self.split(generator.device), min(SHOTS, points // 2), self.parameters.anchor_compat
         pair = self._pair(episodes, generator, apart=not anchor)
         free = split.zipf((episodes, points - 2 * shots), generator)
@@ -148,7 +141,7 @@ class Bursty(Family):
         chosen = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         independent = split.zipf((episodes, points + 1), generator)
         drawn = self._trained(torch.where(chosen, bursty, independent), generator)
-        return self._episodes(drawn, active_dims)
+        return self._episodes(drawn, request.active_dims)
 
     def check_test(self, evaluator: str) -> None:
         super().check_test(evaluator)

@@ -32,6 +32,7 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.families.base import Family
 from iclbench.families.images.celeba import CelebA
 from iclbench.families.images.image_sets import ImageSet, Part, emnist_images, glyph_images, mnist_images
+from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Kinds, Shift
 
 # Mean and standard deviation of intensities in [0, 1] over the training images: of MNIST and EMNIST as they are widely
@@ -156,30 +157,22 @@ class ImageCompletion(Family):
         unit = ((size**2 - 1) / 12) ** 0.5 if self.parameters.sampling == "share" else (size - 1) / 2
         return torch.cartesian_prod(line / unit, line / unit).float()
 
-    def sample(
-        self,
-        episodes: int,
-        points: int,
-        generator: torch.Generator,
-        *,
-        active_dims: int | None = None,
-        shift: str = "none",
-        related: int | None = None,
-    ) -> Episodes:
-        named, device = self.parse_shift(shift), generator.device
+    def sample(self, request: Request) -> Episodes:
+        episodes, generator = request.episodes, request.generator
+        named, device = self.parse_shift(request.shift), generator.device
         images = self._images("unseen" if named.part("unseen-classes") else self._part)
         x = self.display_inputs().to(device)
-        if active_dims is not None:
-            x = x * (torch.arange(2, device=device) < active_dims)
+        if request.active_dims is not None:
+            x = x * (torch.arange(2, device=device) < request.active_dims)
         counts = images.counts.to(device)
         label = torch.randint(len(counts), (episodes,), generator=generator, device=device)
         own = (torch.rand(episodes, generator=generator, device=device) * counts[label]).long()
         whole = self._read(images, label, own)
-        context, targets = self._split(x, whole, points, named, generator)
+        context, targets = self._split(x, whole, request.points, named, generator)
         truth = {"label": images.labels.to(device)[label], "image": _numbers(images, label, own), "display": whole}
         others = None
         if self.related_sets:
-            others, truth["related_image"] = self._related(images, x, label, own, named, related, generator)
+            others, truth["related_image"] = self._related(images, x, label, own, named, request.related, generator)
         return Episodes(
             context=context,
             targets=targets,

@@ -36,6 +36,7 @@ from iclbench.config.cards import PositiveFloat
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.families.base import Family, FunctionParameters
+from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.tabular.table_file import SUFFIXES, Table, read_table, stem, table_stem
 
@@ -108,17 +109,9 @@ class Tabular(Family):
         """Features and target of every table, standardised over its rows, in float32."""
         return [(_standardised(t.x), _standardised(t.y[:, None])[:, 0]) for t in self.tables]
 
-    def sample(
-        self,
-        episodes: int,
-        points: int,
-        generator: torch.Generator,
-        *,
-        active_dims: int | None = None,
-        shift: str = "none",
-        related: int | None = None,
-    ) -> Episodes:
-        self.parse_shift(shift)
+    def sample(self, request: Request) -> Episodes:
+        episodes, points, generator = request.episodes, request.points, request.generator
+        self.parse_shift(request.shift)
         for table in self.tables:
             if table.rows < points:
                 raise DataError(
@@ -135,8 +128,8 @@ class Tabular(Family):
             rows[here] = distinct_rows(len(here), points, len(target), generator)
             x[here] = self._encode(features.to(device)[rows[here]], generator)
             y[here] = target.to(device)[rows[here]]
-        if active_dims is not None:
-            x = x * (torch.arange(self.x_dim, device=device) < active_dims)
+        if request.active_dims is not None:
+            x = x * (torch.arange(self.x_dim, device=device) < request.active_dims)
         y = self.parameters.variance**0.5 * _by_opening(y, opening := self._opening(points))
         context = Points.full(x, y.unsqueeze(-1))
         scored = (torch.arange(points, device=device) >= opening).expand(episodes, points)

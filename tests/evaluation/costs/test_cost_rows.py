@@ -18,6 +18,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import Cost, Sizes, counted_costs, measure_costs, training_costs
 from iclbench.evaluation.costs.flops import count_flops
+from iclbench.families.request import Request
 from tests.evaluation.costs.test_costs import contestant
 
 SETTINGS = TrainSettings(steps=1, batch=8, clip=0.3)
@@ -162,7 +163,7 @@ def test_a_query_from_a_state_and_its_update_are_of_the_points_that_were_drawn(t
     state, asked, left_out = costs._to_answer(one, family, 5, Sizes([5], episodes=4))
     phases = {work.phase: work.do for work in asked}
     assert not left_out
-    drawn = family.sample_all_related(4, 6, costs.generator(0, "costs", 5), "none")
+    drawn = family.sample_all_related(Request(4, 6, costs.generator(0, "costs", 5), shift="none"))
     expected = one.predictor.condition(drawn.context.span(0, 5))
     assert state.nbytes == expected.nbytes
     torch.testing.assert_close(phases["condition"]().nbytes, expected.nbytes)  # type: ignore[attr-defined]

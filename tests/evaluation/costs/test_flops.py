@@ -12,6 +12,7 @@ from iclbench.config.resolution import resolve_task
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.flops import UncountedError, _Counter, count_flops
+from iclbench.families.request import Request
 from iclbench.layers.long_convolution import by_fft, by_toeplitz
 from iclbench.layers.scan.scan import selective_scan
 
@@ -172,7 +173,7 @@ def test_a_whole_gpt2_takes_two_per_weight_and_token_and_its_attention() -> None
     cls = BACKBONES.get("gpt2")
     width, layers, points = 256, 3, 16
     model = cls(cls.Settings(layers=layers, width=width, heads=4), TaskShape(x_dim=8, points=points))
-    episodes = resolve_task("linear", "small", {"dim": 8})[0].build().sample(4, points, generator(0, "data"))
+    episodes = resolve_task("linear", "small", {"dim": 8})[0].build().sample(Request(4, points, generator(0, "data")))
     tokens = 4 * 2 * points
     layer = 2 * 12 * width**2 * tokens + 4 * width * tokens * 2 * points
     beyond = 2 * 9 * width**2 * tokens + 4 * width * tokens * 2 * points

@@ -14,6 +14,7 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.gaussian_processes.kernels import PERIODIC, RBF
+from iclbench.families.request import Request
 
 
 def family(**parameters: object) -> GPMixture:
@@ -22,7 +23,7 @@ def family(**parameters: object) -> GPMixture:
 
 def draw(episodes: int = 4000, points: int = 64, seed: int = 0, of: GPMixture | None = None, **options) -> Episodes:
     drawn_from = of or family(targets=3, max_related=2, related_points=(5, 9))
-    return drawn_from.sample(episodes, points, torch.Generator().manual_seed(seed), **options)
+    return drawn_from.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))
 
 
 def kernel_values(kernel: int, lengthscale: float, d: np.ndarray) -> np.ndarray:
@@ -90,16 +91,16 @@ def test_the_ceilings_of_the_task_are_those_of_an_independent_prototype() -> Non
 
 def test_stratified_draws_have_the_distribution_of_free_ones() -> None:
     of = family(targets=1, max_related=0)
-    draws = [of.sample_prompts(6, 64, torch.Generator().manual_seed(seed)) for seed in range(400)]
+    draws = [of.sample_prompts(Request(6, 64, torch.Generator().manual_seed(seed))) for seed in range(400)]
     for place in (0, 5):  # every place of a block, not only all of them together
         first = [d[place : place + 1] for d in draws]
         assert_mean(np.array([d.truth["kernel"].item() for d in first], float), 0.5)
         scales = [math.log(d.truth["lengthscale"].item() / 0.25) / math.log(16) for d in first]
         assert stats.kstest(scales, "uniform").pvalue > 1e-3
         assert stats.kstest([(d.context.counts.item() - 0.5) / 64 for d in first], "uniform").pvalue > 1e-3
-    odd = of.sample_prompts(7, 64, torch.Generator().manual_seed(0)).truth["kernel"]
+    odd = of.sample_prompts(Request(7, 64, torch.Generator().manual_seed(0))).truth["kernel"]
     assert odd.sum() in (3, 4)
-    ood = of.sample_prompts(64, 64, torch.Generator().manual_seed(0), "ood-lengthscale").truth
+    ood = of.sample_prompts(Request(64, 64, torch.Generator().manual_seed(0), shift="ood-lengthscale")).truth
     assert ood["kernel"].sum() == 32 and ((ood["lengthscale"] < 0.25) | (ood["lengthscale"] > 4)).all()
 
 

@@ -18,6 +18,7 @@ from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParamet
 from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF
 from iclbench.families.gaussian_processes.oracles import BayesSettings, OracleBayes, OracleKernel, PeriodicMean
 from iclbench.families.linear import Linear
+from iclbench.families.request import Request
 
 # Brute force at every node is affordable on a narrower prior.
 NARROW = GPMixture(GPParameters(lengthscale=(0.7, 2.0), targets=8, max_related=2, related_points=(20, 30)))
@@ -30,7 +31,7 @@ def sklearn_kernel(kernel: int, lengthscale: float) -> kernels.Kernel:
 
 
 def episodes_of(family: GPMixture = NARROW, count: int = 4, points: int = 12, seed: int = 0, **options) -> Episodes:
-    drawn = family.sample(count, points, torch.Generator().manual_seed(seed), **options)
+    drawn = family.sample(Request(count, points, torch.Generator().manual_seed(seed), **options))
     return drawn.to(dtype=torch.float64)
 
 
@@ -79,9 +80,9 @@ def test_a_periodic_functions_mean_is_told_and_scores_what_the_closed_form_says(
 def test_the_mean_that_is_told_is_that_over_a_period() -> None:
     """Sums over 20 equally spaced points of one period are exact for ten harmonics."""
     family = GPMixture(GPParameters(kernels=("periodic",), lengthscale=(1, 1), max_related=0))
-    truth = family.sample(50, 4, torch.Generator().manual_seed(0)).truth
+    truth = family.sample(Request(50, 4, torch.Generator().manual_seed(0))).truth
     np.testing.assert_allclose(truth["display"][:, :20, 0].double().mean(1), truth["mean"], atol=1e-6)
-    assert (family.sample(50, 4, torch.Generator().manual_seed(0), shift="rbf-1").truth["mean"] == 0).all()
+    assert (family.sample(Request(50, 4, torch.Generator().manual_seed(0), shift="rbf-1")).truth["mean"] == 0).all()
 
 
 def test_without_points_the_kernel_oracle_answers_the_prior() -> None:

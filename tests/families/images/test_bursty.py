@@ -15,6 +15,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.images.bursty import Bursty
 from iclbench.families.images.bursty_parameters import BurstyParameters
 from iclbench.families.images.glyphs import glyphs
+from iclbench.families.request import Request
 
 MANY = 6000
 TESTS = ["icl", "icl_paired", "flip", "iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings"]
@@ -34,7 +35,9 @@ def published_size(**parameters):
 def draw(bursty, test="", episodes=MANY, points=8, seed=0):
     """Labels by sequence, the query last; classes by their number in the split; the episodes."""
     generator = torch.Generator().manual_seed(seed)
-    found = bursty.sample_test(test, episodes, generator) if test else bursty.sample(episodes, points, generator)
+    found = (
+        bursty.sample_test(test, episodes, generator) if test else bursty.sample(Request(episodes, points, generator))
+    )
     labels = torch.cat([found.context.y, found.targets.y], 1)
     number_of = torch.empty(bursty.classes, dtype=torch.long)
     number_of[bursty.split().glyph] = torch.arange(bursty.classes)
@@ -374,7 +377,9 @@ def test_tests_that_cannot_be_asked_are_one_clear_line():
 def test_of_images_a_curriculum_shows_the_leading_pixels_alone():
     """The same draw with and without: thirty pixels of 64 are as they were, the others 0, the query's too."""
     bursty = family()
-    whole, part = (bursty.sample(20, 8, torch.Generator().manual_seed(3), active_dims=dims) for dims in (None, 30))
+    whole, part = (
+        bursty.sample(Request(20, 8, torch.Generator().manual_seed(3), active_dims=dims)) for dims in (None, 30)
+    )
     assert torch.equal(whole.context.y, part.context.y)
     for one, other in ((whole.context.x, part.context.x), (whole.targets.x, part.targets.x)):
         assert torch.equal(one[..., :30], other[..., :30]) and one[..., 29].any()

@@ -9,6 +9,7 @@ import torch
 from iclbench.core.errors import DataError
 from iclbench.families.images import celeba
 from iclbench.families.images.image_completion import ImageCompletion, ImageParameters
+from iclbench.families.request import Request
 
 
 def stream(seed=0):
@@ -50,7 +51,7 @@ def test_partitions_0_and_1_are_trained_on_2_is_evaluated_on_and_every_image_is_
     for family, numbers in ((faces(folder), {1, 3, 4}), (faces(folder).held_out(), {2, 5})):
         decoded.clear()
         for _ in range(3):
-            episodes = family.sample(30, 56, stream())
+            episodes = family.sample(Request(30, 56, stream()))
         assert sorted(decoded) == [f"{n:06}.jpg" for n in sorted(numbers)]
         channels = ((episodes.truth["display"] + 0.5) * 255).round()
         assert set(channels[:, 0, 0].tolist()) == numbers
@@ -62,7 +63,7 @@ def test_partitions_0_and_1_are_trained_on_2_is_evaluated_on_and_every_image_is_
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is not None, reason="Pillow is installed")
 def test_without_pillow_the_error_says_what_to_install(folder):
     with pytest.raises(DataError, match="pip install pillow"):
-        faces(folder).sample(1, 56, stream())
+        faces(folder).sample(Request(1, 56, stream()))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_without_pillow_the_error_says_what_to_install(folder):
 def test_a_bad_layout_is_one_clear_line(folder, decoded, change, message):
     change(folder / "celeba")
     with pytest.raises(DataError, match=message) as error:
-        faces(folder).sample(1, 56, stream())
+        faces(folder).sample(Request(1, 56, stream()))
     assert "\n" not in str(error.value)
 
 

@@ -16,6 +16,7 @@ from iclbench.core.predictions import Gaussian, HeadSettings
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.image_completion import INTENSITY, ImageCompletion, ImageParameters, _distinct
 from iclbench.families.images.image_sets import HELD_OUT, glyph_images
+from iclbench.families.request import Request
 from iclbench.sweep.grids import grid_runs
 
 
@@ -67,7 +68,7 @@ def bytes_of(episodes, images):
 
 
 def test_context_and_targets_are_all_pixels_of_the_image_once():
-    episodes = SMALL.sample(30, 28, stream())
+    episodes = SMALL.sample(Request(30, 28, stream()))
     inputs = SMALL.display_inputs()
     for episode in range(30):
         context, targets = (p[episode] for p in (episodes.context, episodes.targets))
@@ -81,7 +82,7 @@ def test_context_and_targets_are_all_pixels_of_the_image_once():
 
 
 def test_a_part_of_the_other_pixels_can_be_asked():
-    episodes = family(targets=20).sample(40, 28, stream())
+    episodes = family(targets=20).sample(Request(40, 28, stream()))
     assert episodes.targets.counts.tolist() == [20] * 40
     for episode in range(40):
         context, asked = (p.x[episode][p.mask[episode]] for p in (episodes.context, episodes.targets))
@@ -90,7 +91,7 @@ def test_a_part_of_the_other_pixels_can_be_asked():
 
 
 def test_sizes_of_share_are_uniform_between_a_hundredth_and_a_fifth():
-    episodes = family(size=28, classes=2).sample(1600, 784, stream())
+    episodes = family(size=28, classes=2).sample(Request(1600, 784, stream()))
     sizes = episodes.context.counts
     assert (sizes.min(), sizes.max()) == (7, 156)
     assert abs(sizes.double().mean() - 81.5) < 4 * math.sqrt((150**2 - 1) / 12 / 1600)
@@ -103,7 +104,7 @@ def test_sizes_of_share_are_uniform_between_a_hundredth_and_a_fifth():
 
 def test_sizes_of_cmab_leave_room_for_the_targets():
     """N ~ U[3, 197) and M ~ U[3, 200 - N), upper ends excluded."""
-    episodes = family(size=28, sampling="cmab", max_related=0).sample(6000, 196, stream())
+    episodes = family(size=28, sampling="cmab", max_related=0).sample(Request(6000, 196, stream()))
     context, targets = episodes.context.counts, episodes.targets.counts
     assert (context.min(), context.max(), targets.min()) == (3, 196, 3)
     assert ((context + targets) <= 199).all()
@@ -115,19 +116,19 @@ def test_sizes_of_cmab_leave_room_for_the_targets():
 
 
 def test_points_bound_contexts_and_the_shift_fixes_them():
-    assert SMALL.sample(200, 9, stream()).context.counts.max() == 9
-    exact = SMALL.sample(20, 28, stream(), shift="points-100")
+    assert SMALL.sample(Request(200, 9, stream())).context.counts.max() == 9
+    exact = SMALL.sample(Request(20, 28, stream(), shift="points-100"))
     assert exact.context.counts.tolist() == [100] * 20
     assert exact.targets.counts.tolist() == [44] * 20
     with pytest.raises(UsageError, match="144 pixels and one must be left"):
-        SMALL.sample(2, 28, stream(), shift="points-144")
-    cmab = family(size=28, sampling="cmab", max_related=0).sample(20, 196, stream(), shift="points-300")
+        SMALL.sample(Request(2, 28, stream(), shift="points-144"))
+    cmab = family(size=28, sampling="cmab", max_related=0).sample(Request(20, 196, stream(), shift="points-300"))
     assert cmab.context.counts.tolist() == [300] * 20
     assert (cmab.targets.counts >= 3).all()
 
 
 def test_related_images_are_different_others_of_the_same_label():
-    episodes = SMALL.sample(300, 28, stream(), related=3)
+    episodes = SMALL.sample(Request(300, 28, stream(), related=3))
     related, own = episodes.truth["related_image"], episodes.truth["image"]
     assert torch.equal(related // 20, episodes.truth["label"].unsqueeze(1).expand(-1, 3)), "20 drawings of each class"
     everyone = torch.cat([own.unsqueeze(1), related], 1)
@@ -144,9 +145,9 @@ def test_related_images_are_different_others_of_the_same_label():
 
 
 def test_a_seed_means_the_same_images_however_many_related_are_asked_for():
-    whole = SMALL.sample(20, 28, stream(), related=3)
+    whole = SMALL.sample(Request(20, 28, stream(), related=3))
     for count in (0, 1, 2, None):
-        part = SMALL.sample(20, 28, stream(), related=count)
+        part = SMALL.sample(Request(20, 28, stream(), related=count))
         assert torch.equal(part.context.y, whole.context.y)
         assert torch.equal(part.targets.x, whole.targets.x)
         there = part.related.mask.any(-1)
@@ -170,27 +171,30 @@ def test_distinct_numbers_are_uniform_among_those_not_taken():
 
 
 def test_labels_are_equally_likely():
-    label = SMALL.sample(4000, 5, stream()).truth["label"]
+    label = SMALL.sample(Request(4000, 5, stream())).truth["label"]
     assert (torch.bincount(label) - 1000).abs().max() < 4 * math.sqrt(4000 * 3 / 16)
 
 
 def test_evaluation_draws_other_drawings_of_the_same_characters():
-    seen, held = (f.sample(400, 28, stream()) for f in (SMALL, SMALL.held_out()))
+    seen, held = (f.sample(Request(400, 28, stream())) for f in (SMALL, SMALL.held_out()))
     train, test = bytes_of(seen, "glyphs"), bytes_of(held, "glyphs")
     assert set(seen.truth["label"].tolist()) == set(held.truth["label"].tolist()) == {0, 1, 2, 3}
     assert not {t.numpy().tobytes() for t in train} & {t.numpy().tobytes() for t in test}
     expected = glyphs(0, 4, range(20, 20 + HELD_OUT), 12).reshape(-1, 12, 12)
     assert np.array_equal(expected[held.truth["image"]], test)
     assert torch.equal(
-        SMALL.held_out().held_out().sample(3, 5, stream()).context.y, SMALL.held_out().sample(3, 5, stream()).context.y
+        SMALL.held_out().held_out().sample(Request(3, 5, stream())).context.y,
+        SMALL.held_out().sample(Request(3, 5, stream())).context.y,
     )
-    assert torch.equal(SMALL.sample(400, 28, stream()).context.y, seen.context.y), "the family itself still trains"
+    assert torch.equal(SMALL.sample(Request(400, 28, stream())).context.y, seen.context.y), (
+        "the family itself still trains"
+    )
 
 
 def test_unseen_classes_and_other_labels():
-    unseen = SMALL.held_out().sample(100, 28, stream(), shift="unseen-classes")
+    unseen = SMALL.held_out().sample(Request(100, 28, stream(), shift="unseen-classes"))
     assert set(unseen.truth["label"].tolist()) == {4, 5, 6, 7}
-    same, other = (SMALL.sample(400, 28, stream(), shift=s) for s in ("none", "other-label"))
+    same, other = (SMALL.sample(Request(400, 28, stream(), shift=s)) for s in ("none", "other-label"))
     assert torch.equal(same.targets.y, other.targets.y), "only the related images change"
     labels = other.truth["related_image"] // 20
     assert (labels == labels[:, :1]).all()
@@ -204,11 +208,11 @@ def test_scales_of_the_two_protocols():
     torch.testing.assert_close(x.mean(0), torch.zeros(2, dtype=x.dtype), atol=1e-6, rtol=0)
     torch.testing.assert_close(x.square().mean(0), torch.ones(2, dtype=x.dtype))
     centred = family(sampling="cmab", max_related=0, budget=60)
-    x, y = centred.display_inputs(), centred.sample(50, 20, stream()).truth["display"]
+    x, y = centred.display_inputs(), centred.sample(Request(50, 20, stream())).truth["display"]
     assert (x.min(), x.max(), y.min(), y.max()) == (-1, 1, -0.5, 0.5)
     assert torch.equal(x[:13, 1], torch.cat([x[::12, 0], x[:1, 0]])), "row by row: the first coordinate is the row"
     assert centred.normaliser == pytest.approx(0.22**2)
-    whole = family(size=28, classes=50, drawings=30).sample(1000, 5, stream()).truth["display"]
+    whole = family(size=28, classes=50, drawings=30).sample(Request(1000, 5, stream())).truth["display"]
     assert abs(whole.mean()) < 0.1
     assert abs(whole.std() - 1) < 0.1
 
@@ -216,7 +220,7 @@ def test_scales_of_the_two_protocols():
 def test_mnist_trains_and_evaluates_on_its_own_files(folder):
     mnist = family(folder, images="mnist")
     for one, base in ((mnist, 0), (mnist.held_out(), 100)):
-        found = one.sample(100, 20, stream())
+        found = one.sample(Request(100, 20, stream()))
         images = bytes_of(found, "mnist")
         assert (images[:, 0, 0] == base).all()
         assert torch.equal(images[:, 0, 1], found.truth["image"])
@@ -233,7 +237,7 @@ def test_emnist_is_turned_upright_and_its_letters_are_unseen(folder):
         (emnist.held_out(), 100, "none", range(10)),
         (emnist.held_out(), 100, "unseen-classes", range(10, 47)),
     ):
-        found = one.sample(1000, 20, stream(), shift=shift)
+        found = one.sample(Request(1000, 20, stream(), shift=shift))
         images = bytes_of(found, "emnist")
         assert (images[:, 0, 0] == base).all()
         assert (images[:, 20, 2] == 255).all()
@@ -267,25 +271,25 @@ def test_shifts_that_do_not_apply_say_why(folder):
 
 def test_missing_data_says_where_it_belongs(tmp_path):
     with pytest.raises(DataError, match="--data-dir or ICLBENCH_DATA at the folder that holds 'mnist'"):
-        family(images="mnist").sample(1, 5, stream())
+        family(images="mnist").sample(Request(1, 5, stream()))
     with pytest.raises(DataError, match=r"mnist/train-images-idx3-ubyte.gz is not there; put the files of the MNIST"):
-        family(tmp_path, images="mnist").sample(1, 5, stream())
+        family(tmp_path, images="mnist").sample(Request(1, 5, stream()))
 
 
 def test_files_that_do_not_belong_together_are_refused(folder, tmp_path):
     write_idx(tmp_path / "mnist" / "train-images-idx3-ubyte", np.zeros((4, 28, 28)))
     write_idx(tmp_path / "mnist" / "train-labels-idx1-ubyte", np.arange(5))
     with pytest.raises(DataError, match="4 x 28 x 28 and 5 labels"):
-        family(tmp_path, images="mnist").sample(1, 5, stream())
+        family(tmp_path, images="mnist").sample(Request(1, 5, stream()))
     write_idx(tmp_path / "mnist" / "train-labels-idx1-ubyte", np.array([0, 0, 0, 1]))
     with pytest.raises(DataError, match=r"label 1 has 1 image\(s\), an episode needs 4; lower task.max_related"):
-        family(tmp_path, images="mnist").sample(1, 5, stream())
+        family(tmp_path, images="mnist").sample(Request(1, 5, stream()))
 
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: real MNIST is elsewhere")
 def test_real_mnist():
     mnist = family(Path(os.environ["ICLBENCH_DATA"]), images="mnist")
-    found = mnist.sample(2000, 156, stream())
+    found = mnist.sample(Request(2000, 156, stream()))
     whole = found.truth["display"]
     assert abs(whole.mean()) < 0.03
     assert abs(whole.std() - 1) < 0.03
@@ -293,7 +297,7 @@ def test_real_mnist():
     # A zero has a hole: the middle of its mean image is darker than that of a one.
     middle = bytes_of(found, "mnist")[:, 13:15, 13:15].double().mean((1, 2))
     assert middle[found.truth["label"] == 0].mean() < 0.3 * middle[found.truth["label"] == 1].mean()
-    test = mnist.held_out().sample(200, 156, stream())
+    test = mnist.held_out().sample(Request(200, 156, stream()))
     assert found.truth["image"].max() >= 10_000 > test.truth["image"].max()
 
 
@@ -301,7 +305,7 @@ def test_real_mnist():
 def test_the_normaliser_is_the_variance_of_the_intensities_that_are_predicted(sampling):
     """Of pixels from many images, on the scale of the task: about 1 where they are standardised."""
     whole = ImageCompletion(ImageParameters(sampling=sampling))
-    drawn = whole.sample(400, 200, stream())
+    drawn = whole.sample(Request(400, 200, stream()))
     there = torch.cat([points.y[points.mask] for points in (drawn.context, drawn.targets)])
     assert float(there.var()) == pytest.approx(whole.normaliser, rel=0.03)
 

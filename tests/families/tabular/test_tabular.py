@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from iclbench.config.cards import validate
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
+from iclbench.families.request import Request
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular, distinct_rows
 
@@ -45,7 +46,7 @@ def folder(tmp_path):
 
 def test_an_episode_holds_distinct_rows_of_the_table_standardised_and_padded():
     made = table()
-    episodes = family(made).sample(40, 20, stream())
+    episodes = family(made).sample(Request(40, 20, stream()))
     rows = episodes.truth["rows"].numpy()
     assert all(len(set(r)) == 20 for r in rows.tolist())
     standard = (made.x - made.x.mean(0)) / made.x.std(0)
@@ -61,8 +62,8 @@ def test_no_label_after_the_opening_enters_another_points_label():
     made = table()
     changed = made.y.copy()
     changed[13] += 1e5
-    one = family(made).sample(200, 20, stream())
-    two = family(Table("made", made.x, changed, made.features, "y")).sample(200, 20, stream())
+    one = family(made).sample(Request(200, 20, stream()))
+    two = family(Table("made", made.x, changed, made.features, "y")).sample(Request(200, 20, stream()))
     where = (one.truth["rows"] == 13).double()
     outside = where[:, :10].sum(1) == 0
     moved = outside & (where.sum(1) == 1)
@@ -75,7 +76,7 @@ def test_no_label_after_the_opening_enters_another_points_label():
 def test_labels_do_not_depend_on_their_unit():
     made = table()
     other = Table("made", made.x * 1e-3 + 7, 1e-6 * made.y - 40, made.features, "y")
-    one, two = (family(t).sample(30, 20, stream()).context for t in (made, other))
+    one, two = (family(t).sample(Request(30, 20, stream())).context for t in (made, other))
     torch.testing.assert_close(one.y, two.y, atol=1e-2, rtol=1e-2)
     torch.testing.assert_close(one.x, two.x, atol=1e-4, rtol=1e-4)
 
@@ -83,27 +84,27 @@ def test_labels_do_not_depend_on_their_unit():
 def test_the_zero_predictors_score_is_that_of_the_docstring():
     rng = np.random.default_rng(0)
     made = Table("noise", rng.normal(size=(5000, 2)), rng.normal(size=5000), ("a", "b"), "y")
-    y = family(made).sample(20_000, 20, stream()).context.y[:, 10:, 0].double()
+    y = family(made).sample(Request(20_000, 20, stream())).context.y[:, 10:, 0].double()
     each = y.square().mean(1)
     assert abs(each.mean() - 11 / 10 * 10 / 7) < 4 * each.std() / math.sqrt(len(each)) + 0.01
 
 
 def test_labels_can_be_brought_to_the_scale_of_the_trained_task():
-    plain, scaled = family().sample(5, 20, stream()), family(variance=5.0).sample(5, 20, stream())
+    plain, scaled = family().sample(Request(5, 20, stream())), family(variance=5.0).sample(Request(5, 20, stream()))
     torch.testing.assert_close(scaled.context.y, math.sqrt(5) * plain.context.y)
     assert family(variance=5.0).normaliser == 5
 
 
 def test_the_opening_is_at_most_half_of_the_points():
-    assert family().sample(2, 6, stream()).scored.sum(1).tolist() == [3, 3]
+    assert family().sample(Request(2, 6, stream())).scored.sum(1).tolist() == [3, 3]
     for points in (1, 2, 3):
-        assert family().sample(2, points, stream()).context.y.isfinite().all()
+        assert family().sample(Request(2, points, stream())).context.y.isfinite().all()
 
 
 def test_a_flat_opening_keeps_the_tables_scale():
     y = np.r_[np.zeros(199), 1.0]
     made = Table("rare", np.arange(200.0)[:, None], y, ("a",), "y")
-    episodes = family(made).sample(300, 20, stream())
+    episodes = family(made).sample(Request(300, 20, stream()))
     assert episodes.context.y.isfinite().all()
     later = (episodes.truth["rows"][:, 10:] == 199).nonzero()
     step = 1 / y.std()
@@ -114,7 +115,7 @@ def test_a_flat_opening_keeps_the_tables_scale():
 
 def test_more_features_than_dimensions_give_a_random_subset_per_episode_in_pad():
     made = table(features=8)
-    x = family(made).sample(60, 10, stream())
+    x = family(made).sample(Request(60, 10, stream()))
     standard = (made.x - made.x.mean(0)) / made.x.std(0)
     subsets = set()
     for b in range(60):
@@ -129,7 +130,7 @@ def test_more_features_than_dimensions_give_a_random_subset_per_episode_in_pad()
 @pytest.mark.parametrize("features", [3, 8])
 def test_projection_mixes_all_features_linearly_with_variance_one(features):
     made = table(rows=400, features=features)
-    episodes = family(made, encoding="project").sample(300, 20, stream())
+    episodes = family(made, encoding="project").sample(Request(300, 20, stream()))
     x = episodes.context.x.double()
     standard = torch.from_numpy((made.x - made.x.mean(0)) / made.x.std(0))[episodes.truth["rows"]]
     fitted = standard @ torch.linalg.lstsq(standard, x).solution
@@ -139,7 +140,9 @@ def test_projection_mixes_all_features_linearly_with_variance_one(features):
 
 
 def test_every_table_is_equally_likely():
-    counts = torch.bincount(family(table(), table(500), table(features=7)).sample(3000, 5, stream()).truth["table"])
+    counts = torch.bincount(
+        family(table(), table(500), table(features=7)).sample(Request(3000, 5, stream())).truth["table"]
+    )
     assert (counts - 1000).abs().max() < 4 * math.sqrt(3000 * 2 / 9)
 
 
@@ -163,22 +166,22 @@ def test_tables_are_found_by_name_in_the_data_folder(folder):
     assert [t.name for t in everything.tables] == ["large", "tiny"]
     assert named.fingerprint != everything.fingerprint
     assert named.fingerprint == Tabular(Tabular.Parameters(dim=5, tables=["large.csv.gz"]), folder).fingerprint
-    assert named.sample(3, 11, stream()).context.y.isfinite().all()
+    assert named.sample(Request(3, 11, stream())).context.y.isfinite().all()
 
 
 def test_missing_data_is_one_clear_line_and_only_on_use(tmp_path, folder):
     with pytest.raises(DataError, match="--data-dir or ICLBENCH_DATA"):
-        Tabular(Tabular.Parameters()).sample(1, 5, stream())
+        Tabular(Tabular.Parameters()).sample(Request(1, 5, stream()))
     with pytest.raises(DataError, match=r"cannot read .*tabular: No such file.*ICLBENCH_DATA"):
-        Tabular(Tabular.Parameters(), tmp_path / "nowhere").sample(1, 5, stream())
+        Tabular(Tabular.Parameters(), tmp_path / "nowhere").sample(Request(1, 5, stream()))
     with pytest.raises(UnknownNameError, match="unknown table 'larg'; did you mean 'large'"):
-        Tabular(Tabular.Parameters(tables=["larg"]), folder).sample(1, 5, stream())
+        Tabular(Tabular.Parameters(tables=["larg"]), folder).sample(Request(1, 5, stream()))
     with pytest.raises(DataError, match="'tiny' has 8 rows, fewer than the 11 points"):
-        Tabular(Tabular.Parameters(), folder).sample(1, 11, stream())
+        Tabular(Tabular.Parameters(), folder).sample(Request(1, 11, stream()))
     for file in (folder / "tabular").glob("*.gz"):
         file.unlink()
     with pytest.raises(DataError, match="holds no table"):
-        Tabular(Tabular.Parameters(), folder).sample(1, 5, stream())
+        Tabular(Tabular.Parameters(), folder).sample(Request(1, 5, stream()))
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/b", "/etc/passwd", "..", ""])
@@ -196,7 +199,7 @@ def test_table_names_cannot_leave_the_folder(name):
 def test_any_finite_table_gives_finite_inputs_and_labels(rows):
     values = np.array(rows)
     made = Table("any", values[:, :1], values[:, 1], ("a",), "y")
-    context = family(made, dim=2).sample(4, len(rows), stream()).context
+    context = family(made, dim=2).sample(Request(4, len(rows), stream())).context
     assert context.x.isfinite().all()
     assert context.y.isfinite().all()
 
@@ -205,12 +208,12 @@ def test_any_finite_table_gives_finite_inputs_and_labels(rows):
 def test_real_tables_are_learnable_in_context():
     """Least squares from 30 rows beats the mean of the labels on airfoil, a table known to be roughly linear."""
     real = Tabular(Tabular.Parameters(dim=5, tables=["airfoil"]), Path(os.environ["ICLBENCH_DATA"]))
-    episodes = real.sample(500, 31, stream())
+    episodes = real.sample(Request(500, 31, stream()))
     x, y = episodes.context.x.double(), episodes.context.y.double()
     weights = torch.linalg.lstsq(x[:, :30], y[:, :30]).solution
     assert (x[:, 30:] @ weights - y[:, 30:]).square().mean() < 0.8 * y[:, 30:].square().mean()
     everything = Tabular(Tabular.Parameters(dim=5), Path(os.environ["ICLBENCH_DATA"]))
-    assert everything.sample(50, 21, stream()).context.y.isfinite().all()
+    assert everything.sample(Request(50, 21, stream())).context.y.isfinite().all()
 
 
 def test_remarks_of_several_tables_name_none_of_their_targets():
@@ -231,5 +234,5 @@ def test_remarks_say_what_is_not_scored_and_how_features_are_mixed():
     named = ", ".join(f"f{i}" for i in range(12))
     assert told[0] == f"made: 5 random projections of 12 features ({named}), others in every episode, of 60 rows"
     assert "; 'y' by mean and deviation of its first 4 rows, which are not scored" in told[1]
-    episodes = family(table(features=12), encoding="project", opening=4).sample(3, 11, stream())
+    episodes = family(table(features=12), encoding="project", opening=4).sample(Request(3, 11, stream()))
     assert told[2].endswith(": 4 to 10") and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))
