@@ -8,7 +8,11 @@ A plug-in declares, in its own `pyproject.toml`:
     [project.entry-points."iclbench.variants"]
     my-net-wide = "my_package.net:WIDE"
 
-where `WIDE = Variant("my-net", {"width": 512}, "what it is in a line")`.
+    [project.entry-points."iclbench.tests"]
+    my-test = "my_package.tests:MY_TEST"
+
+where `WIDE = Variant("my-net", {"width": 512}, "what it is in a line")`, and `MY_TEST = Meaning("its title", "what it
+asks")` (`iclbench.core.meaning`) is what reports say of an evaluator that a family has of its own.
 """
 
 from __future__ import annotations
@@ -348,6 +352,22 @@ ESTIMATORS = Registry(
         "gp-bayes-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
         ),
+    },
+)
+
+# The tests that families have of their own, in words (`iclbench.core.meaning.Meaning`); reports read them without the
+# family. In the order in which they are shown.
+TESTS = Registry(
+    "test",
+    {
+        "icl": Entry("iclbench.families.images.bursty_tests:ICL"),
+        "icl-paired": Entry("iclbench.families.images.bursty_tests:ICL_PAIRED"),
+        "iwl": Entry("iclbench.families.images.bursty_tests:IWL"),
+        "iwl-macro": Entry("iclbench.families.images.bursty_tests:IWL_MACRO"),
+        "iwl-common": Entry("iclbench.families.images.bursty_tests:IWL_COMMON"),
+        "iwl-rare": Entry("iclbench.families.images.bursty_tests:IWL_RARE"),
+        "iwl-new-drawings": Entry("iclbench.families.images.bursty_tests:IWL_NEW_DRAWINGS"),
+        "flip": Entry("iclbench.families.images.bursty_tests:FLIP"),
     },
 )
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from iclbench.core.metrics import metric
 from iclbench.report.data import Results, Slice
-from iclbench.report.evaluators import INSIDE, QUESTIONS, TESTS, meaning
+from iclbench.report.evaluators import INSIDE, QUESTIONS, meaning
 from iclbench.report.pairs import Difference, difference, score_difference
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
@@ -155,4 +155,5 @@ def _scores(task: Slice) -> pd.DataFrame:
     rows = rows[~rows["evaluator"].isin(INSIDE) & rows["kind"].ne("published") & rows["n_context"].isna()]
     rows = rows[rows["trained_on"].isna()]
     rows = task.unfailed(rows)
-    return rows[~rows["evaluator"].isin(TESTS.keys() - {*_TESTS, "targets"})]
+    finer = [evaluator for evaluator in rows["evaluator"].unique() if meaning(str(evaluator)).finer]
+    return rows[~rows["evaluator"].isin(finer)]

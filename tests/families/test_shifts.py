@@ -314,3 +314,28 @@ def test_ridge_is_no_oracle_where_a_query_repeats_a_point_with_its_noise():
     linear = resolve_task("linear", "smoke")[0]
     (ridge,) = contestants.baselines(PromptSet(linear, "smoke", "repeated-query"), ["ridge"])
     assert ridge.kind == "oracle", "without noise what is seen is known"
+
+
+class Mirrored(Linear):
+    """A plug-in with shifts of its own beside the common ones."""
+
+    shift_kinds = {
+        **FUNCTION_KINDS,
+        "mirrored": FunctionKind(("the sign of the inputs",), place=lambda inputs, _, __: inputs.map(lambda x: -x)),
+        "hollow": FunctionKind(("the inputs",), place=lambda inputs, _, __: inputs, isotropic=True),
+    }
+
+
+def test_a_kind_of_a_plug_in_combines_with_the_common_ones():
+    own = Mirrored(Mirrored.Parameters(dim=6))
+    plain = own.sample(Request(4, 5, torch.Generator().manual_seed(0), shift="skewed+noisy-2"))
+    for name in ("mirrored+skewed+noisy-2", "noisy-2.0+skewed+mirrored"):
+        mirrored = own.sample(Request(4, 5, torch.Generator().manual_seed(0), shift=name))
+        assert torch.equal(mirrored.context.x, -plain.context.x)
+        noise = [e.context.y - own.apply(e.truth, e.context.x).unsqueeze(-1) for e in (plain, mirrored)]
+        torch.testing.assert_close(*noise)
+    assert own.parse_shift("points-12+mirrored+noisy").name == "noisy-1+mirrored+points-12"
+    with pytest.raises(UsageError, match="'skewed' and 'hollow' both set the inputs"):
+        own.parse_shift("hollow+skewed")
+    with pytest.raises(UsageError, match=r"known: .*mirrored"):
+        own.parse_shift("upside-down")

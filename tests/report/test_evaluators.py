@@ -1,0 +1,50 @@
+"""What reports say of the tests that families have of their own."""
+
+from importlib.metadata import EntryPoint
+
+import pandas as pd
+import pytest
+
+from iclbench.config import registry
+from iclbench.config.registry import TESTS, Registry, canonical
+from iclbench.config.resolution import resolve_task
+from iclbench.core.meaning import Meaning
+from iclbench.report import evaluators
+
+
+@pytest.fixture
+def plug_in(tmp_path, monkeypatch):
+    """A package with a test `odd_one`, and one that is broken."""
+    (tmp_path / "oddtests.py").write_text(
+        "from iclbench.core.meaning import Meaning\n"
+        "ODD = Meaning('odd one out', 'which image is of another class', 1 / 3, '1/3', finer=True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    targets = {"odd_one": "oddtests:ODD", "broken": "oddtests:NONE"}
+    points = [EntryPoint(name, target, "iclbench.tests") for name, target in targets.items()]
+    monkeypatch.setattr(registry, "entry_points", lambda group: [p for p in points if p.group == group])
+    monkeypatch.setattr(evaluators, "TESTS", Registry("test", TESTS._builtin))
+
+
+def test_a_plug_in_brings_the_words_of_its_tests(plug_in, caplog):
+    assert evaluators.meaning("odd_one") == Meaning(
+        "odd one out", "which image is of another class", 1 / 3, "1/3", finer=True
+    )
+    assert evaluators.meaning("unheard_of").title == "unheard of"
+    assert evaluators.meaning("broken").title == "broken" and "oddtests:NONE" in caplog.text
+    found = evaluators.in_order(pd.Series(["zzz", "odd_one", "targets", "iwl", "icl_paired", "icl", "aaa"]))
+    assert found == ["icl", "icl_paired", "iwl", "odd_one", "targets", "aaa", "zzz"]
+
+
+def test_a_name_in_a_table_loads_nothing_that_is_not_registered(tmp_path, monkeypatch):
+    (tmp_path / "sneaky.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "sneaky")
+    assert evaluators.meaning("sneaky:TEST").title == "sneaky:TEST"
+
+
+def test_bursty_sequences_have_words_for_every_test_and_chance_is_that_of_the_family():
+    tests = resolve_task("bursty", "smoke")[0].build().evaluators()
+    assert {canonical(name) for name in tests} == set(TESTS._builtin)
+    for name, test in tests.items():
+        assert evaluators.meaning(name).chance in (None, test.chance), name
