@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome, Status
@@ -26,11 +27,8 @@ class Order:
             cell: None if cell in self._todo else status for cell, status in plan.status.items()
         }
         self._reasons: dict[str, str] = {}
-        self._waiting = {cell.hash: {need for need in cell.needs if need in self._todo} for cell in plan.todo}
-        self._needed_by: dict[str, list[str]] = {}
-        for waiting, needs in self._waiting.items():
-            for need in needs:
-                self._needed_by.setdefault(need, []).append(waiting)
+        self._needs = TopologicalSorter({c.hash: {n for n in c.needs if n in self._todo} for c in plan.todo})
+        self._needs.prepare()
         groups = {group: i for i, group in enumerate(dict.fromkeys(cell.group for cell in plan.cells))}
         self._place = {cell.hash: (groups[cell.group], i) for i, cell in enumerate(plan.todo)}
         self._few = 2 * slots
@@ -38,9 +36,7 @@ class Order:
         self._trainings: list[tuple[tuple[int, int], GridCell]] = []
         self._others: list[tuple[tuple[int, int], GridCell]] = []
         self._given_up: deque[tuple[GridCell, Outcome]] = deque()
-        for cell in plan.todo:
-            if not self._waiting[cell.hash]:
-                self._settled_needs(cell)
+        self._go_on()
 
     def take(self) -> GridCell | None:
         """The next cell that can be worked on now."""
@@ -63,15 +59,18 @@ class Order:
         self._trainings_left -= cell.kind == "train"
         if outcome.reason:
             self._reasons[cell.hash] = outcome.reason
-        for waiting in self._needed_by.get(cell.hash, ()):
-            self._waiting[waiting].discard(cell.hash)
-            if not self._waiting[waiting]:
-                self._settled_needs(self._todo[waiting])
+        self._needs.done(cell.hash)
+        self._go_on()
 
     def given_up(self) -> Iterator[tuple[GridCell, Outcome]]:
         """Cells that nobody need work on, since they make no sense or since what they need has failed."""
         while self._given_up:
             yield self._given_up.popleft()
+
+    def _go_on(self) -> None:
+        """Whatever waits for nothing any more may go, in the plan's order."""
+        for cell in sorted(self._needs.get_ready(), key=self._place.__getitem__):
+            self._settled_needs(self._todo[cell])
 
     def _settled_needs(self, cell: GridCell) -> None:
         """All that the cell needs has become something, or is not in the plan."""
