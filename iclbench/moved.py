@@ -10,10 +10,19 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # whose import takes longer than all else here
+
+    class Loader: ...
+
+    class MetaPathFinder: ...
+
 
 MOVED = {
     "iclbench.backbones.activations": "iclbench.layers.activations",

@@ -1,6 +1,8 @@
 """What help says, letter by letter."""
 
 import inspect
+import subprocess
+import sys
 from importlib import import_module
 from typing import get_type_hints
 
@@ -40,6 +42,16 @@ def test_options_and_work_of_a_command_fit_together(path: tuple[str, ...]) -> No
     assert offered == get_type_hints(work)
     summary, *_ = str(inspect.getdoc(typed)).split("\n\n")
     assert COMMANDS[path].summary == " ".join(summary.split())
+
+
+def test_help_of_no_command_imports_anything_heavy() -> None:
+    heavy = {"torch", "pandas", "numpy", "sklearn", "transformers", "pyarrow"}
+    code = (
+        f"import sys; from iclbench.cli.main import main; [main([*path, '--help']) for path in {[*PARSERS]!r}];"
+        f"sys.exit(', '.join({heavy!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_tables_of_a_configuration_file_are_named(capsys: pytest.CaptureFixture[str]) -> None:
