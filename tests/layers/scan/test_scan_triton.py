@@ -22,6 +22,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
 
+# One case of every kind that takes a second or two in the interpreter; `make test-slow` runs the others.
+QUICK = "length and (1 or 13 or 17) and not 16 or chunk or 11-4 or 0.7 or views or decays or bfloat16"
+
 runs_kernels = pytest.mark.skipif(
     scan_triton.unavailable() is not None, reason=f"{scan_triton.unavailable()}; see test_in_the_interpreter"
 )
@@ -29,9 +32,10 @@ runs_kernels = pytest.mark.skipif(
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(INTERPRETED, reason="this is that process")
-def test_in_the_interpreter() -> None:
+@pytest.mark.parametrize("cases", [QUICK, pytest.param(f"not ({QUICK})", marks=pytest.mark.slow)])
+def test_in_the_interpreter(cases: str) -> None:
     child = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", cases, str(Path(__file__))],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
