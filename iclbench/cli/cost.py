@@ -11,6 +11,7 @@ from iclbench.cli.options import (
     set_up_torch,
 )
 from iclbench.config.cards import load_baseline
+from iclbench.core.context import Context
 
 
 def cost(
@@ -35,5 +36,5 @@ def cost(
     from iclbench.cli.cost_runs import Sizes, measure_all
 
     sizes = Sizes(points or [40, 500], queries or [], updates or [], episodes)
-    if measure_all(results, runs, baseline or [], sizes, chosen, data_dir, json):
+    if measure_all(Context(results, data_dir, chosen), runs, baseline or [], sizes, json):
         raise typer.Exit(1)

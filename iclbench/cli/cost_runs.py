@@ -11,6 +11,7 @@ import typer
 from iclbench import tables
 from iclbench.cli.terminal import out, say, step_bar, table
 from iclbench.config.runs import Run
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.contestants import PredictorContestant, backbone, baselines
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
@@ -20,12 +21,10 @@ from iclbench.report.cost_table import AT_ONCE, COLUMNS, MACHINE, at_once_table,
 
 
 def measure_all(
-    results: Path,
+    context: Context,
     runs: Sequence[Run],
     baseline: Sequence[str],
     sizes: Sizes,
-    device: str,
-    data_dir: Path | None,
     json: bool,
 ) -> int:
     """Measure runs under a progress bar and then baselines; returns the number of measurements that failed."""
@@ -34,13 +33,12 @@ def measure_all(
 
     def measure(contestant: PredictorContestant, of: Run) -> int:
         path, lines, missing = measure_costs(
-            results,
+            context,
             contestant,
             of.config.task,
             of.config.preset,
             sizes,
             train=of.config.train,
-            data_dir=data_dir,
         )
         written.append(path)
         for line in lines:
@@ -50,14 +48,14 @@ def measure_all(
     with step_bar("measure", len(runs)) as update:
         for done, each in enumerate(runs, 1):
             try:
-                failed += measure(backbone(each, device, data_dir), each)
+                failed += measure(backbone(each, context.device, context.data_dir), each)
             except UsageError as error:
                 if len(runs) == 1:
                     raise
                 failed += 1  # the others go on
                 say(f"skipped run '{each.name}': {error}")
             update(done, each.name)
-    for of, contestant in _baselines(runs, baseline, data_dir):
+    for of, contestant in _baselines(runs, baseline, context.data_dir):
         failed += measure(contestant, of)
     _print(written, json)
     return failed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from iclbench.cli.options import set_up_torch
+from iclbench.core.context import Context
 
 if TYPE_CHECKING:
     from iclbench.config.runs import Run
@@ -59,11 +60,11 @@ def demo(results: Path) -> None:
     say("2/4 evaluating on frozen prompts, beside the baselines")
     evaluated: list[str] = []
     failed = sum(
-        evaluate_run(results, run, list(SHIFTS), EXTRAPOLATE, "cpu", baseline=list(BASELINES), evaluated=evaluated)
+        evaluate_run(Context(results), run, list(SHIFTS), EXTRAPOLATE, baseline=list(BASELINES), evaluated=evaluated)
         for run in runs
     )
     say("3/4 probing every layer, beside gradient descent")
-    failed += sum(follow(run.name, probe(results, run), [], say) for run in runs)
+    failed += sum(follow(run.name, probe(Context(results), run), [], say) for run in runs)
     say("4/4 writing the report")
     page = build(results, results / "report").page
     print_summary(results, [name for name in evaluated if "-none-" in name])

@@ -13,6 +13,7 @@ from iclbench.cli.options import (
 )
 from iclbench.config.cards import load_baseline, load_task
 from iclbench.config.runs import CodeChangedError
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.deep_thinking.methods import Method, method_as_typed
@@ -63,13 +64,11 @@ def evaluate(
         try:
             other = eval_runs.other_task(each, csv, target, task)
             failed += eval_runs.evaluate_run(
-                results,
+                Context(results, data_dir, chosen),
                 each,
                 shift or [],
                 extrapolate,
-                chosen,
                 seed,
-                data_dir,
                 other,
                 baseline,
                 evaluated,

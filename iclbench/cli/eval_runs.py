@@ -11,6 +11,7 @@ from iclbench.cli.options import (
 from iclbench.cli.terminal import say, step_bar
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.config.runs import Run
+from iclbench.core.context import Context
 from iclbench.core.errors import DataError
 from iclbench.core.memory import IN_REAL_TABLES, advised
 from iclbench.deep_thinking.methods import Method
@@ -40,13 +41,11 @@ TABLE_BASELINES = (
 
 
 def evaluate_run(
-    results: Path,
+    context: Context,
     run: Run,
     shift: list[str],
     extrapolate: int | str | None,
-    device: str,
     seed: int = 0,
-    data_dir: Path | None = None,
     other: tuple[TaskConfig, Family | None] | None = None,
     baseline: list[str] | None = None,
     evaluated: list[str] | None = None,
@@ -71,18 +70,16 @@ def evaluate_run(
             update(done, f"{prompts.evaluation}: {contestant.name}")
 
         for cell in run_evaluation(
-            results,
+            context,
             run,
             shifts,
             tests,
             seed=seed,
-            device=device,
-            data_dir=data_dir,
             task=task,
             family=family,
             baseline_names=baseline,
             method=method,
-            lookup=None if fresh else Reference(results),
+            lookup=None if fresh else Reference(context.results),
             fresh=fresh,
             begins=begins,
         ):

@@ -9,6 +9,7 @@ from iclbench.cli.options import (
     chosen_runs,
     set_up_torch,
 )
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 
 
@@ -53,8 +54,6 @@ def probe(
         representation,
         shift,
         seed,
-        results,
-        data_dir,
-        chosen,
+        Context(results, data_dir, chosen),
         json,
     )

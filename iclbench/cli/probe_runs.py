@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,6 +13,7 @@ from iclbench.cli.summary import print_tables
 from iclbench.cli.terminal import say
 from iclbench.config.runs import Run
 from iclbench.config.trust import UntrustedError
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.cells import Cell
 from iclbench.probing.probe import NotProbedError
@@ -35,9 +35,7 @@ def probe_runs(
     representation: bool,
     shift: str,
     seed: int,
-    results: Path,
-    data_dir: Path | None,
-    device: str,
+    where: Context,
     json: bool,
 ) -> None:
     """Probe runs and print the tables; of runs that were not named, those that cannot be probed are skipped.
@@ -46,17 +44,17 @@ def probe_runs(
         UsageError: a run that was named cannot be probed, or none can.
         typer.Exit: something failed.
     """
-    of_all: dict[str, Any] = {"seed": seed, "data_dir": data_dir}
+    of_all: dict[str, Any] = {"seed": seed}
     of_contexts = of_all | {"shift": shift}
     asked: Callable[[Run], Iterator[Cell]] = partial(
-        probe_layers, results, contexts=context, fit=fit, test=test, tasks=tasks, device=device, **of_contexts
+        probe_layers, where, contexts=context, fit=fit, test=test, tasks=tasks, **of_contexts
     )
     table, title, what = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
     if rank:
-        asked = partial(probe_rank, results, sizes=context, contexts=contexts, queries=queries, **of_contexts)
+        asked = partial(probe_rank, where, sizes=context, contexts=contexts, queries=queries, **of_contexts)
         table, title, what = probe_tables.rank_table, probe_tables.rank_title, "predictions whose rank can be measured"
     elif representation:
-        asked = partial(probe_representation, results, **of_all)
+        asked = partial(probe_representation, where, **of_all)
         table, title = probe_tables.representation_table, probe_tables.representation_title
         what = "a sample representation to probe"
     failed = 0
@@ -74,10 +72,10 @@ def probe_runs(
         for why in refused.values():
             if isinstance(why, UntrustedError):
                 raise why
-        raise UsageError("; ".join(wrong) or f"no finished run in {results} has {what}")
+        raise UsageError("; ".join(wrong) or f"no finished run in {where.results} has {what}")
     for name, why in refused.items():
         say(f"skipped run '{name}': {why}")
-    print_tables(results, probed, json, table, title)
+    print_tables(where.results, probed, json, table, title)
     if failed:
         say(f"{failed} failed; the same command tries them again")
     if failed or wrong:

@@ -14,6 +14,7 @@ import typer
 
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, say, table
+from iclbench.core.context import Context
 from iclbench.core.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
@@ -30,7 +31,7 @@ def print_dry_run(
 ) -> None:
     """What is done and what is to do, task by task, with parameters, time and disk; what lies in the results folder
     without a sweep's doing, and what will be refused."""
-    found = look(plan, store.results, data_dir)
+    found = look(plan, Context(store.results, data_dir))
     plan = found.plan
     step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
     by_group = groups(plan)

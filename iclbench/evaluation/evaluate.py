@@ -11,6 +11,7 @@ import pandas as pd
 from iclbench import __version__, tables
 from iclbench.config.resolution import TaskConfig
 from iclbench.config.runs import Run, writing
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import assignments
 from iclbench.core.signals import heed_ctrl_c
@@ -102,14 +103,12 @@ def evaluators_of(run: Run, asked: Sequence[str], task: TaskConfig | None = None
 
 
 def evaluate_run(
-    results: Path,
+    context: Context,
     run: Run,
     shifts: Sequence[str] = ("none",),
     evaluators: Sequence[str] | None = None,
     *,
     seed: int = 0,
-    device: str = "cpu",
-    data_dir: Path | None = None,
     task: TaskConfig | None = None,
     family: Family | None = None,
     baseline_names: Sequence[str] | None = None,
@@ -122,13 +121,11 @@ def evaluate_run(
     """Evaluate a run and its baselines under each shift and by each evaluator, yielding every cell when it is done.
 
     Args:
-        results: results folder.
+        context: results folder, data sets, and the device of the backbone; baselines stay on the CPU.
         run: a finished run.
         shifts: from `shifts_of`.
         evaluators: from `evaluators_of`; None: those of the task.
         seed: evaluation seed; prompt sets of different seeds are independent.
-        device: where the backbone computes; baselines stay on the CPU.
-        data_dir: where families find their data sets.
         task: evaluate on the prompts of this task instead of the run's own ...
         family: ... whose episodes this family gives, made to measure for the run (the user's own table).
         baseline_names: instead of the card's baselines and oracles.
@@ -142,7 +139,8 @@ def evaluate_run(
         UsageError: the run is not finished, or cannot take in a context in this way, or nothing of the task's shape;
             nothing is computed.
     """
-    model = contestants.backbone(run, device, data_dir)
+    results, data_dir = context.results, context.data_dir
+    model = contestants.backbone(run, context.device, data_dir)
     task = task or run.config.task
     if family is None:
         family = task.build(data_dir).held_out()  # one for all prompt sets: it holds the data
@@ -160,7 +158,7 @@ def evaluate_run(
 
 
 def evaluate_baseline(
-    results: Path,
+    context: Context,
     task: TaskConfig,
     preset: str,
     name: str,
@@ -168,14 +166,13 @@ def evaluate_baseline(
     evaluators: Sequence[str],
     *,
     seed: int = 0,
-    data_dir: Path | None = None,
 ) -> Iterator[Cell]:
     """Evaluate one baseline or oracle of a task without any run beside it; summaries are left to the caller."""
-    family = task.build(data_dir).held_out()
-    asked = prompt_sets(task, preset, shifts, evaluators, seed, data_dir, family)
+    family = task.build(context.data_dir).held_out()
+    asked = prompt_sets(task, preset, shifts, evaluators, seed, context.data_dir, family)
     while asked:
         prompts = asked.pop(0)
-        yield from evaluate_cells(results, prompts, contestants.baselines(prompts, [name]))
+        yield from evaluate_cells(context.results, prompts, contestants.baselines(prompts, [name]))
 
 
 def prompt_sets(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from iclbench import tables
 from iclbench.config.runs import check_name
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.deep_thinking.methods import Method
 from iclbench.deep_thinking.methods import method as method_named
@@ -50,7 +51,7 @@ class Comparison:
 
 
 def evaluate_model(
-    results: Path,
+    context: Context,
     model: LanguageModel,
     tasks: Sequence[LanguageTask],
     method: Method,
@@ -60,7 +61,6 @@ def evaluate_model(
     demo_seeds: Sequence[int] = (0,),
     orders: Sequence[int] = (0,),
     seed: int = 0,
-    data_dir: Path | None = None,
     controls: bool = True,
     batch: int = 64,
     overlength: Overlength = "error",
@@ -69,7 +69,7 @@ def evaluate_model(
     others go on.
 
     Args:
-        results: results folder.
+        context: results folder, and where the user's copies of data sets lie.
         model: the model.
         tasks: the tasks.
         method: how it takes in its demonstrations.
@@ -78,7 +78,6 @@ def evaluate_model(
         demo_seeds: which demonstrations are drawn.
         orders: which orders these have; 0: as they were drawn.
         seed: evaluation seed: which queries.
-        data_dir: where the user's copies of data sets lie.
         controls: whether the controls are evaluated, too.
         batch: rows that go through the model at a time, at most.
         overlength: what is done about prompts that are too long for the model.
@@ -89,14 +88,14 @@ def evaluate_model(
     _refuse(model, method)
     comparisons: list[Comparison] = []
     for task in tasks:
-        asked = LanguagePrompts(task, 0, episodes or task.card.episodes, seed=seed, data_dir=data_dir)
-        asked.with_pool(task.pool(data_dir))
+        asked = LanguagePrompts(task, 0, episodes or task.card.episodes, seed=seed, data_dir=context.data_dir)
+        asked.with_pool(task.pool(context.data_dir))
         contestants = _Contestants(model, method, controls, overlength)
         comparisons += _comparisons(asked, contestants, shots or [task.card.shots], demo_seeds, orders)
-    write_published(results, tasks)
+    write_published(context.results, tasks)
     batches = Batches(batch)
     for each in comparisons:
-        yield from _cells(results, each, batches, overlength)
+        yield from _cells(context.results, each, batches, overlength)
 
 
 class _Contestants:

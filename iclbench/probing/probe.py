@@ -20,6 +20,7 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.memory import IN_PROBES, advised
 from iclbench.evaluation import cells, contestants
@@ -39,7 +40,7 @@ class NotProbedError(UsageError):
 
 
 def probe(
-    results: Path,
+    context: Context,
     run: Run,
     contexts: Sequence[int] | None = None,
     *,
@@ -48,13 +49,11 @@ def probe(
     tasks: int = 128,
     shift: str = "none",
     seed: int = 0,
-    device: str = "cpu",
-    data_dir: Path | None = None,
 ) -> Iterator[Cell]:
     """Probe a run at each context size, yielding every cell when it is done.
 
     Args:
-        results: results folder.
+        context: results folder, data sets, and the device of the backbone.
         run: a finished run with layers.
         contexts: examples in context; None: the trained number.
         fit: queries on which scale and shift are fitted.
@@ -62,14 +61,12 @@ def probe(
         tasks: episodes.
         shift: change of the distribution.
         seed: seed of the probe set.
-        device: where the backbone computes.
-        data_dir: where families find their data sets.
 
     Raises:
         NotProbedError: the run has no layers, or answers with class labels.
         UsageError: it is not finished.
     """
-    model = contestants.backbone(run, device, data_dir)
+    model = contestants.backbone(run, context.device, context.data_dir)
     if not (isinstance(model.predictor, Backbone) and model.predictor.layered):
         raise NotProbedError(
             f"run '{run.name}' has no layers to probe: its backbone '{model.name}' does not write predict_by_layer"
@@ -78,12 +75,20 @@ def probe(
         raise NotProbedError(f"run '{run.name}' answers with class labels; the probe reads numbers")
     shift = run.config.task.shift_name(shift)
     sizes = list(dict.fromkeys(contexts or [run.config.task.points]))
-    for context in sizes:
+    for size in sizes:
         prompts = ProbeSet(
-            run.config.task, run.config.preset, shift, seed, data_dir, context=context, fit=fit, test=test, tasks=tasks
+            run.config.task,
+            run.config.preset,
+            shift,
+            seed,
+            context.data_dir,
+            context=size,
+            fit=fit,
+            test=test,
+            tasks=tasks,
         )
         for contestant, work in _field(model, prompts):
-            yield kept(results, contestant, prompts, _row(contestant, prompts), work)
+            yield kept(context.results, contestant, prompts, _row(contestant, prompts), work)
 
 
 def kept(

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -24,6 +23,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import content_hash
 from iclbench.config.runs import Run
+from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.predictions import Categorical
@@ -75,7 +75,7 @@ class RankSet(ProbeSet):
 
 
 def probe_rank(
-    results: Path,
+    context: Context,
     run: Run,
     sizes: list[int] | None = None,
     *,
@@ -83,31 +83,29 @@ def probe_rank(
     queries: int = 128,
     shift: str = "none",
     seed: int = 0,
-    data_dir: Path | None = None,
 ) -> Iterator[Cell]:
     """Measure the rank of a run's matrix of predictions, with that of least squares and the oracles beside it.
 
     Args:
-        results: results folder.
+        context: results folder and data sets; the probe computes on the CPU.
         run: a finished run.
         sizes: examples in each context; None: the trained number, of class labels that of the test.
         contexts: rows of the largest matrix.
         queries: columns.
         shift: change of the distribution.
         seed: seed of the probe set.
-        data_dir: where families find their data sets.
 
     Raises:
         NotProbedError: a classification family without sequences of two labels.
         UsageError: the run is not finished, or its test has another number.
     """
-    model = contestants.backbone(run, "cpu", data_dir)
+    model = contestants.backbone(run, "cpu", context.data_dir)
     assert isinstance(model.predictor, Backbone)
     model.predictor.double()
     task, categorical = run.config.task, run.config.task.head == "categorical"
     asked, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
     if categorical:
-        family = task.build(data_dir)
+        family = task.build(context.data_dir)
         if _TWO_LABELS not in family.evaluators():
             raise NotProbedError(
                 f"run '{run.name}' answers with class labels, and family '{task.family}' has no sequences of two "
@@ -127,7 +125,7 @@ def probe_rank(
             run.config.preset,
             shift,
             seed,
-            data_dir,
+            context.data_dir,
             evaluator=_TWO_LABELS if categorical else "",
             context=size,
             contexts=contexts,
@@ -136,7 +134,7 @@ def probe_rank(
         exact = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
         for contestant in [model, *exact]:
             work = partial(_ranks, contestant, prompts)
-            yield kept(results, contestant, prompts, _row(contestant, prompts), work)
+            yield kept(context.results, contestant, prompts, _row(contestant, prompts), work)
 
 
 def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[Tensor, "Q Dx"]) -> Float[Tensor, "C _"]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -31,6 +30,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config import versions
 from iclbench.config.cards import content_hash
 from iclbench.config.runs import Run
+from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import percentiles, resampled_counts
@@ -77,15 +77,15 @@ class RepresentationSet(PromptSet):
         return others + torch.from_numpy(GRID)[:, None, None] * direction
 
 
-def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Path | None = None) -> Iterator[Cell]:
+def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterator[Cell]:
     """Score the sample representation of a run, beside the inputs themselves and the untrained model.
 
     Raises:
         NotProbedError: the backbone has none, or the family names no features.
         UsageError: the run is not finished.
     """
-    model = contestants.backbone(run, "cpu", data_dir)
-    prompts = RepresentationSet(run.config.task, run.config.preset, "none", seed, data_dir)
+    model = contestants.backbone(run, "cpu", context.data_dir)
+    prompts = RepresentationSet(run.config.task, run.config.preset, "none", seed, context.data_dir)
     if prompts.family.features(torch.zeros(1, prompts.family.x_dim)) is None:
         raise NotProbedError(
             f"family '{prompts.task.family}' of run '{run.name}' names no true features; those of combination, "
@@ -97,7 +97,7 @@ def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Pa
             f"run '{run.name}' has no sample representation: its backbone '{model.name}' does not write represent "
             "(coqe does)"
         )
-    untrained = run.config.build(run.config.task.build(data_dir)).eval()
+    untrained = run.config.build(run.config.task.build(context.data_dir)).eval()
     before = PredictorContestant(
         f"{model.name}-untrained",
         f"{run.name}-untrained",
@@ -114,7 +114,7 @@ def probe_representation(results: Path, run: Run, *, seed: int = 0, data_dir: Pa
     ]
     for contestant, represent in field:
         work = partial(_scored, contestant, prompts, represent, drawn=contestant is model)
-        yield kept(results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
+        yield kept(context.results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
 
 
 def linear_map(learned: Float[Tensor, "N d"], true: Float[Tensor, "N features"]) -> Float[Tensor, "d features"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iclbench.config.runs import Run, TrainedOtherwiseError, refuse_other
+from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
@@ -33,20 +34,18 @@ class Found:
     no_data: dict[str, list[str]]
 
 
-def look(plan: Plan, results: Path, data_dir: Path | None = None) -> Found:
-    """Compare the cells to do with the results folder, which stays as it is."""
+def look(plan: Plan, context: Context) -> Found:
+    """Compare the cells to do with the results folder, which stays as it is; nothing is computed."""
     refused: dict[str, str] = {}
     for cell in plan.todo:
         asked = cell.config is not None and not cell.reason and cell.run not in refused
-        if asked and (why := refusal(results, cell)) is not None:
+        if asked and (why := refusal(context.results, cell)) is not None:
             refused[cell.run] = why
     # What a backbone costs does not depend on its weights.
     failing = {cell.hash for cell in plan.todo if cell.run in refused and cell.kind != "cost"}
     again = {cell.hash for cell in plan.again}
     there = [
-        cell
-        for cell in plan.todo
-        if cell.hash not in failing | again and not cell.reason and _is_there(results, cell, data_dir)
+        cell for cell in plan.todo if cell.hash not in failing | again and not cell.reason and _is_there(cell, context)
     ]
     settled = failing | {cell.hash for cell in there}
     left = replace(
@@ -56,7 +55,7 @@ def look(plan: Plan, results: Path, data_dir: Path | None = None) -> Found:
     )
     found = Counter(cell.kind for cell in there)
     by_kind: dict[str, int] = {kind: found[kind] for kind in KINDS if found[kind]}
-    return Found(left, by_kind, refused, len(failing), _no_data(left, data_dir))
+    return Found(left, by_kind, refused, len(failing), _no_data(left, context.data_dir))
 
 
 def _no_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
@@ -94,14 +93,15 @@ def in_the_way(error: TrainedOtherwiseError) -> str:
     )
 
 
-def _is_there(results: Path, cell: GridCell, data_dir: Path | None) -> bool:
+def _is_there(cell: GridCell, context: Context) -> bool:
     """Whether everything that the cell would do is done."""
     if cell.kind == "train":
-        return all(map(is_whole, Run(results / "runs" / cell.run).written))
-    return cell.kind == "evaluate" and cell.run != SUMMARY and _is_evaluated(results, cell, data_dir)
+        return all(map(is_whole, Run(context.results / "runs" / cell.run).written))
+    return cell.kind == "evaluate" and cell.run != SUMMARY and _is_evaluated(cell, context)
 
 
-def _is_evaluated(results: Path, cell: GridCell, data_dir: Path | None) -> bool:
+def _is_evaluated(cell: GridCell, context: Context) -> bool:
+    results, data_dir = context.results, context.data_dir
     asked = len(cell.asked["shifts"]) + len(cell.asked["evaluators"])
     folders = results.glob(f"tables/{cell.group}-*")
     if sum((folder / f"{cell.run}.values.parquet").is_file() for folder in folders) < asked:

@@ -148,21 +148,11 @@ def _evaluate(cell: GridCell, context: Context) -> list[Path]:
 
     if cell.run == SUMMARY:
         return _summarise(cell, context)
-    asked = {"seed": cell.asked["seed"], "data_dir": context.data_dir}
-    shifts, tests = cell.asked["shifts"], cell.asked["evaluators"]
+    shifts, tests, seed = (cell.asked[key] for key in ("shifts", "evaluators", "seed"))
     if cell.baseline is not None:
-        found = evaluate_baseline(context.results, cell.frozen, cell.preset, cell.baseline, shifts, tests, **asked)
+        found = evaluate_baseline(context, cell.frozen, cell.preset, cell.baseline, shifts, tests, seed=seed)
     else:
-        found = evaluate_run(
-            context.results,
-            _run(cell, context),
-            shifts,
-            tests,
-            device=context.device,
-            baseline_names=[],
-            summaries=False,
-            **asked,
-        )
+        found = evaluate_run(context, _run(cell, context), shifts, tests, seed=seed, baseline_names=[], summaries=False)
     return _files(context.results, found)
 
 
@@ -191,11 +181,9 @@ def _probe(cell: GridCell, context: Context) -> list[Path]:
 
     run, contexts = _run(cell, context), cell.asked["contexts"] or None
     kinds: dict[str, Callable[[], Iterator[Cell]]] = {
-        "layers": lambda: probe(
-            context.results, run, contexts=contexts, device=context.device, data_dir=context.data_dir
-        ),
-        "rank": lambda: probe_rank(context.results, run, sizes=contexts, data_dir=context.data_dir),
-        "representation": lambda: probe_representation(context.results, run, data_dir=context.data_dir),
+        "layers": lambda: probe(context, run, contexts),
+        "rank": lambda: probe_rank(context, run, contexts),
+        "representation": lambda: probe_representation(context, run),
     }
     try:
         return _files(context.results, kinds[cell.asked["probe"]]())
@@ -210,13 +198,12 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, context.device, context.data_dir)
     path, left_out, _ = measure_costs(
-        context.results,
+        context,
         contestant,
         cell.frozen,
         cell.preset,
         Sizes(cell.asked["points"]),
         train=cell.config.train,
-        data_dir=context.data_dir,
     )
     for line in left_out:
         log.warning(line)

@@ -8,6 +8,7 @@ import pytest
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.estimators.knn import NearestNeighbours
 from iclbench.evaluation.evaluate import evaluate_run, shifts_of
@@ -34,7 +35,7 @@ def values(results: Path) -> dict[str, bytes]:
 
 def test_model_baselines_and_oracle_meet_on_one_prompt_set(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
-    cells = list(evaluate_run(tmp_path, run))
+    cells = list(evaluate_run(Context(tmp_path), run))
     assert [c.contestant.name for c in cells] == ["gpt2", "least-squares", "zero", "mean", "knn-3"]
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
     rows = tables.read_all("values", tmp_path)
@@ -50,23 +51,23 @@ def test_model_baselines_and_oracle_meet_on_one_prompt_set(trained: tuple[Path, 
 def test_tables_are_the_same_byte_for_byte(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
     for folder in ("a", "b"):
-        list(evaluate_run(tmp_path / folder, run, ("none", "orthants")))
+        list(evaluate_run(Context(tmp_path / folder), run, ("none", "orthants")))
     assert values(tmp_path / "a") == values(tmp_path / "b")
 
 
 def test_finished_cells_are_kept_and_damaged_ones_done_again(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
-    list(evaluate_run(tmp_path, run))
+    list(evaluate_run(Context(tmp_path), run))
     before = values(tmp_path)
-    assert all(cell.cached for cell in evaluate_run(tmp_path, run))
+    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run))
     broken = next((tmp_path / "tables").rglob("knn-3.values.parquet"))
     broken.write_bytes(broken.read_bytes()[:200])
-    assert [c.contestant.name for c in evaluate_run(tmp_path, run) if not c.cached] == ["knn-3"]
+    assert [c.contestant.name for c in evaluate_run(Context(tmp_path), run) if not c.cached] == ["knn-3"]
     assert values(tmp_path) == before
     flipped = next((tmp_path / "tables").rglob("knn-3.errors.parquet"))
     whole = flipped.read_bytes()
     flipped.write_bytes(whole[:99] + bytes([whole[99] ^ 1]) + whole[100:])
-    assert [c.contestant.name for c in evaluate_run(tmp_path, run) if not c.cached] == ["knn-3"]
+    assert [c.contestant.name for c in evaluate_run(Context(tmp_path), run) if not c.cached] == ["knn-3"]
     assert flipped.read_bytes() == whole
 
 
@@ -76,12 +77,12 @@ def test_failed_cell_is_a_row_with_a_reason_and_is_tried_again(
     _, run = trained
     with monkeypatch.context() as patched:
         patched.setattr(NearestNeighbours, "predict_next", _fail)
-        reasons = {c.contestant.name: c.reason for c in evaluate_run(tmp_path, run)}
+        reasons = {c.contestant.name: c.reason for c in evaluate_run(Context(tmp_path), run)}
     assert reasons.pop("knn-3") == "RuntimeError: out of luck"
     assert not any(reasons.values())
     row = tables.read_all("values", tmp_path).query("status == 'failed'").iloc[0]
     assert (row["contestant"], row["reason"]) == ("knn-3", "RuntimeError: out of luck")
-    assert [c.contestant.name for c in evaluate_run(tmp_path, run) if not c.cached] == ["knn-3"]
+    assert [c.contestant.name for c in evaluate_run(Context(tmp_path), run) if not c.cached] == ["knn-3"]
     assert (tables.read_all("values", tmp_path)["status"] == "ok").all()
 
 
@@ -91,7 +92,7 @@ def _fail(*arguments: object, **options: object) -> None:
 
 def test_errors_are_paired_by_episode_and_average_to_the_values(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
-    list(evaluate_run(tmp_path, run))
+    list(evaluate_run(Context(tmp_path), run))
     errors = tables.read_all("errors", tmp_path)
     rows = tables.read_all("values", tmp_path).query("metric == 'squared_error'")
     means = errors.groupby(["run", "n_context"])["value"].mean()
@@ -104,7 +105,7 @@ def test_extrapolation_and_shifts_are_prompt_sets_of_their_own(trained: tuple[Pa
     _, run = trained
     shifts = shifts_of(run, ["all"], 20)
     assert shifts == ["none", "orthants", "noisy-1", "points-20"]
-    list(evaluate_run(tmp_path, run, shifts))
+    list(evaluate_run(Context(tmp_path), run, shifts))
     rows = tables.read_all("values", tmp_path)
     assert set(rows["shift"]) == set(shifts)
     assert rows.query("shift == 'points-20'")["n_context"].max() == 20
@@ -114,7 +115,7 @@ def test_extrapolation_and_shifts_are_prompt_sets_of_their_own(trained: tuple[Pa
 
 def test_a_shift_can_be_extrapolated_too(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
-    list(evaluate_run(tmp_path, run, ["orthants", "orthants+points-20"], baseline_names=["zero"]))
+    list(evaluate_run(Context(tmp_path), run, ["orthants", "orthants+points-20"], baseline_names=["zero"]))
     rows = tables.read_all("values", tmp_path).query("metric == 'squared_error' and contestant == 'zero'")
     assert rows.groupby("shift")["n_context"].max().to_dict() == {"orthants": 8, "orthants+points-20": 20}
 
@@ -132,11 +133,11 @@ def test_unknown_shift_lists_near_matches(trained: tuple[Path, Run]) -> None:
 def test_an_evaluation_that_is_all_there_writes_nothing(trained: tuple[Path, Run], tmp_path: Path) -> None:
     """Nor does it remove or touch anything: results that may only be read are printed like any others."""
     _, run = trained
-    list(evaluate_run(tmp_path, run, ("none", "orthants")))
+    list(evaluate_run(Context(tmp_path), run, ("none", "orthants")))
 
     def state() -> dict[Path, tuple[int, int]]:
         return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (tmp_path, *tmp_path.rglob("*"))}
 
     before = state()
-    assert all(cell.cached for cell in evaluate_run(tmp_path, run, ("none", "orthants")))
+    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run, ("none", "orthants")))
     assert state() == before

@@ -13,6 +13,7 @@ from iclbench.config import versions
 from iclbench.config.resolution import RunConfig, TaskConfig, resolve_run, resolve_task, trained_part
 from iclbench.config.runs import Run, create
 from iclbench.core import digests
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
@@ -76,10 +77,10 @@ def told(found: list[Cell]) -> list[tuple[str, str, int, bool]]:
 def test_what_is_asked_for_reaches_everybody(config: RunConfig, loaded: list, tmp_path: Path) -> None:
     run = create(tmp_path / "runs", config)
     begun: list[tuple[str, str]] = []
-    options = {"seed": 7, "data_dir": tmp_path, "baseline_names": ["mean"], "summaries": False}
+    options = {"seed": 7, "baseline_names": ["mean"], "summaries": False}
     begins = lambda one, prompts: begun.append((one.name, prompts.shift))  # noqa: E731
     found = []
-    for cell in evaluate_run(tmp_path, run, ("none", "orthants"), **options, begins=begins):
+    for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options, begins=begins):
         found.append(cell)
         assert len(begun) == len(found), "told of every cell before it is worked on"
         assert cell.reason is None and cell.shipped == "" and cell.prompts.data_dir == tmp_path
@@ -88,7 +89,7 @@ def test_what_is_asked_for_reaches_everybody(config: RunConfig, loaded: list, tm
     assert loaded == [(run.name, "cpu", tmp_path)]
     assert found[0].prompts.family is found[-1].prompts.family, "one for all: it holds the data"
     assert not list(tmp_path.rglob("summary")), "a sweep writes them when all are done"
-    assert all(cell.cached for cell in evaluate_run(tmp_path, run, ("none", "orthants"), **options))
+    assert all(cell.cached for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options))
 
 
 def test_a_run_is_evaluated_on_another_task_whose_episodes_a_family_gives(
@@ -97,11 +98,11 @@ def test_a_run_is_evaluated_on_another_task_whose_episodes_a_family_gives(
     run = create(tmp_path / "runs", config)
     other = task.model_copy(update={"name": "other", "episodes": 5, "baselines": ["mean", "zero"], "oracles": []})
     family = other.build()
-    found = list(evaluate_run(tmp_path, run, task=other, family=family))
+    found = list(evaluate_run(Context(tmp_path), run, task=other, family=family))
     assert told(found) == [(name, "none", 0, False) for name in ("gpt2", "mean", "zero")]
     assert all(cell.prompts.task is other and cell.prompts.family is family for cell in found)
     assert list(tmp_path.rglob("summary/scores.values.parquet")), "what follows from all of them is written"
-    (alone,) = evaluate_run(tmp_path, run, baseline_names=[])
+    (alone,) = evaluate_run(Context(tmp_path), run, baseline_names=[])
     assert alone.prompts.task == run.config.task and alone.prompts.family is not family
 
 
@@ -124,10 +125,10 @@ def test_data_methods_and_lookups_reach_those_who_need_them(
     monkeypatch.setattr(evaluation, "evaluate_cells", lambda *arguments: asked.append(arguments) or iter(()))
     monkeypatch.setattr(evaluation, "write_published", lambda *arguments: told_of.append(arguments))
     method, lookup, begins = Method("deep-thinking", DeepThinking(passes=2)), lambda *_: None, lambda *_: None
-    assert not list(evaluate_run(tmp_path, run, ("none", "points-3"), baseline_names=["zero"], data_dir=tmp_path))
+    assert not list(evaluate_run(Context(tmp_path, tmp_path), run, ("none", "points-3"), baseline_names=["zero"]))
     assert built[0] == tmp_path and told_of == [(tmp_path, config.task)]
     options = {"baseline_names": ["zero"], "summaries": False, "lookup": lookup, "begins": begins, "method": method}
-    assert not list(evaluate_run(tmp_path, run, ("none", "points-3"), fresh=True, **options))  # type: ignore[arg-type]
+    assert not list(evaluate_run(Context(tmp_path), run, ("none", "points-3"), fresh=True, **options))  # type: ignore[arg-type]
     assert [(one.name, asked_of) for one, asked_of in thought] == [("gpt2", method)]  # type: ignore[attr-defined]
     assert [[one.name for one in field] for _, _, field, *_ in asked] == [["gpt2", "zero"]] * 2 + [
         ["gpt2", "thinking", "zero"]
@@ -136,7 +137,7 @@ def test_data_methods_and_lookups_reach_those_who_need_them(
         (tmp_path, lookup, True, begins)
     ] * 2
     built.clear()
-    assert not list(evaluate_baseline(tmp_path, config.task, "smoke", "zero", ["none"], [], data_dir=tmp_path))
+    assert not list(evaluate_baseline(Context(tmp_path, tmp_path), config.task, "smoke", "zero", ["none"], []))
     assert built[0] == tmp_path and asked[-1][1].seed == 0  # type: ignore[attr-defined]
 
 
@@ -169,7 +170,7 @@ def test_shifts_are_told_once_and_in_one_spelling(config: RunConfig, tmp_path: P
 
 def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Path) -> None:
     found = list(
-        evaluate_baseline(tmp_path, task, "smoke", "knn-3", ["none", "noisy-1"], [], seed=2, data_dir=tmp_path)
+        evaluate_baseline(Context(tmp_path, tmp_path), task, "smoke", "knn-3", ["none", "noisy-1"], [], seed=2)
     )
     assert told(found) == [("knn-3", "none", 2, False), ("knn-3", "noisy-1", 2, False)]
     assert {(cell.prompts.preset, cell.prompts.data_dir) for cell in found} == {("smoke", tmp_path)}

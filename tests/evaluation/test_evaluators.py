@@ -10,6 +10,7 @@ import torch
 from iclbench import tables
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.config.runs import Run, create
+from iclbench.core.context import Context
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
@@ -36,7 +37,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     folder = tmp_path_factory.mktemp("evaluated")
     run = create(folder, resolve_run(card_in(folder), "gpt2", "smoke", 0))
     train(run, monitor=Monitor)
-    assert not [cell.reason for cell in evaluate_run(folder, run) if cell.reason]
+    assert not [cell.reason for cell in evaluate_run(Context(folder), run) if cell.reason]
     return folder, run
 
 
@@ -134,9 +135,9 @@ def test_some_tests_are_chosen_in_either_spelling(evaluated: tuple[Path, Run], t
     with pytest.raises(UnknownNameError, match=r"unknown evaluator 'icl_pared'; did you mean 'icl_paired'"):
         evaluators_of(run, ["icl_pared"])
     asked = {"evaluators": ["icl_paired"], "baseline_names": ["majority"]}
-    cells = list(evaluate_run(tmp_path, run, **asked))
+    cells = list(evaluate_run(Context(tmp_path), run, **asked))
     assert [cell.prompts.evaluation for cell in cells] == ["none"] * 2 + ["icl_paired"] * 2
-    assert all(cell.cached for cell in evaluate_run(tmp_path, run, **asked))
+    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run, **asked))
 
 
 def test_cards_are_checked_against_the_family(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import tomli_w
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import DivergedError, Run, create
+from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
 from iclbench.evaluation.evaluate import evaluate_run, evaluators_of
 from iclbench.evaluation.monitor import Monitor
@@ -46,7 +47,7 @@ def test_the_last_step_scores_what_eval_scores(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     train(run, monitor=Monitor)
     assert not run.load().training
-    list(evaluate_run(tmp_path, run, baseline_names=["majority"]))
+    list(evaluate_run(Context(tmp_path), run, baseline_names=["majority"]))
     after = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone' and evaluator != 'targets'")
     after = after[after["metric"] != "score"]  # which follows from all contestants together
     columns = ["prompt_set", "evaluator", "metric"]
@@ -103,7 +104,7 @@ def test_tests_may_be_spelled_with_hyphens_on_a_card(tmp_path: Path) -> None:
         train(run, monitor=Monitor)
         assert set(scored(run)["evaluator"]) == {"icl_paired"}
         assert evaluators_of(run, []) == ["icl_paired"]
-        asked = [cell.prompts.evaluation for cell in evaluate_run(tmp_path, run, baseline_names=["majority"])]
+        asked = [cell.prompts.evaluation for cell in evaluate_run(Context(tmp_path), run, baseline_names=["majority"])]
         assert asked == ["none"] * 2 + ["icl_paired"] * 2
 
 

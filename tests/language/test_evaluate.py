@@ -14,6 +14,7 @@ import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from iclbench import tables
+from iclbench.core.context import Context
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.measure import Measure
 from iclbench.deep_thinking.methods import method
@@ -69,9 +70,11 @@ def run(
     name: str = "icl",
     *,
     settings: dict | None = None,
+    data_dir: Path | None = None,
     **options: object,
 ) -> list[Cell]:
-    return list(evaluate_model(results, model, tasks, method(name, settings or {}), **{"episodes": 8} | options))  # type: ignore[arg-type]
+    context, how = Context(results, data_dir), method(name, settings or {})
+    return list(evaluate_model(context, model, tasks, how, **{"episodes": 8} | options))  # type: ignore[arg-type]
 
 
 def values(results: Path, query: str = "") -> pd.DataFrame:

@@ -12,6 +12,7 @@ from iclbench.cli.probe_tables import depth_table
 from iclbench.config.cards import Strict
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create
+from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
@@ -60,7 +61,7 @@ def values(results: Path) -> dict[str, bytes]:
 
 
 def test_a_linear_task_meets_gradient_descent_and_reference_levels(trained: Run, tmp_path: Path) -> None:
-    cells = list(probe(tmp_path, trained, **SIZES))
+    cells = list(probe(Context(tmp_path), trained, **SIZES))
     assert [c.contestant.name for c in cells] == FIELD
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
     rows = tables.read_all("values", tmp_path)
@@ -82,7 +83,7 @@ def test_a_linear_task_meets_gradient_descent_and_reference_levels(trained: Run,
 
 def test_the_rows_are_the_models_own_errors(trained: Run, tmp_path: Path) -> None:
     """The last layer before scale and shift, from `predict_targets` and plain means."""
-    (cell, *_) = probe(tmp_path, trained, **SIZES)
+    (cell, *_) = probe(Context(tmp_path), trained, **SIZES)
     episodes = cell.prompts.episodes
     with torch.no_grad():
         answer = trained.load().predict_targets(episodes.context, episodes.asked.x).mean
@@ -97,22 +98,22 @@ def test_the_rows_are_the_models_own_errors(trained: Run, tmp_path: Path) -> Non
 def test_a_task_that_is_not_linear_has_no_gradient_descent(card: Path, tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run("decision-tree", "gpt2", "smoke", 0, ["train.steps=2"]))
     train(run)
-    assert [c.contestant.name for c in probe(tmp_path, run, **SIZES)] == ["gpt2", "zero"]
+    assert [c.contestant.name for c in probe(Context(tmp_path), run, **SIZES)] == ["gpt2", "zero"]
 
 
 def test_each_context_size_has_its_own_episodes(trained: Run, tmp_path: Path) -> None:
-    cells = list(probe(tmp_path, trained, [5, 16, 5], **SIZES))
+    cells = list(probe(Context(tmp_path), trained, [5, 16, 5], **SIZES))
     assert [c.prompts.context_points for c in cells] == [5] * len(FIELD) + [16] * len(FIELD)
     assert set(tables.read_all("values", tmp_path)["n_context"]) == {5, 16}
 
 
 def test_the_same_command_again_is_free_and_writes_the_same_bytes(trained: Run, tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        list(probe(tmp_path / folder, trained, **SIZES))
+        list(probe(Context(tmp_path / folder), trained, **SIZES))
     before = values(tmp_path / "a")
     assert before == values(tmp_path / "b")
-    assert all(cell.cached for cell in probe(tmp_path / "a", trained, **SIZES))
-    assert not any(cell.cached for cell in probe(tmp_path / "a", trained, **SIZES | {"fit": 5}))
+    assert all(cell.cached for cell in probe(Context(tmp_path / "a"), trained, **SIZES))
+    assert not any(cell.cached for cell in probe(Context(tmp_path / "a"), trained, **SIZES | {"fit": 5}))
     assert {name: values(tmp_path / "a")[name] for name in before} == before
 
 
@@ -121,12 +122,12 @@ def test_a_failed_cell_is_a_row_with_a_reason_and_is_tried_again(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(module, "tune_gamma", _fail)
-        reasons = {c.contestant.name: c.reason for c in probe(tmp_path, trained, **SIZES)}
+        reasons = {c.contestant.name: c.reason for c in probe(Context(tmp_path), trained, **SIZES)}
     assert [name for name, reason in reasons.items() if reason] == ["gd-plus-plus", "gd-plus-plus-transformed"]
     failed = tables.read_all("values", tmp_path).query("status == 'failed'")
     assert set(failed["reason"]) == {"RuntimeError: out of luck"}
     assert set(failed["evaluator"]) == {"probe"} and set(failed["n_context"]) == {8}
-    again = [c.contestant.name for c in probe(tmp_path, trained, **SIZES) if not c.cached]
+    again = [c.contestant.name for c in probe(Context(tmp_path), trained, **SIZES) if not c.cached]
     assert again == ["gd-plus-plus", "gd-plus-plus-transformed"]
     assert (tables.read_all("values", tmp_path)["status"] == "ok").all()
 
@@ -147,7 +148,7 @@ def test_a_layer_that_is_not_a_number_in_some_tasks_fails_and_the_others_stay(
 
     with monkeypatch.context() as patched:
         patched.setattr(module, "decode_layers", with_a_broken_first)
-        reasons = {c.contestant.name: c.reason for c in probe(tmp_path, trained, **SIZES)}
+        reasons = {c.contestant.name: c.reason for c in probe(Context(tmp_path), trained, **SIZES)}
     assert reasons.pop("gpt2") == "the answer is not finite in 2 of 20 tasks"
     assert not any(reasons.values())
     values = tables.read_all("values", tmp_path)
@@ -158,23 +159,23 @@ def test_a_layer_that_is_not_a_number_in_some_tasks_fails_and_the_others_stay(
     columns, lines = depth_table(values[values["run"] == trained.name])
     shown = dict(zip(columns, lines[0], strict=True))
     assert (shown["1/2"], shown["best"]) == ("failed", ""), "half the layers failed: no best one"
-    assert [c.contestant.name for c in probe(tmp_path, trained, **SIZES) if not c.cached] == ["gpt2"]
+    assert [c.contestant.name for c in probe(Context(tmp_path), trained, **SIZES) if not c.cached] == ["gpt2"]
 
 
 def test_evaluations_are_untouched(trained: Run, tmp_path: Path) -> None:
-    list(evaluate_run(tmp_path, trained))
+    list(evaluate_run(Context(tmp_path), trained))
     before = values(tmp_path)
-    list(probe(tmp_path, trained, **SIZES))
+    list(probe(Context(tmp_path), trained, **SIZES))
     after = values(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert all(cell.cached for cell in evaluate_run(tmp_path, trained))
+    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), trained))
 
 
 def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run(str(card), f"{__name__}:Unlayered", "smoke", 0), "flat")
     train(run)
     with pytest.raises(NotProbedError, match="run 'flat' has no layers to probe"):
-        list(probe(tmp_path, run, **SIZES))
+        list(probe(Context(tmp_path), run, **SIZES))
 
 
 def test_more_examples_than_learned_positions_are_a_skipped_row_and_the_references_stand(
@@ -182,17 +183,17 @@ def test_more_examples_than_learned_positions_are_a_skipped_row_and_the_referenc
 ) -> None:
     run = create(tmp_path, resolve_run(str(card), "gpt2-learned", "smoke", 0, ["train.steps=2"]), "learned")
     train(run)
-    found = list(probe(tmp_path, run, [8, 9], **SIZES))
+    found = list(probe(Context(tmp_path), run, [8, 9], **SIZES))
     assert len(found) == 2 * len(FIELD) and not any(cell.reason for cell in found)
     values = tables.read_all("values", tmp_path / "tables")
     missing = values[values["status"].ne("ok")]
     assert missing[["run", "n_context", "status", "reason"]].to_numpy().tolist() == [
         ["learned", 9, "skipped", "it takes in at most 8 examples and a query"]
     ]
-    assert all(cell.cached for cell in probe(tmp_path, run, [8, 9], **SIZES))
+    assert all(cell.cached for cell in probe(Context(tmp_path), run, [8, 9], **SIZES))
 
 
 def test_an_unfinished_run_is_refused(card: Path, tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run(str(card), "gpt2", "smoke", 0))
     with pytest.raises(UsageError, match="has not finished training"):
-        list(probe(tmp_path, run, **SIZES))
+        list(probe(Context(tmp_path), run, **SIZES))

@@ -12,6 +12,7 @@ import torch
 from iclbench import tables
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.config.runs import Run, create
+from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Point
@@ -144,7 +145,7 @@ def test_answers_that_are_no_numbers_have_no_rank(
         return matrix
 
     monkeypatch.setattr(module, "prediction_matrix", broken)
-    reasons = {c.reason for c in probe_rank(tmp_path, trained, contexts=4, queries=4)}
+    reasons = {c.reason for c in probe_rank(Context(tmp_path), trained, contexts=4, queries=4)}
     assert reasons == {"the answers after 1 of 4 contexts are not finite; their rank is undefined"}
 
 
@@ -156,7 +157,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_run_is_measured_beside_least_squares_and_the_oracle(trained: Run, tmp_path: Path) -> None:
-    cells = list(probe_rank(tmp_path, trained, contexts=16, queries=24))
+    cells = list(probe_rank(Context(tmp_path), trained, contexts=16, queries=24))
     assert [cell.contestant.name for cell in cells] == ["gpt2", "least-squares", "ridge"]
     rows = tables.read_all("values", tmp_path)
     assert set(rows["evaluator"]) == {"rank"} and set(rows["n_context"]) == {10}
@@ -169,8 +170,8 @@ def test_a_run_is_measured_beside_least_squares_and_the_oracle(trained: Run, tmp
     assert all(value <= ranks.loc[name, count] + 1e-9 for (name, count), value in effective.items())
     values = rows[(rows["axis"] == "singular_value") & (rows["contestant"] == "gpt2")].sort_values("axis_value")
     assert len(values) == 16 and values["value"].iloc[0] == 1 and values["value"].is_monotonic_decreasing
-    assert all(cell.cached for cell in probe_rank(tmp_path, trained, contexts=16, queries=24))
-    assert not any(cell.cached for cell in probe_rank(tmp_path, trained, contexts=16, queries=23))
+    assert all(cell.cached for cell in probe_rank(Context(tmp_path), trained, contexts=16, queries=24))
+    assert not any(cell.cached for cell in probe_rank(Context(tmp_path), trained, contexts=16, queries=23))
 
 
 def test_answers_that_are_all_zero_have_rank_zero_and_no_singular_value(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_answers_that_are_all_zero_have_rank_zero_and_no_singular_value(tmp_path
 
 
 def test_the_matrix_of_a_run_is_its_own_answers(trained: Run, tmp_path: Path) -> None:
-    (cell, *_) = probe_rank(tmp_path, trained, contexts=4, queries=6)
+    (cell, *_) = probe_rank(Context(tmp_path), trained, contexts=4, queries=6)
     assert isinstance(cell.prompts, RankSet)
     episodes = cell.prompts.episodes.to(dtype=torch.float64)
     model, answers = trained.load().double(), np.zeros((4, 6))
@@ -209,7 +210,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_classifier_is_measured_on_sequences_of_two_new_classes(classifier: Run, tmp_path: Path) -> None:
-    (cell,) = probe_rank(tmp_path, classifier, contexts=8, queries=6)
+    (cell,) = probe_rank(Context(tmp_path), classifier, contexts=8, queries=6)
     assert cell.reason is None
     assert cell.prompts.evaluator == "icl"
     choices = cell.prompts.episodes.choices
@@ -221,12 +222,12 @@ def test_a_classifier_is_measured_on_sequences_of_two_new_classes(classifier: Ru
 def test_the_examples_of_a_classifier_are_those_of_its_test(classifier: Run, tmp_path: Path) -> None:
     """Which are eight whatever is asked and whatever was trained with."""
     with pytest.raises(UsageError, match=r"'icl'.*have 8 examples; leave --context out") as error:
-        list(probe_rank(tmp_path, classifier, [4]))
+        list(probe_rank(Context(tmp_path), classifier, [4]))
     assert len(str(error.value).splitlines()) == 1
     settings = ["train.steps=2", "train.batch=2", "train.evaluate_every=0", "task.points=6"]
     other = create(tmp_path, resolve_run("bursty", "gpt2", "smoke", 0, settings))
     train(other)
-    (cell,) = probe_rank(tmp_path, other, contexts=4, queries=4)
+    (cell,) = probe_rank(Context(tmp_path), other, contexts=4, queries=4)
     assert isinstance(cell.prompts, RankSet) and cell.prompts.context == cell.prompts.episodes.context.count == 8
 
 
@@ -235,5 +236,5 @@ def test_classification_without_sequences_of_two_labels_is_refused(
 ) -> None:
     monkeypatch.setattr(module, "_TWO_LABELS", "no_such_test")
     with pytest.raises(NotProbedError, match="family 'bursty' has no sequences of two labels") as error:
-        list(probe_rank(tmp_path, classifier))
+        list(probe_rank(Context(tmp_path), classifier))
     assert len(str(error.value).splitlines()) == 1

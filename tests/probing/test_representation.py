@@ -12,6 +12,7 @@ from sklearn.metrics import r2_score
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import Run, create
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.monitor import Monitor
 from iclbench.families.combination import features
@@ -72,7 +73,7 @@ def test_features_are_found_up_to_a_linear_map_and_missed_where_they_are_not_the
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
-    cells = list(probe_representation(tmp_path, trained))
+    cells = list(probe_representation(Context(tmp_path), trained))
     assert [cell.reason for cell in cells] == [None] * 3
     rows = tables.read_all("values", tmp_path)
     assert set(rows["evaluator"]) == {"representation"} and set(rows["metric"]) == {"r_squared"}
@@ -87,7 +88,7 @@ def test_features_are_found_up_to_a_linear_map_and_missed_where_they_are_not_the
 
 def test_beside_it_stand_the_inputs_and_the_untrained_model(trained: Run, tmp_path: Path) -> None:
     """From the moments of a normal distribution: x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
-    list(probe_representation(tmp_path, trained))
+    list(probe_representation(Context(tmp_path), trained))
     rows = tables.read_all("values", tmp_path)
     assert set(rows["run"]) == {trained.name, f"{trained.name}-untrained", "least-squares"}
     inputs = rows[rows["run"].eq("least-squares") & rows["axis"].eq("feature")].set_index("axis_value")
@@ -99,14 +100,14 @@ def test_beside_it_stand_the_inputs_and_the_untrained_model(trained: Run, tmp_pa
     assert set(before["kind"]) == {"baseline"}
     after = rows[rows["run"].eq(trained.name)]
     assert not np.allclose(before["value"], after["value"].to_numpy()), "two steps of training moved it"
-    assert all(cell.cached for cell in probe_representation(tmp_path, trained))
+    assert all(cell.cached for cell in probe_representation(Context(tmp_path), trained))
 
 
 def test_the_drawn_curves_are_the_features_and_what_is_read_off(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
-    list(probe_representation(tmp_path, trained))
+    list(probe_representation(Context(tmp_path), trained))
     rows = tables.read_all("examples", tmp_path)
     assert set(rows["role"]) == {"function", "predicted", "dimension"} and set(rows["contestant"]) == {"coqe"}
     formulas = [abs, lambda t: t**2, lambda t: t**3, lambda t: math.cos(math.pi * t), lambda t: math.exp(0.2 * t)]
@@ -130,15 +131,15 @@ def test_fitted_and_scored_inputs_are_different_ones(trained: Run) -> None:
 def test_what_cannot_be_probed_says_why_in_one_line(tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run("linear", "gpt2", "smoke", 0, ["train.steps=2"]))
     with pytest.raises(UsageError, match="has not finished training"):
-        list(probe_representation(tmp_path, run))
+        list(probe_representation(Context(tmp_path), run))
     train(run)
     with pytest.raises(NotProbedError, match="'gpt2' does not write represent"):
-        list(probe_representation(tmp_path, run))
+        list(probe_representation(Context(tmp_path), run))
     for task in ("decision-tree", "bursty"):  # the second behind an image encoder, which writes no represent
         other = create(tmp_path, resolve_run(task, "coqe", "smoke", 0, ["train.steps=2", "train.batch=2"]))
         train(other, monitor=Monitor)
         with pytest.raises(NotProbedError, match=rf"family '{task}' .* names no true features") as error:
-            list(probe_representation(tmp_path, other))
+            list(probe_representation(Context(tmp_path), other))
         assert len(str(error.value).splitlines()) == 1
 
 
@@ -147,7 +148,7 @@ def test_the_dimensions_as_they_are_stand_beside_the_features(
 ) -> None:
     """Five of them, in every direction, each as a mean over what the input is otherwise."""
     monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
-    list(probe_representation(tmp_path, trained))
+    list(probe_representation(Context(tmp_path), trained))
     rows = tables.read_all("examples", tmp_path).query("role == 'dimension'")
     assert set(rows["output"]) == set(rows["set"]) == set(range(5))
     for index in (1, 3):
@@ -161,5 +162,5 @@ def test_the_dimensions_as_they_are_stand_beside_the_features(
 def test_many_dimensions_are_not_drawn(tmp_path: Path) -> None:
     wide = create(tmp_path, resolve_run("combination", "coqe", "smoke", 0, ["train.steps=1", "train.batch=4"]))
     train(wide)
-    list(probe_representation(tmp_path, wide))
+    list(probe_representation(Context(tmp_path), wide))
     assert not tables.read_all("examples", tmp_path)["role"].eq("dimension").any()

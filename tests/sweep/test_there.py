@@ -10,6 +10,7 @@ import pytest
 from iclbench.cli import sweep_summary
 from iclbench.cli.main import main
 from iclbench.config.cards import names
+from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import grid_runs
@@ -32,7 +33,7 @@ def by_hand(*command: object, results: Path) -> None:
 
 
 def found(grid: Path, results: Path) -> Found:
-    return look(plan(grid_cells([str(grid)]), Store(results)), results)
+    return look(plan(grid_cells([str(grid)]), Store(results)), Context(results))
 
 
 def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:

@@ -182,7 +182,7 @@ def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> Non
     assert do(results, cells) == {"train": None, "evaluate": None}
     run, sizes = find(results, RUN), Sizes(cells["cost"].asked["points"])
     train, frozen = run.config.train, cells["cost"].frozen
-    measured = measure_costs(results, backbone(run), frozen, "smoke", sizes, train=train)
+    measured = measure_costs(Context(results), backbone(run), frozen, "smoke", sizes, train=train)
     assert measured == (file, [], 0), "rows of the same configuration stand in one file"
     fixed = ["phase", "metric", "n_points", "n_episodes", "run", "value"]
     exact = ("parameters", "state_bytes", "flops")

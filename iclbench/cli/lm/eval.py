@@ -11,6 +11,7 @@ import typer
 from iclbench.cli.options import set_up_torch
 from iclbench.cli.terminal import say
 from iclbench.config.runs import check_name
+from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UnknownNameError, UsageError
 from iclbench.deep_thinking.methods import method_as_typed
 from iclbench.language.models import loading
@@ -63,7 +64,6 @@ def evaluate(
         "seed": seed,
         "demo_seeds": parse(demo_seeds, "--demo-seeds"),
         "orders": parse(orders, "--orders"),
-        "data_dir": data_dir,
         "controls": controls,
         "batch": batch,
         "overlength": overlength,
@@ -91,7 +91,7 @@ def evaluate(
                 offline=offline,
                 called=name,
             )
-            failed += eval_models.evaluate_model(results, loaded, there, how, cells, asked)
+            failed += eval_models.evaluate_model(Context(results, data_dir), loaded, there, how, cells, asked)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; what is finished is kept, the same command goes on from there") from None
         except UsageError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iclbench.cli.terminal import say, step_bar
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.deep_thinking.methods import Method
 from iclbench.language.evaluate import evaluate_model as run_evaluation
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate_model(
-    results: Path,
+    context: Context,
     model: LanguageModel,
     tasks: Sequence[LanguageTask],
     method: Method,
@@ -36,7 +36,7 @@ def evaluate_model(
         for number, task in enumerate(tasks):
             first = len(cells)
             try:
-                for cell in run_evaluation(results, model, [task], method, **asked):
+                for cell in run_evaluation(context, model, [task], method, **asked):
                     cells.append(cell)
                     update(number, f"{cell.prompts.id}: {cell.contestant.name}{' (kept)' if cell.cached else ''}")
             except UsageError as error:

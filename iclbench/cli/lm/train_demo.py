@@ -9,6 +9,7 @@ from typing import Any
 from iclbench import tables
 from iclbench.cli.terminal import out as stdout
 from iclbench.cli.terminal import step_bar, table
+from iclbench.core.context import Context
 from iclbench.deep_thinking.methods import method
 from iclbench.language.evaluate import evaluate_model
 from iclbench.language.models.demo_model import STEPS, TASKS, train
@@ -39,7 +40,7 @@ def _accuracies(folder: Path, names: list[str]) -> list[list[str]]:
     with TemporaryDirectory() as kept, step_bar("evaluate", 2 * len(tasks)) as update:
         results = Path(kept)
         options: dict[str, Any] = {"shots": [0, _SHOTS], "episodes": _EPISODES, "controls": False}
-        cells = evaluate_model(results, model, tasks, method("icl"), **options)
+        cells = evaluate_model(Context(results), model, tasks, method("icl"), **options)
         for done, cell in enumerate(cells, 1):
             update(done, cell.prompts.id)
         values = tables.read_all("values", results / "tables")

@@ -33,6 +33,7 @@ from iclbench.config.cards import TrainSettings, content_hash
 from iclbench.config.resolution import TaskConfig
 from iclbench.config.runs import writing
 from iclbench.core import devices
+from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import IclbenchError
 from iclbench.core.measure import peak_of, seconds_of
@@ -115,7 +116,7 @@ class Measured(NamedTuple):
 
 @advised(IN_COSTS)
 def measure_costs(
-    results: Path,
+    context: Context,
     contestant: PredictorContestant,
     task: TaskConfig,
     preset: str,
@@ -123,7 +124,6 @@ def measure_costs(
     *,
     seconds: float = 1.0,
     train: TrainSettings | None = None,
-    data_dir: Path | None = None,
 ) -> Measured:
     """Measure one contestant and put the rows into its file.
 
@@ -131,19 +131,18 @@ def measure_costs(
     configuration, task and version of iclbench; those of another device or thread count have a file of their own.
 
     Args:
-        results: results folder.
+        context: results folder and data sets.
         contestant: a backbone on its device, or a baseline.
         task: whose family draws the points.
         preset: its preset.
         sizes: what it is asked.
         seconds: that the repeats of one measurement of time may take, three of them at least.
         train: how a backbone is trained; None: no training step is measured.
-        data_dir: where families find their data sets.
 
     Raises:
         OutOfMemoryError: a training step or counting does not fit into memory.
     """
-    family = task.build(data_dir)
+    family = task.build(context.data_dir)
     costs: list[Cost] = []
     lines: list[str] = []
     if isinstance(contestant.predictor, Backbone):
@@ -175,7 +174,7 @@ def measure_costs(
         "version": __version__,
     }
     machine = re.sub(r"[^a-z0-9]+", "-", f"{device}-{threads}".lower())
-    path = results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
+    path = context.results / "tables" / "costs" / f"{task.name}-{preset}" / machine / f"{contestant.run}.costs.parquet"
     rows = [shared | {k: v for k, v in vars(cost).items() if v is not None} for cost in costs]
     of = content_hash(
         # Weights do not matter to what a backbone costs.
@@ -195,7 +194,7 @@ def measure_costs(
             lines.append(
                 f"'{contestant.run}': older costs dropped, not known to be of this configuration, task and version"
             )
-    with writing(results):
+    with writing(context.results):
         tables.write("costs", found, path, {"of": of})
     return Measured(path, lines, failed)
 

@@ -12,6 +12,7 @@ from iclbench import __version__, tables
 from iclbench.config.cards import TrainSettings, content_hash
 from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.context import Context
 from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
@@ -39,7 +40,7 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
     fixed(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
     one = replace(contestant("gpt2", heads=2), variant="as trained")
-    path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
+    path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
     threads = torch.get_num_threads()
     folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
     assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])

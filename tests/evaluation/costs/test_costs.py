@@ -11,6 +11,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.config.cards import TrainSettings
 from iclbench.config.registry import BACKBONES, ESTIMATORS
 from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.context import Context
 from iclbench.core.measure import _reset_resident_peak, peak_of
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
@@ -51,7 +52,7 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
         (gpt2, {n: 2 * n * (LAYERS * 2 * WIDTH * 4 + 1) for n in (5, 12)}),
         (mamba, dict.fromkeys((5, 12), LAYERS * (3 + 4) * 2 * WIDTH * 4)),
     ):
-        path, left_out, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5, 12], episodes=EPISODES))
+        path, left_out, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5, 12], episodes=EPISODES))
         rows = rows_of(path)
         assert not left_out
         assert rows["model", "parameters", None] == sum(p.numel() for p in one.predictor.parameters())
@@ -62,7 +63,7 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
 def test_every_phase_is_timed_and_the_batch_is_told(task: TaskConfig, tmp_path: Path) -> None:
     settings = TrainSettings(steps=1, batch=8)
     path, _, _ = measure_costs(
-        tmp_path, contestant("gpt2", heads=2), task, "smoke", Sizes([5], episodes=EPISODES), train=settings
+        Context(tmp_path), contestant("gpt2", heads=2), task, "smoke", Sizes([5], episodes=EPISODES), train=settings
     )
     rows = rows_of(path)
     timed = {(phase, n) for phase, metric, n in rows if metric == "seconds"}
@@ -81,7 +82,9 @@ def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(tas
     for batch, episodes in ((8, 4), (8, 4), (16, 8)):
         settings = TrainSettings(steps=1, batch=batch)
         one = contestant("gpt2", heads=2)
-        path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5], episodes=episodes), train=settings)
+        path, lines, _ = measure_costs(
+            Context(tmp_path), one, task, "smoke", Sizes([5], episodes=episodes), train=settings
+        )
         assert not lines
         table = tables.read("costs", path)
         table = table[(table["metric"] == "flops") & (table["n_episodes"].isna() | (table["n_episodes"] == episodes))]
@@ -97,7 +100,7 @@ def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(tas
 def test_what_no_torch_operation_computes_has_no_flops_and_a_line(task: TaskConfig, tmp_path: Path) -> None:
     cls = ESTIMATORS.get("decision_tree")
     tree = PredictorContestant("decision-tree-2", "decision-tree-2", "baseline", "", predictor=cls())
-    path, lines, _ = measure_costs(tmp_path, tree, task, "smoke", Sizes([5], episodes=EPISODES))
+    path, lines, _ = measure_costs(Context(tmp_path), tree, task, "smoke", Sizes([5], episodes=EPISODES))
     counted = {phase: value for (phase, metric, _), value in rows_of(path).items() if metric == "flops"}
     assert counted == {"condition": 0, "update": 0}, "it keeps its points and fits when it is asked"
     assert lines == ["'decision-tree-2': FLOPs of query not to be counted: work on NumPy arrays"]
@@ -106,14 +109,14 @@ def test_what_no_torch_operation_computes_has_no_flops_and_a_line(task: TaskConf
 def test_training_costs_leave_the_weights_alone(task: TaskConfig, tmp_path: Path) -> None:
     one = contestant("gpt2", heads=2)
     before = {name: t.clone() for name, t in one.predictor.state_dict().items()}
-    measure_costs(tmp_path, one, task, "smoke", Sizes([]), train=TrainSettings(steps=1, batch=8))
+    measure_costs(Context(tmp_path), one, task, "smoke", Sizes([]), train=TrainSettings(steps=1, batch=8))
     assert all(torch.equal(t, before[name]) for name, t in one.predictor.state_dict().items())
     assert not one.predictor.training
 
 
 def test_sizes_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
     learned = contestant("gpt2", heads=2, positions="learned")
-    path, left_out, _ = measure_costs(tmp_path, learned, task, "smoke", Sizes([8, 9], episodes=EPISODES))
+    path, left_out, _ = measure_costs(Context(tmp_path), learned, task, "smoke", Sizes([8, 9], episodes=EPISODES))
     assert {n for _, _, n in rows_of(path)} == {None, 8}
     assert left_out == ["'run-of-gpt2' at 9 points left out: it takes in at most 8 examples and a query"]
 
@@ -123,7 +126,7 @@ def test_several_queries_and_new_points_at_once_have_rows_of_their_own(task: Tas
     what is not asked of several is asked of one alone."""
     for one, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
         asked = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
-        path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes([5], episodes=EPISODES, **asked))
+        path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5], episodes=EPISODES, **asked))
         found = tables.read("costs", path)
         several = found[found["n_at_once"].notna()]
         assert not lines and set(zip(several["phase"], several["n_at_once"], strict=True)) == {(phase, 6)}
@@ -136,7 +139,7 @@ def test_several_queries_and_new_points_at_once_have_rows_of_their_own(task: Tas
 
 def test_updates_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
     learned = contestant("gpt2", heads=2, positions="learned")
-    path, lines, _ = measure_costs(tmp_path, learned, task, "smoke", Sizes([5], [7], [2, 4], EPISODES))
+    path, lines, _ = measure_costs(Context(tmp_path), learned, task, "smoke", Sizes([5], [7], [2, 4], EPISODES))
     found = tables.read("costs", path)
     assert set(found["n_at_once"].dropna()) == {7, 2}
     assert lines == ["'run-of-gpt2' at 5 points: an update by 4 left out: it takes in at most 8 examples and a query"]
@@ -144,7 +147,9 @@ def test_updates_that_cannot_be_taken_in_are_left_out_with_a_line(task: TaskConf
 
 def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Path) -> None:
     knn = PredictorContestant("knn-3", "knn-3", "baseline", "", predictor=ESTIMATORS.get("knn")())
-    path = measure_costs(tmp_path, knn, task, "smoke", Sizes([5], episodes=EPISODES), train=TrainSettings(steps=1)).path
+    path = measure_costs(
+        Context(tmp_path), knn, task, "smoke", Sizes([5], episodes=EPISODES), train=TrainSettings(steps=1)
+    ).path
     rows = rows_of(path)
     assert {phase for phase, _, _ in rows} == {"condition", "query", "update"}
     assert rows["condition", "state_bytes", 5] == 5 * (3 * 4 + 4 + 1)
@@ -165,7 +170,9 @@ def test_measuring_again_replaces_what_is_measured_and_keeps_the_rest(
     asked = [([5, 3], 4), ([5], 2), ([5, 7], 4)]
     for taken, (sizes, episodes) in enumerate(asked, 1):
         monkeypatch.setattr(costs, "seconds_of", lambda work, device, taken=taken: float(taken))
-        path, lines, _ = measure_costs(tmp_path, one, task, "smoke", Sizes(sizes, episodes=episodes), train=settings)
+        path, lines, _ = measure_costs(
+            Context(tmp_path), one, task, "smoke", Sizes(sizes, episodes=episodes), train=settings
+        )
         assert not lines
     assert list(tmp_path.rglob("*.parquet")) == [path]
     assert seconds_of_queries(path) == {(3, 4): 1, (5, 2): 2, (5, 4): 3, (7, 4): 3}
@@ -178,8 +185,8 @@ def test_rows_of_other_settings_or_another_task_are_dropped_with_a_line(task: Ta
     wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
     zero = PredictorContestant("zero", "zero", "baseline", "", predictor=ESTIMATORS.get("zero")())
     for first, again, on in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
-        path = measure_costs(tmp_path, first, task, "smoke", Sizes([5], episodes=EPISODES)).path
-        assert measure_costs(tmp_path, again, on, "smoke", Sizes([3], episodes=EPISODES)) == (
+        path = measure_costs(Context(tmp_path), first, task, "smoke", Sizes([5], episodes=EPISODES)).path
+        assert measure_costs(Context(tmp_path), again, on, "smoke", Sizes([3], episodes=EPISODES)) == (
             path,
             [f"'{first.run}': older costs dropped, not known to be of this configuration, task and version"],
             0,
@@ -190,8 +197,8 @@ def test_rows_of_other_settings_or_another_task_are_dropped_with_a_line(task: Ta
 def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> None:
     before = replace(contestant("gpt2", heads=2), variant="as trained", identity="weights")
     after = replace(before, identity="other weights")
-    measure_costs(tmp_path, before, task, "smoke", Sizes([5], episodes=EPISODES))
-    path, lines, _ = measure_costs(tmp_path, after, task, "smoke", Sizes([3], episodes=EPISODES))
+    measure_costs(Context(tmp_path), before, task, "smoke", Sizes([5], episodes=EPISODES))
+    path, lines, _ = measure_costs(Context(tmp_path), after, task, "smoke", Sizes([3], episodes=EPISODES))
     assert not lines
     assert {n for _, _, n in rows_of(path)} - {None} == {3, 5}
 
