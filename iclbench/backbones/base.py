@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -42,7 +42,10 @@ def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> 
     return (each * scored * weights.to(each.dtype)).sum() / every.clamp(min=1)
 
 
-class Backbone(nn.Module, Predictor, abstract=True):
+_Settings = TypeVar("_Settings", bound=Strict)
+
+
+class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     """A trainable predictor.
 
     Attributes:
@@ -59,7 +62,7 @@ class Backbone(nn.Module, Predictor, abstract=True):
     default_encoder: ClassVar[EncoderName] = "resnet-64"
     heads = tuple(HEADS)
 
-    def __init__(self, settings: Any, shape: TaskShape) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__()
         self.settings = settings
         self.shape = shape

@@ -40,7 +40,7 @@ class CMANPSettings(LatentSettings):
     in the precision of the weights."""
 
 
-class CMANP(LatentBackbone):
+class CMANP(LatentBackbone[CMANPSettings]):
     Settings = CMANPSettings
     computed_by = frozenset({"chunk"})
     removes_points = True

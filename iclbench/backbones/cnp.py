@@ -34,7 +34,7 @@ class SummedPoints(State):
     related: Float[Tensor, "B Dr"]
 
 
-class CNP(SetBackbone):
+class CNP(SetBackbone[SetSettings]):
     """Mean over the context, then a decoder of (mean, x)."""
 
     Settings = SetSettings

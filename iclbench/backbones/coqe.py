@@ -129,7 +129,7 @@ class CoQEState(State):
     memory: State
 
 
-class CoQE(Backbone):
+class CoQE(Backbone[CoQESettings]):
     """Sample encoder, task encoder, and the space that their outputs meet in.
 
     Attributes:

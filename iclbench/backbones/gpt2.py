@@ -57,7 +57,7 @@ class GPT2Settings(BackboneSettings):
     """What embeds a point: linear, or the two-layer mlp of CoQE's baseline; by default linear."""
 
 
-class GPT2(CausalTransformer, SequenceBackbone):
+class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
     """Causal Transformer.
 
     Raises:

@@ -82,7 +82,7 @@ class _Sets:
         return t.unflatten(0, self.present.shape).transpose(1, 2).flatten(2, 3)
 
 
-class ICICLTNP(TransformerNP):
+class ICICLTNP(TransformerNP[ICICLTNPSettings]):
     """Per layer, with `coupling="paper"`:
 
     1. U_j <- CA(U_j, Z_j) for every related dataset, U <- CA(U, Zc), same weights;

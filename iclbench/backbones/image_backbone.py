@@ -44,7 +44,7 @@ def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
     return cls(settings, shape)
 
 
-class ImageBackbone(Backbone):
+class ImageBackbone(Backbone[BackboneSettings]):
     """Encoder and backbone as one.
 
     Args:

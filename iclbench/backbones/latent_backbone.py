@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -41,10 +41,13 @@ class LatentSettings(SetSettings):
     """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
 
 
-class LatentBackbone(SetBackbone, abstract=True):
+_Settings = TypeVar("_Settings", bound=LatentSettings)
+
+
+class LatentBackbone(SetBackbone[_Settings], abstract=True):
     """Embeddings, first latents, the layers of the queries and the read-out."""
 
-    def __init__(self, settings: LatentSettings, shape: TaskShape) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         width = settings.width
         points = self.x_features_dim + self.y_features_dim

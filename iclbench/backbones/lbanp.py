@@ -27,7 +27,7 @@ class LatentsAndPoints(State):
     context: Points
 
 
-class LBANP(LatentBackbone):
+class LBANP(LatentBackbone[LatentSettings]):
     Settings = LatentSettings
 
     def __init__(self, settings: LatentSettings, shape: TaskShape) -> None:

@@ -196,7 +196,7 @@ class MambaBlock(RecurrentBlock):
         return x.to(self.norm.weight.dtype)
 
 
-class Mamba(RecurrentBackbone):
+class Mamba(RecurrentBackbone[MambaSettings]):
     """A stack of Mamba blocks."""
 
     Settings = MambaSettings

@@ -30,7 +30,7 @@ class PTTNPSettings(TransformerNPSettings):
     """perceiver: pseudo-tokens read the data and one another; ist: the data read them too."""
 
 
-class PTTNP(TransformerNP):
+class PTTNP(TransformerNP[PTTNPSettings]):
     """Per layer: U <- CA(U, Zc); U <- SA(U); Zt <- CA(Zt, U), or with `ist`
     U <- CA(U, Zc); Zt <- CA(Zt, U); Zc <- CA(Zc, U)."""
 

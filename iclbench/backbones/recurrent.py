@@ -10,13 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.config.cards import Strict
 from iclbench.core.episodes import take, valid_first
 from iclbench.core.predictor import State
 from iclbench.core.records import cat
@@ -65,7 +66,10 @@ class RecurrentBlock(nn.Module, ABC):
         state after the chunk. Without a state the chunk is a whole sequence, and none is kept after it."""
 
 
-class RecurrentBackbone(SequenceBackbone, abstract=True):
+_Settings = TypeVar("_Settings", bound=Strict)
+
+
+class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     """A stack of recurrent blocks.
 
     Episodes of unequal length in one pass are padded on the left, where the state is that of the start.
@@ -79,7 +83,7 @@ class RecurrentBackbone(SequenceBackbone, abstract=True):
 
     padding = "left"
 
-    def __init__(self, settings: Any, shape: TaskShape, width: int, blocks: Iterable[RecurrentBlock]) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape, width: int, blocks: Iterable[RecurrentBlock]) -> None:
         super().__init__(settings, shape, width)
         self.layers = nn.ModuleList(blocks)
 

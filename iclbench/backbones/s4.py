@@ -149,7 +149,7 @@ def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(x.device.type, enabled=False)
 
 
-class _S4Backbone(RecurrentBackbone, abstract=True):
+class _S4Backbone(RecurrentBackbone[S4Settings], abstract=True):
     """A stack of S4 blocks around one kind of system."""
 
     def __init__(self, settings: S4Settings, shape: TaskShape) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
+from iclbench.config.cards import Strict
 from iclbench.core.episodes import Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
@@ -30,7 +31,10 @@ from iclbench.layers.prompt import Marks, Prompt
 SEGMENT = 512
 
 
-class SequenceBackbone(Backbone, abstract=True):
+_Settings = TypeVar("_Settings", bound=Strict)
+
+
+class SequenceBackbone(Backbone[_Settings], abstract=True):
     """A causal trunk between a read-in and a read-out.
 
     Related datasets stand before the context in the sequence. A model for tasks without them has no parameters for
@@ -44,7 +48,7 @@ class SequenceBackbone(Backbone, abstract=True):
     uses_related = True
     padding: ClassVar[Literal["left", "right"]]
 
-    def __init__(self, settings: Any, shape: TaskShape, width: int) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape, width: int) -> None:
         super().__init__(settings, shape)
         self.read_in: PairReadIn | FeatureReadIn = PairReadIn(shape, width)
         self.read_out = nn.Linear(width, shape.raw_dim)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +42,10 @@ class SetSettings(BackboneSettings):
         return x_dim * (1 + 2 * self.fourier)
 
 
-class SetBackbone(Backbone, abstract=True):
+_Settings = TypeVar("_Settings", bound=SetSettings)
+
+
+class SetBackbone(Backbone[_Settings], abstract=True):
     """Features of points, a decoder of two hidden layers and the training loss.
 
     Args:
@@ -53,7 +56,7 @@ class SetBackbone(Backbone, abstract=True):
 
     order = "set"
 
-    def __init__(self, settings: Any, shape: TaskShape, decoded: int | None = None) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape, decoded: int | None = None) -> None:
         super().__init__(settings, shape)
         width = settings.width
         self.x_features_dim = settings.x_features_dim(shape.x_dim)

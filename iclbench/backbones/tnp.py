@@ -12,7 +12,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 
 
-class TNP(TransformerNP):
+class TNP(TransformerNP[TransformerNPSettings]):
     """Per layer: Zc <- SA(Zc); Zt <- CA(Zt, Zc)."""
 
     Settings = TransformerNPSettings

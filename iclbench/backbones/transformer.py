@@ -30,7 +30,7 @@ class TransformerSettings(BackboneSettings):
     """Standard deviation of the layers' initial weights; by default 1 / sqrt(width), as theirs."""
 
 
-class Transformer(CausalTransformer, SequenceBackbone):
+class Transformer(CausalTransformer, SequenceBackbone[TransformerSettings]):
     """Causal Transformer with sinusoidal positions."""
 
     Settings = TransformerSettings

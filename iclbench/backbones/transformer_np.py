@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -47,10 +47,13 @@ class LayeredMemory(State):
     related: Points | None = None
 
 
-class TransformerNP(SetBackbone, abstract=True):
+_Settings = TypeVar("_Settings", bound=TransformerNPSettings)
+
+
+class TransformerNP(SetBackbone[_Settings], abstract=True):
     """Embedding, the targets' layers and decoder; a subclass says what the targets read."""
 
-    def __init__(self, settings: Any, shape: TaskShape) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         width = settings.width
         self.embedding = perceptron(self.x_features_dim + self.y_features_dim + 1, width, width, width)

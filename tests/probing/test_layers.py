@@ -68,7 +68,7 @@ def test_the_decoded_last_layer_is_the_model(name: str, head: str) -> None:
 
 def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
     prompts = probe_set()
-    model = Distorted(None, TaskShape(x_dim=3, points=12))
+    model = Distorted(Strict(), TaskShape(x_dim=3, points=12))
     found = probe_layers(decode_layers(model, prompts), prompts.episodes.asked.y.double(), prompts.fit, 3.0)
     for layer, (a, b) in enumerate(model.distortions):
         torch.testing.assert_close(found.scale[:, layer], torch.full((70,), 1 / a).double(), atol=1e-5, rtol=1e-5)
