@@ -119,8 +119,8 @@ def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
     name = str(values["prompt_set"].dropna().iloc[0])
     errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
     lines = [found.line for found in beaten(values.assign(contestant=values["run"]), errors)]
-    said = values.loc[values["metric"].eq("score"), "reason"].dropna().unique()
-    one = str(said[0]).partition(": 1 is ")[2] if len(said) else ""
+    said = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
+    one = str(said[0]) if len(said) else ""
     return lines + ([f"score: 1 is {one}"] if one and one not in oracles else [])
 
 

@@ -50,6 +50,10 @@ class AnyPromptSet(Protocol):
     @property
     def shift(self) -> str: ...
     @property
+    def distribution(self) -> str: ...
+    @property
+    def extrapolated_to(self) -> int | None: ...
+    @property
     def data(self) -> str | None: ...
     @property
     def card(self) -> str: ...
@@ -183,6 +187,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "family": prompts.family_name,
         "data": prompts.data,
         "contestant": contestant.name,
+        "method": contestant.applied,
         "kind": contestant.kind,
         "preset": prompts.preset,
         "seed": contestant.seed,
@@ -190,6 +195,8 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "trained_on": contestant.trained_on,
         "context_order": contestant.order,
         "shift": prompts.shift,
+        "distribution": prompts.distribution,
+        "extrapolated_to": prompts.extrapolated_to,
         "evaluator": evaluator,
         "prompt_set": prompts.id,
         "card": prompts.card,
@@ -226,7 +233,7 @@ def error_rows(
 def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure) -> Rows:
     """Seconds and peak memory; only where the distribution is the task's own, since a shift or a test costs the
     same."""
-    if prompts.evaluator or (prompts.shift != "none" and not prompts.shift.startswith("points-")):
+    if prompts.evaluator or prompts.distribution != "none":
         return []
     return measured_rows(contestant, prompts, cost, prompts.context_points)
 

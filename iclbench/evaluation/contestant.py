@@ -17,6 +17,7 @@ class Contestant:
         seed: seed of the run, None where nothing was trained.
         variant: what was trained, the same for all seeds; None where nothing was.
         trained_on: the task that it was trained on, where the prompts are of another.
+        applied: the method that is applied to it, as its name ends; None: none.
         device: where it computes.
         libraries: versions that its answers may depend on, recorded in the file.
     """
@@ -28,6 +29,7 @@ class Contestant:
     seed: int | None = None
     variant: str | None = None
     trained_on: str | None = None
+    applied: str | None = None
     device: str = "cpu"
     libraries: dict[str, str] = field(default_factory=dict)
 

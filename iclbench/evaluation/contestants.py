@@ -128,6 +128,7 @@ def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
         plain,
         name=plain.name + method.suffix,
         run=plain.run + method.suffix,
+        applied=method.suffix,
         predictor=predictor,
         identity=content_hash({"run": plain.identity, "method": method.hash}),
         variant=content_hash({"run": plain.variant, "method": method.hash}, 8),

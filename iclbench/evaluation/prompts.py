@@ -70,7 +70,17 @@ class PromptSet:
     @property
     def context_points(self) -> int:
         """The largest number of context points."""
-        return self.family.parse_shift(self.shift).examples or self.task.points
+        return self.extrapolated_to or self.task.points
+
+    @property
+    def extrapolated_to(self) -> int | None:
+        """The number of examples that the shift sets; None: none, the task's own holds."""
+        return self.family.parse_shift(self.shift).examples
+
+    @property
+    def distribution(self) -> str:
+        """The shift but for the number of examples."""
+        return self.family.parse_shift(self.shift).distribution
 
     @property
     def task_name(self) -> str:

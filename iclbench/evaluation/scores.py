@@ -1,7 +1,7 @@
 """Normalised scores: one number per contestant and prompt set that families of any kind can be compared by.
 
-A score is a straight line through two points, told in the column `reason` (`METRIC: 1 is WHAT`) and measured on the
-same episodes as the contestant; it may be negative or above 1. The column `normaliser` holds how far apart the points
+A score is a straight line through two points, told in the columns `score_of` and `score_one` and measured on the same
+episodes as the contestant; it may be negative or above 1. The column `normaliser` holds how far apart the points
 are in units of the metric.
 
 - Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle or,
@@ -55,8 +55,8 @@ class Line:
             name: (rows[source] - self.nothing) / span + 0.0  # never minus zero
             for name, source in zip(("value", "low", "high"), ("value", *ends), strict=True)
         }
-        reason = f"{self.metric}: 1 is {self.name}"
-        return rows.assign(metric="score", normaliser=abs(span), reason=reason, **columns)
+        said = {"reason": f"{self.metric}: 1 is {self.name}", "score_of": self.metric, "score_one": self.name}
+        return rows.assign(metric="score", normaliser=abs(span), **said, **columns)
 
 
 def write_scores(results: Path, prompts: PromptSet) -> None:

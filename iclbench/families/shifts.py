@@ -117,6 +117,11 @@ class Shift:
         return default if part is None else part.value
 
     @property
+    def distribution(self) -> str:
+        """Its name without the number of examples in context."""
+        return Shift(tuple(part for part in self.parts if part.kind != "points")).name
+
+    @property
     def examples(self) -> int | None:
         """Examples in context, None: the trained number."""
         part = self.part("points")

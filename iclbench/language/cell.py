@@ -98,7 +98,8 @@ def value_rows(contestant: LanguageContestant, prompts: LanguagePrompts, outcome
 
 def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str, object]:
     """What all rows of a cell share."""
-    return cells.row(contestant, prompts, prompts.task.card.answers) | {"n_context": prompts.shots}
+    drawn = {"n_context": prompts.shots, "demo_seed": prompts.demo_seed, "demo_order": prompts.order}
+    return cells.row(contestant, prompts, prompts.task.card.answers) | drawn
 
 
 def _nonfinite(bad: int, answers: Answers) -> str:

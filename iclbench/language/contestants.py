@@ -56,6 +56,7 @@ def contestant(
         "backbone",
         identity,
         variant=content_hash(what, 8),
+        applied=method.suffix or None,
         device=model.device,
         libraries=libraries,
         model=model,

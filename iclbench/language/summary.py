@@ -45,7 +45,7 @@ def write_summary(
     path = summary_path(results, contestant.run, first)
     for older in (results / "tables").glob(f"{_stem(first)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
         older.unlink()
-    shared = shared_columns(contestant, first) | {"prompt_set": None}
+    shared = shared_columns(contestant, first) | {"prompt_set": None, "demo_seed": None, "demo_order": None}
     rows = list(_means(shared, [_values(results, contestant, prompts) for prompts in sets]))
     if rows and plain is not None:
         rows += _gain(shared, results, contestant, plain, sets)

@@ -161,8 +161,8 @@ def subtitle(results: Results) -> str:
     if len(own):
         parts = [plural(int(own["task"].nunique()), "task")]
         parts += [
-            plural(int(rows[column].str.split("+").str[0].nunique()), kind)  # variants and methods are no others
-            for kind, column in (("backbone", "backbone"), ("baseline", "contestant"), ("oracle", "contestant"))
+            plural(int(rows[column].nunique()), kind)  # variants and methods are no others
+            for kind, column in (("backbone", "model"), ("baseline", "contestant"), ("oracle", "contestant"))
             if len(rows := own[own["kind"] == kind])
         ]
         presets = sorted(own["preset"].unique())

@@ -13,9 +13,6 @@ import pandas as pd
 from iclbench.core.formats import plural, shared_words
 from iclbench.report.evaluators import INSIDE, PROBES, is_test
 
-# `points-N`, or another shift evaluated up to N examples.
-EXTRAPOLATION = r"(?:.+\+)?points-\d+"
-
 
 def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
     """The packed runs that the user has trained otherwise under the same name, and one line for each."""
@@ -38,7 +35,8 @@ def on_one_line(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     one line per contest that lost some."""
     keys = ["task", "preset", "shift", "evaluator", "prompt_set"]
     scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
-    line = scores["reason"].fillna("") + " " + scores["normaliser"].astype(str)
+    said = (scores["score_of"] + ": " + scores["score_one"]).fillna("")
+    line = said + " " + scores["normaliser"].astype(str)
     users = scores.assign(line=line).groupby([*keys, "line"], dropna=False)["run"].nunique().reset_index()
     users = users.sort_values(["run", "line"], ascending=[False, True]).drop_duplicates(keys)
     most = scores[keys].merge(users, "left", keys)["line"].to_numpy()
@@ -61,7 +59,7 @@ def comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     probed = values["evaluator"].isin(INSIDE)
     # Runs trained with different numbers of examples differ in their prompts too, unless they are all evaluated up to
     # the same one.
-    alone = ~probed & ~values["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)
+    alone = ~probed & values["extrapolated_to"].isna()
     values = values.assign(test=_tests(values), length=trained_with(values).where(alone).fillna(0))
     columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
     rows = values[own & values["prompt_set"].notna()]
@@ -106,8 +104,7 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     keeps the name that all of them had. Runs of another task keep `@TASK` behind whatever they are called.
     """
     elsewhere = values["trained_on"].notna()
-    plain = values["contestant"].where(~elsewhere, values["contestant"].str.replace(r"@[a-z0-9-]+", "", regex=True))
-    values = values.assign(backbone=plain)
+    values = values.assign(backbone=values["model"] + values["method"].fillna(""))
     keys = ["task", "preset", "contestant"]
     known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
     length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")

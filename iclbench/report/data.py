@@ -19,7 +19,8 @@ from iclbench.report.comparable import comparable, name_variants, on_one_line, t
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.report.language import PRESET, Language, answers, prepared
-from iclbench.report.style import Look, looks, order_of
+from iclbench.report.style import Look, looks
+from iclbench.tables import older
 
 log = logging.getLogger("iclbench")
 
@@ -62,13 +63,13 @@ class Results:
 
     @cached_property
     def orders(self) -> dict[str, str]:
-        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known: rows
-        say so, those that come with the package are known."""
-        of_backbones = self.rows[self.rows["kind"] == "backbone"]
-        said = of_backbones.dropna(subset="context_order").drop_duplicates("contestant")
-        known = {str(name): order_of(str(name)) for name in of_backbones["contestant"].unique()}
-        told = dict(zip(said["contestant"], said["context_order"], strict=True))
-        return {name: order for name, order in (known | told).items() if order is not None}
+        """Which backbones read their context in order ("causal") or take it as a "set", as far as it is known."""
+        return older.context_orders(self.rows)
+
+    @cached_property
+    def with_method(self) -> frozenset[str]:
+        """The contestants that are a model under a method."""
+        return frozenset(self.rows.loc[self.rows["method"].notna(), "contestant"])
 
     @cached_property
     def elsewhere(self) -> dict[str, str]:
@@ -83,8 +84,9 @@ class Results:
 
     @cached_property
     def backbones(self) -> dict[str, dict[str, list[str]]]:
-        """By preset and task the backbones that have rows, variants under the name of their backbone."""
-        trained = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
+        """By preset and task the backbones that have rows, variants under the name of their backbone; none under a
+        method."""
+        trained = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna() & self.rows["method"].isna()
         own = self.rows.loc[trained, ["preset", "task", "backbone"]].drop_duplicates()
         found: dict[str, dict[str, list[str]]] = {}
         for preset, task, backbone in own.itertuples(index=False):
@@ -151,6 +153,18 @@ class Slice:
             return rows
         trained = self.results.trained[rows.index]
         return rows[trained.isna() | trained.eq(self.length).fillna(False).astype(bool)]
+
+    @cached_property
+    def models(self) -> dict[str, str]:
+        """The model of every contestant; of a baseline its name without a number."""
+        return dict(zip(self.rows["contestant"], self.rows["model"], strict=True))
+
+    @cached_property
+    def extrapolations(self) -> dict[str, tuple[str, int]]:
+        """The shifts to another number of examples: by name the shift that is left without it, and the number."""
+        known = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
+        columns = (known[name] for name in ("shift", "distribution", "extrapolated_to"))
+        return {str(shift): (str(left), int(n)) for shift, left, n in zip(*columns, strict=True)}
 
     @cached_property
     def costs(self) -> pd.DataFrame:

@@ -33,9 +33,6 @@ MAJORITY = "majority"
 SHUFFLED = "shuffled-labels"
 HEADLINE = "accuracy"
 GAIN = "accuracy_gain"
-# What a contestant's name says of the method that is applied to the model.
-_METHOD = r"^(?P<model>.+?)(?P<method>\+(?:deep-thinking|repeat).*)?$"
-_IDENTIFIER = r"-d(?P<seed>\d+)(?:-o(?P<order>\d+))?-[0-9a-f]+$"
 _CELL = ["task", "n_context", "shift", "demo_seed", "order"]
 WHO = ["family", "task", "kind", "contestant", "model", "method"]
 COLUMNS = ["value", "sd", "low", "high", "seeds", "n_episodes"]
@@ -152,14 +149,10 @@ class Language:
 
 def prepared(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Rows of language models with the columns that `Language.rows` has, those that cannot be compared left out."""
-    named = values["contestant"].str.extract(_METHOD)
-    where = values["prompt_set"].str.extract(_IDENTIFIER).astype("Int64")
-    axis_seed = values["axis_value"].where(values["axis"].eq("demo_seed").fillna(False).astype(bool))
     values = values.assign(
-        model=named["model"],
-        method=named["method"].fillna(""),
-        demo_seed=where["seed"].fillna(axis_seed.astype("Int64")).fillna(0).astype(int),
-        order=where["order"].fillna(0).astype(int),
+        method=values["method"].fillna(""),
+        demo_seed=values["demo_seed"].fillna(0).astype(int),
+        order=values["demo_order"].fillna(0).astype(int),
     )
     for column in ("value", "low", "high", "axis_value"):
         values[column] = values[column].astype(float)

@@ -19,7 +19,7 @@ _TESTS = ("icl", "iwl")
 # They define what scores 0.
 NOTHING = ("zero", "chance")
 # What older tables do not say.
-_OLD = "squared_error: 1 is the oracle, or the best baseline"
+_OLD = ("squared_error", "the oracle, or the best baseline")
 _ORDER = {name: min(i, 2) for i, name in enumerate((*QUESTIONS, *_TESTS))}
 
 
@@ -124,9 +124,9 @@ def _contests(task: Slice) -> list[Contest]:
     rows = rows[rows["n_related"].isna() | rows["n_related"].eq(0).fillna(False)]
     found = []
     for evaluator, own in rows.groupby("evaluator"):
-        said = own["reason"].dropna()
-        of, _, one = (said.iloc[0] if len(said) else _OLD).partition(": 1 is ")
-        spans = own.loc[own["reason"].notna(), "normaliser"].dropna()
+        said = own[own["score_of"].notna()]
+        of, one = said[["score_of", "score_one"]].iloc[0].astype(str) if len(said) else _OLD
+        spans = said["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
         found.append(Contest(task, str(evaluator), of, one, span, prompt_set, own))

@@ -154,23 +154,21 @@ def _others(names: list[str], taken: list[Look], orders: Mapping[str, str]) -> d
     for kind, alien in product(dashes, (False, True)):
         pairs = [(colour, dash) for dash, colour in product(dashes[kind], MINE if alien else colours[kind])]
         free = [pair for pair in pairs if pair not in used]
-        own = [n for n in names if (orders.get(n) == "set") == (kind == "set") and (order_of(n) is None) == alien]
+        own = [n for n in names if (orders.get(n) == "set") == (kind == "set") and is_shipped(n) != alien]
         for (name, pair), shape in zip(zip(own, cycle(free), strict=False), cycle(SHAPES), strict=False):
             found[name] = Look(*pair, WIDE if alien else 2.6, shape, kind == "set", orders.get(name), alien)
     return found
 
 
-def order_of(backbone: str) -> str | None:
-    """Whether a backbone reads its context in order ("causal") or as a "set"; None for one that is not our own.
+def is_shipped(backbone: str) -> bool:
+    """Whether a backbone comes with the package; a variant goes by the backbone that its name begins with, and so does
+    one that was trained on another task.
 
-    A variant goes by the backbone that its name begins with, and so does one that was trained on another task.
-
-    >>> order_of("mamba"), order_of("icicl-tnp"), order_of("gpt2-wide"), order_of("tnp@linear"), order_of("my-net")
-    ('causal', 'set', 'causal', 'set', None)
+    >>> is_shipped("mamba"), is_shipped("gpt2-wide"), is_shipped("tnp@linear"), is_shipped("my-net")
+    (True, True, True, False)
     """
     trained, _, _ = backbone.partition("@")
-    stem = next((name for name in sorted(OWN, key=len, reverse=True) if f"{trained}-".startswith(f"{name}-")), "")
-    return "causal" if stem in CAUSAL else "set" if stem in SETS else None
+    return any(f"{trained}-".startswith(f"{name}-") for name in OWN)
 
 
 def _interleaved(colours: tuple[str, ...], dashes: tuple[tuple[int, ...], ...]) -> list[tuple[tuple[int, ...], str]]:

@@ -24,7 +24,6 @@ from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.evaluators import HEADLINE, INSIDE
 from iclbench.report.pairs import AT_COARSE, heights
 from iclbench.sweep.cells import SUMMARY, GridCell
@@ -214,7 +213,7 @@ class _Compared:
         self._paired = set(own["prompt_set"].dropna())
         self._coarse = _coarse_sizes(own[own["metric"].eq("squared_error")])
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
-        self._scored_by = dict(zip(scores["prompt_set"], scores["reason"].str.split(": ").str[0], strict=True))
+        self._scored_by = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
 
     def of(self, errors: pd.DataFrame) -> pd.DataFrame:
         """A row per episode and metric, for `targets` and number of related datasets."""
@@ -266,10 +265,10 @@ class _Drawn:
     def __init__(self, values: pd.DataFrame) -> None:
         runs = values[values["kind"].eq("backbone")].drop_duplicates("run").sort_values("run")
         self._more = set(runs.loc[runs.duplicated(["contestant", "variant"]), "run"])
+        self._longer = set(values.loc[values["extrapolated_to"].notna(), "shift"])
 
     def of(self, examples: pd.DataFrame) -> pd.DataFrame:
-        longer = examples["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)
-        found = examples[~examples["run"].isin(self._more) & ~longer]
+        found = examples[~examples["run"].isin(self._more) & ~examples["shift"].isin(self._longer)]
         numbers = ["value", "low", "high"]
         return found.assign(**{name: rounded(found[name], _BITS["examples"]) for name in numbers})
 

@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.errors import IclbenchError
+from iclbench.tables import older
 
 # Raised whenever a reader of before would misread what is written. 1: version 0.1.0, whose files do not say so;
 # 2: cells may be diverged or awaiting, scores that are not finite are failed rows,
-# runs may be scored on prompts of a task that they were not trained on.
-SCHEMA = 2
+# runs may be scored on prompts of a task that they were not trained on;
+# 3: `values` has columns for what was said in names and reasons only (`older` reads them off there).
+SCHEMA = 3
 
 TableName = Literal["values", "costs", "errors", "examples", "answers", "cells"]
 
@@ -32,6 +34,13 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "number is for; missing where there are none, and in older tables",
     ),
     "contestant": ("string", False, "backbone or baseline; a method applied to a model is part of the name"),
+    "model": (
+        "string",
+        True,
+        "the contestant without the method and without the task that it was trained on; of a baseline its name without "
+        "a number (lasso of lasso-1e-2)",
+    ),
+    "method": ("string", True, "what is applied to the model, as the contestant's name ends; missing: nothing"),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
     "preset": ("string", False, "smoke, grid, small, paper; language: a pretrained language model of its own size"),
     "seed": ("Int64", True, "seed of the run; missing where nothing was trained"),
@@ -48,9 +57,12 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "context_order": (
         "string",
         True,
-        "causal (the answer may depend on the order of the points) or set; backbones only, missing in older tables",
+        "causal (the answer may depend on the order of the points) or set; backbones only, missing in older tables "
+        "(`older.context_orders` knows those)",
     ),
     "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
+    "distribution": ("string", True, "the shift but for the number of examples: 'none' of points-64"),
+    "extrapolated_to": ("Int64", True, "the number of examples that the shift sets: 64 of points-64"),
     "evaluator": (
         "string",
         False,
@@ -73,6 +85,8 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     ),
     "low": ("Float64", True, "lower end of the interval"),
     "high": ("Float64", True, "upper end of the interval"),
+    "score_of": ("string", True, "of a score the metric that it is made of"),
+    "score_one": ("string", True, "of a score what scores 1: a contestant, or in words"),
     "n_episodes": ("Int64", True, "episodes averaged over"),
     "normaliser": ("Float64", True, "what the raw metric was divided by"),
     "status": ("string", False, "ok, failed, or skipped: more examples than the contestant takes"),
@@ -83,6 +97,13 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "'METRIC: 1 is WHAT'",
     ),
     "prompt_set": ("string", True, "the frozen episodes the row was scored on"),
+    "demo_seed": (
+        "Int64",
+        True,
+        "which demonstrations a language model was shown; missing in means over several sets of them",
+    ),
+    "demo_order": ("Int64", True, "in which order; 0: as they were drawn"),
+    "mean_of": ("string", True, "the tasks that a published number is the mean of, with commas; missing: its own"),
     "card": ("string", False, "content hash of what the task's card has trained and evaluated"),
     "version": ("string", False, "version of iclbench"),
 }
@@ -272,6 +293,7 @@ def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
         if not optional and typed[column].isna().any():
             raise TableError(f"table '{table}': column '{column}' has missing values")
     if table == "values":
+        typed = older.filled(typed)
         _validate_values(typed)
     return typed
 

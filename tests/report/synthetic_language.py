@@ -76,6 +76,11 @@ def write(folder: Path) -> Path:
     return folder
 
 
+def rows_of(task: str) -> list[dict[str, object]]:
+    """The values of one task, and all published ones."""
+    return [row for model in MODELS for row in _of_model(task, model)] + _majority(task) + _published()
+
+
 def row(task: str, contestant: str, metric: str, value: float | None, **more: object) -> dict[str, object]:
     """What every row has."""
     family, evaluator, _ = TASKS[task]

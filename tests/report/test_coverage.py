@@ -66,7 +66,7 @@ def test_what_makes_no_sense_is_not_asked_for(grid_results: Results) -> None:
 def test_of_what_diverged_no_evaluation_is_asked_for(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)
-    row = row.assign(contestant="new", run="new-s0", evaluator="train", axis="train_step", metric="loss")
+    row = row.assign(contestant="new", model="new", run="new-s0", evaluator="train", axis="train_step", metric="loss")
 
     def asked(**changed: object) -> list[str]:
         both = pd.concat([values, row.assign(**changed)], ignore_index=True)

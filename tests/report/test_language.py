@@ -383,7 +383,9 @@ def test_a_method_on_a_backbone_of_ours_is_not_asked_for_on_other_tasks(tmp_path
     synthetic_bursty.write(tmp_path)
     rows = tables.read_all("values", tmp_path)
     one = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
-    more = one.assign(contestant="transformer+deep-thinking", run=one["run"] + "+deep-thinking")
+    more = one.assign(
+        contestant="transformer+deep-thinking", method="+deep-thinking", run=one["run"] + "+deep-thinking"
+    )
     tables.write("values", more, tmp_path / "b.values.parquet", {})
     said = [block for block in missing.section(load(tmp_path)).blocks if isinstance(block, Table)]
     assert not any(

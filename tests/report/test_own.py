@@ -32,7 +32,7 @@ def folder(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Path:
         better = own["metric"].eq("squared_error")
         own["value"] = own["value"].mask(better, own["value"] - 0.08)
         if name == "values":
-            own = own.assign(contestant="mynet", context_order="set")
+            own = own.assign(contestant="mynet", model="mynet", context_order="set")
             own["value"] = own["value"].mask(own["metric"].eq("score"), own["value"] + 0.1)
             alone = own[own["task"].eq("linear")].assign(task="mine", prompt_set="mine-next")
             own = pd.concat([own, alone.assign(run=alone["run"].str.replace("linear", "mine"))])

@@ -63,7 +63,7 @@ def test_rows_round_trip_with_their_types(tmp_path: Path) -> None:
     assert {c: str(t) for c, t in read.dtypes.items()} == {c: t for c, (t, _, _) in tables.VALUES.items()}
     assert read["value"].tolist() == [1.0, 1 / 3]
     assert read["n_context"].isna().tolist() == [False, True]
-    assert tables.metadata(path) == {"table": "values", "schema": "2", "task": "linear"}
+    assert tables.metadata(path) == {"table": "values", "schema": "3", "task": "linear"}
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:

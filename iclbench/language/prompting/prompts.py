@@ -67,6 +67,7 @@ class LanguagePrompts:
 
     preset = PRESET
     headline = "accuracy"
+    extrapolated_to = None
 
     def __post_init__(self) -> None:
         if self.shift not in SHIFTS:
@@ -82,6 +83,10 @@ class LanguagePrompts:
     @property
     def task_name(self) -> str:
         return self.task.name
+
+    @property
+    def distribution(self) -> str:
+        return self.shift
 
     @property
     def family_name(self) -> str:

@@ -38,8 +38,7 @@ def _card_name(task: LanguageTask) -> str:
 
 def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[dict[str, object]]:
     usual = card if isinstance(card, LanguageCard) else None
-    # The report reads here which tasks a suite has.
-    members = "" if isinstance(card, LanguageCard) else f"; mean over {', '.join(map(canonical, card.tasks))}"
+    members = None if isinstance(card, LanguageCard) else ", ".join(map(canonical, card.tasks))
     for p in card.published:
         yield {
             "run": f"published-{p.contestant}",
@@ -57,7 +56,8 @@ def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[di
             "high": p.high,
             "data": assignments(p.data) or None,
             "status": "ok",
-            "reason": f"{p.source}; {p.read}{members}",
+            "reason": f"{p.source}; {p.read}" + (f"; mean over {members}" if members else ""),
+            "mean_of": members or None,
             "card": content_hash(card),
             "version": __version__,
         }

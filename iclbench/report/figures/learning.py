@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -122,8 +121,8 @@ def cast(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     mean = rows[rows["kind"] != "published"].groupby(["kind", "contestant"])["value"].mean().reset_index()
     mean = mean.sort_values("value", ascending=metric(str(rows["metric"].iloc[0])).lower_is_better, kind="stable")
     names = {kind: mean.loc[mean["kind"] == kind, "contestant"].tolist() for kind in KINDS}
-    best_of_stem = {re.sub(r"-\d.*$", "", name): name for name in reversed(names["baseline"])}
-    featured = [n for n in names["baseline"] if n in best_of_stem.values() and n != "zero"][
+    best_of_kind = {task.models[name]: name for name in reversed(names["baseline"])}
+    featured = [n for n in names["baseline"] if n in best_of_kind.values() and n != "zero"][
         : CROWDED if is_crowd(rows) else FEATURED
     ]
     featured += [n for n in names["baseline"] if n == "zero"]

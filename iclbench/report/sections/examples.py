@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import pandas as pd
 
 from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
-from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import everyone, one_run, pixels, side_by_side
 from iclbench.report.figures import bands, images
@@ -26,7 +24,7 @@ def section(task: Slice) -> Section | None:
     there = set(examples.loc[examples["role"] == "context", "shift"])
     names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in there]
     mismatched = [s for s in names if s.startswith(MISMATCH)]
-    plain = [s for s in names if s not in mismatched and not re.fullmatch(EXTRAPOLATION, s)]
+    plain = [s for s in names if s not in mismatched and s not in task.extrapolations]
     draw = _images if pixels(examples) else _bands
     blocks: list[Block] = []
     for shift in plain:

@@ -7,7 +7,6 @@ import pandas as pd
 from iclbench.core.formats import slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Figure, Section
-from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
 from iclbench.report.sections.learning_curves import beyond_what_is_taken, numbers
@@ -16,7 +15,7 @@ OWN = "in-distribution"
 
 
 def section(task: Slice) -> Section | None:
-    rows = _beyond(task.lines)
+    rows = _beyond(task)
     blocks: list[Block] = []
     for (points, evaluator, name), group in rows.groupby(["points", "evaluator", "metric"]):
         label, stem = metric(str(name)).label, slug(f"points-{points}", str(evaluator), str(name))
@@ -54,7 +53,7 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
 
 def _by_trained_length(task: Slice) -> list[Figure]:
     """Where runs were trained with different numbers of examples: in-distribution, a panel for each number."""
-    parts = [_beyond(one.lines).assign(length=one.length) for one in task.siblings if one.length is not None]
+    parts = [_beyond(one).assign(length=one.length) for one in task.siblings if one.length is not None]
     if not parts:
         return []
     rows = pd.concat(parts, ignore_index=True)
@@ -82,11 +81,12 @@ def _ends(task: Slice, rows: pd.DataFrame) -> str:
     return f" Lines end where a contestant takes no more examples: {', '.join(names)}." if names else ""
 
 
-def _beyond(lines: pd.DataFrame) -> pd.DataFrame:
-    """The extrapolated rows, with the number of examples and the name of the shift."""
-    rows = lines[lines["shift"].str.fullmatch(EXTRAPOLATION).astype(bool)]
-    parts = rows["shift"].str.extract(r"^(?:(.+)\+)?points-(\d+)$")
-    return rows.assign(shifted=parts[0].fillna(OWN), points=parts[1].astype(int))
+def _beyond(task: Slice) -> pd.DataFrame:
+    """The extrapolated lines, with the number of examples and the name of the shift."""
+    rows = task.lines[task.lines["shift"].isin(list(task.extrapolations))]
+    parts = [task.extrapolations[str(shift)] for shift in rows["shift"]]
+    shifted = [OWN if left == "none" else left for left, _ in parts]
+    return rows.assign(shifted=shifted, points=[n for _, n in parts])
 
 
 def _curves(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:

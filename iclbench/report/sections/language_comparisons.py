@@ -16,8 +16,6 @@ from iclbench.report.sections.overview import shade
 # A table of more rows is folded.
 _UNFOLDED = 60
 FIRST_TOKEN = "accuracy_first_token"
-# How rows of a suite end their `reason`: with the tasks that their number is the mean of.
-_MEMBERS = r"; mean over ([^;]+)$"
 _WHO = ["task", "contestant", "n_context"]
 _GAINS = (
     "Gain: accuracy with the method less that of plain in-context learning on the same queries, with its paired 95 % "
@@ -172,6 +170,6 @@ def members_of(name: str, published: pd.DataFrame, found: Language) -> list[str]
     tasks = [task for own in found.families.values() for task in own]
     if name in tasks:
         return [name]
-    if (named := published["reason"].str.extract(_MEMBERS)[0].dropna()).size:
+    if (named := published["mean_of"].dropna()).size:
         return [task for task in str(named.iloc[0]).split(", ") if task in tasks]
     return [task for task in tasks if task.startswith(f"{name}-")]

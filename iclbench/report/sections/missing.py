@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -87,7 +85,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
         )
         for name in contestants
         for shift in shifts or ["none"]
-        if (name, shift) not in tried and "+" not in name and name not in task.results.elsewhere
+        if (name, shift) not in tried and name not in {*task.results.with_method, *task.results.elsewhere}
     ]
     here = task.results.backbones.get(task.preset, {})
     anywhere = {name for names in here.values() for name in names}
@@ -98,7 +96,6 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     return found + [
         (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
         for name in sorted(anywhere - set(here.get(task.task, [])) - set(told))  # a sweep says why, under coverage
-        if "+" not in name
     ]
 
 
@@ -106,6 +103,7 @@ def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> st
     """What fills the gap; baselines are evaluated beside any run of the task."""
     own = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
     run = min((run for run in own if run not in diverged), default="RUN")
-    if re.fullmatch(r"points-\d+", shift):
-        return f"iclbench eval {run} --extrapolate {shift.removeprefix('points-')}"
+    left, n = task.extrapolations.get(shift, (shift, None))
+    if n is not None and left == "none":
+        return f"iclbench eval {run} --extrapolate {n}"
     return f"iclbench eval {run}" + ("" if shift == "none" else f" --shift {shift}")

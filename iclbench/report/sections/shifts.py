@@ -5,14 +5,12 @@ from __future__ import annotations
 from iclbench.core.formats import slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Section
-from iclbench.report.comparable import EXTRAPOLATION
 from iclbench.report.data import Slice
 from iclbench.report.figures import learning
 
 
 def section(task: Slice) -> Section | None:
-    shift = task.lines["shift"]
-    rows = task.lines[(shift != "none") & ~shift.str.fullmatch(EXTRAPOLATION).astype(bool)]
+    rows = task.lines[~task.lines["shift"].isin(["none", *task.extrapolations])]
     blocks: list[Block] = []
     for (evaluator, name), group in rows.groupby(["evaluator", "metric"]):
         blocks.append(

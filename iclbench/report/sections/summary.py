@@ -48,7 +48,7 @@ def compared(results: Results) -> Iterator[str]:
         backbones = rows[rows["kind"] == "backbone"]
         seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
         others = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
-        parts = [plural(backbones["backbone"].str.split("+").str[0].nunique(), "backbone")] if len(backbones) else []
+        parts = [plural(backbones["model"].nunique(), "backbone")] if len(backbones) else []
         parts += [plural(others, "classical method")] if others else []
         most = int(seeds.max()) if len(seeds) else 0
         trained = f", {'up to ' * bool(seeds.min() < most)}{plural(most, 'seed')}" if most else ""
