@@ -129,7 +129,7 @@ def test_the_axis_survives_every_metric(name: str) -> None:
         data = pd.DataFrame({"value": pd.array(values, dtype="Float64"), "kind": ["backbone"] * len(values)})
         low, high = curves.domain(data, metric(name))
         assert low < high
-        assert low > 0 or not metric(name).log
+        assert low > 0 or not metric(name).logarithmic
 
 
 def test_one_exact_baseline_does_not_squeeze_the_backbones() -> None:
