@@ -166,6 +166,7 @@ def test_of_many_variants_the_best_is_featured_and_the_rest_stay_grey(results: P
     lasso = rows[rows["contestant"] == "lasso-1e-2"]
     worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
     task.results.looks["lasso-1"] = task.results.looks["lasso-1e-2"]
+    task.models["lasso-1"] = task.models["lasso-1e-2"]
     found = learning.cast(task, pd.concat([rows, worse]))
     assert found["lasso-1e-2"] != BACKGROUND
     assert found["lasso-1"] == BACKGROUND
