@@ -110,7 +110,6 @@ MOVED = {
     "iclbench.language.cards": "iclbench.language.tasks.cards",
     "iclbench.language.checks": "iclbench.language.models.checks",
     "iclbench.language.deep_thinking": "iclbench.deep_thinking.passes",
-    "iclbench.language.demo_model": "iclbench.language.models.demo_model",
     "iclbench.language.development": "iclbench.language.answering.development",
     "iclbench.language.fitting": "iclbench.language.prompting.fitting",
     "iclbench.language.generation": "iclbench.language.answering.generation",

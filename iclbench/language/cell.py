@@ -64,7 +64,7 @@ def _tables(
     }
 
 
-def value_rows(contestant: LanguageContestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
+def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
     """Rows of `values`: every metric of the answers that count, and the trace of Deep-Thinking.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from iclbench.report.pairs import AREA, AT_COARSE, COARSE, has_heights, heights
+from iclbench.tables.curves import AREA, AT_COARSE, COARSE, has_heights, heights
 
 
 class EpisodeScores:

@@ -10,15 +10,11 @@ import pandas as pd
 from iclbench.config.registry import TESTS, canonical
 from iclbench.core.errors import UsageError
 from iclbench.core.meaning import Meaning
+from iclbench.tables.evaluators import HEADLINE as HEADLINE
+from iclbench.tables.evaluators import INSIDE, QUESTIONS
+from iclbench.tables.evaluators import PROBES as PROBES
 
 log = logging.getLogger("iclbench")
-
-QUESTIONS = ("next", "targets")
-# Evaluators whose rows are about the inside of a model or the tuning of a method, not answers to a question.
-PROBES = ("probe", "gamma_search")
-INSIDE = (*PROBES, "rank", "representation")
-# The accuracy that papers plot: among the labels that an evaluator admits, not among all units of the head.
-HEADLINE = "accuracy_within_choices"
 
 AS_TRAINED = Meaning("as trained", "fresh sequences drawn as in training", None, "1 / training labels")
 

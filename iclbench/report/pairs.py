@@ -11,11 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from iclbench.core.prefixes import prefix_grid
-
-# Columns of curves of which only mean heights are known: over all context sizes, and over those few that costly
-# baselines are asked at. In tables of errors the metric of the latter ends in this word.
-AREA, COARSE = -1, -2
-AT_COARSE = "/coarse"
+from iclbench.tables.curves import AREA, COARSE, has_heights, heights
 
 
 @dataclass(frozen=True)
@@ -63,22 +59,6 @@ def _asked_like(other: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     if has_heights(curves) or AREA in other.columns or curves.columns.empty:
         return curves
     return curves[[n for n in curves.columns if n in prefix_grid(int(curves.columns.max()))]]
-
-
-def has_heights(curves: pd.DataFrame) -> bool:
-    """Whether mean heights are all that is known."""
-    return AREA in curves.columns or COARSE in curves.columns
-
-
-def heights(curves: pd.DataFrame) -> pd.Series:
-    """The mean height of every episode's curve over its context sizes, by trapezoids."""
-    if has_heights(curves):
-        return curves[AREA if AREA in curves.columns else COARSE]
-    sizes = curves.columns.sort_values()
-    n = sizes.to_numpy(dtype=float)
-    if len(n) < 2:
-        return curves.mean(axis=1)
-    return pd.Series(np.trapezoid(curves[sizes].to_numpy(float), n, axis=1) / (n[-1] - n[0]), index=curves.index)
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:

@@ -18,7 +18,8 @@ from pydantic import Field, field_validator
 from iclbench.config.cards import PositiveInt, Strict, cards_folder, load_card, names, read_toml
 from iclbench.config.registry import canonical
 from iclbench.core.errors import UsageError
-from iclbench.language.tasks.cards import LanguageTask, language_tasks
+from iclbench.language.tasks.cards import LanguageTask
+from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.ranges import written
 from iclbench.sweep.grids import Names, Once, Seeds
 

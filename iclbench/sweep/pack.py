@@ -24,12 +24,12 @@ from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.report.evaluators import HEADLINE, INSIDE
-from iclbench.report.pairs import AT_COARSE, heights
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store, row
 from iclbench.tables import TableName
+from iclbench.tables.curves import AT_COARSE, heights
+from iclbench.tables.evaluators import HEADLINE, INSIDE
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
 # What a packed file's metadata says of its rows.

@@ -23,8 +23,8 @@ from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
-from iclbench.language.tasks.cards import language_tasks as known_tasks
 from iclbench.language.tasks.cards import shipped_tasks
+from iclbench.language.tasks.chosen import language_tasks as known_tasks
 from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
 from iclbench.report.pairs import Difference, score_difference

@@ -23,7 +23,8 @@ from iclbench.language.evaluate import evaluate_model
 from iclbench.language.models.model import LanguageModel, load
 from iclbench.language.prompting.fitting import PromptCache
 from iclbench.language.prompting.prompts import LanguagePrompts
-from iclbench.language.tasks.cards import LanguageTask, language_tasks
+from iclbench.language.tasks.cards import LanguageTask
+from iclbench.language.tasks.chosen import language_tasks
 from tests.language.scripted import Scripted, _readings, right
 from tests.language.tiny_models import tiny
 

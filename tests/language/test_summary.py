@@ -17,7 +17,7 @@ from iclbench.language.answering.session import Outcome, Pass
 from iclbench.language.cell import shared_columns, value_rows
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.summary import write_summary
-from iclbench.language.tasks.cards import language_tasks
+from iclbench.language.tasks.chosen import language_tasks
 
 EPISODES = 12
 PLAIN, OTHER = (Contestant(name, name, "backbone", name, variant="v") for name in ("model", "model+deep-thinking"))

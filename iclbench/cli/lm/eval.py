@@ -15,7 +15,8 @@ from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UnknownNameError, UsageError
 from iclbench.deep_thinking.methods import method_as_typed
 from iclbench.language.models import loading
-from iclbench.language.tasks.cards import LanguageTask, language_tasks
+from iclbench.language.tasks.cards import LanguageTask
+from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.ranges import parse
 
 if TYPE_CHECKING:

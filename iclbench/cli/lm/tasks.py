@@ -13,7 +13,8 @@ from iclbench.cli.terminal import out, say, table
 from iclbench.config.cards import names
 from iclbench.config.registry import canonical
 from iclbench.core.errors import DataError, UsageError
-from iclbench.language.tasks.cards import LanguageTask, language_tasks, load_suite, shipped_tasks, suites
+from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, suites
+from iclbench.language.tasks.chosen import language_tasks
 
 _LEFT_OUT = "left out unless named"
 

@@ -11,11 +11,11 @@ from iclbench.cli.terminal import out as stdout
 from iclbench.cli.terminal import step_bar, table
 from iclbench.core.context import Context
 from iclbench.deep_thinking.methods import method
+from iclbench.language.demo_model import STEPS, TASKS, train
 from iclbench.language.evaluate import evaluate_model
-from iclbench.language.models.demo_model import STEPS, TASKS, train
 from iclbench.language.models.loading import quiet
 from iclbench.language.models.model import load
-from iclbench.language.tasks.cards import language_tasks
+from iclbench.language.tasks.chosen import language_tasks
 
 # Enough to tell learning from guessing.
 _EPISODES, _SHOTS = 100, 5

@@ -7,7 +7,6 @@ mean is published.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -196,36 +195,3 @@ def suites() -> dict[str, list[str]]:
         for group in {task.family, *([task.card.family] if task.card.subsets else [])} - {task.name}:
             found.setdefault(group, []).append(task.name)
     return found
-
-
-def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
-    """The tasks of these names, each once, in this order: names of tasks, of cards with subsets, of families, of
-    suites, with commas between them or not; paths to cards (`.toml`) and to own data (`.json`, `.jsonl`).
-
-    Raises:
-        UnknownNameError: nothing has that name.
-        UsageError: it is a path to something else, or two different files make tasks of one name.
-    """
-    by_name = {task.name: task for task in shipped_tasks()}
-    together = suites()
-    found: dict[str, LanguageTask] = {}
-    for name in (part.strip() for given in names_ for part in given.split(",") if part.strip()):
-        if name.endswith(".toml"):
-            card = load_language_card(name)
-            chosen = [task for task in tasks_of(*card, Path(name).parent) if not task.left_out]
-        elif name.endswith((".json", ".jsonl")):
-            from iclbench.language.tasks.own import own_task
-
-            chosen = [own_task(Path(name))]
-        elif canonical(name) in by_name:
-            chosen = [by_name[canonical(name)]]
-        elif canonical(name) in together:
-            chosen = [by_name[task] for task in together[canonical(name)]]
-        elif "/" in name or Path(name).is_file():
-            raise UsageError(f"'{name}' is no task; own data are pairs in a .json or labelled texts in a .jsonl file")
-        else:
-            raise UnknownNameError("language task", name, [*by_name, *together], hint="(see iclbench lm tasks)")
-        for task in chosen:
-            if found.setdefault(task.name, task) != task:
-                raise UsageError(f"two different tasks are called '{task.name}': {name} and one before it; rename one")
-    return list(found.values())

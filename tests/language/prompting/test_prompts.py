@@ -9,7 +9,8 @@ import pytest
 
 from iclbench.core.errors import UsageError
 from iclbench.language.prompting.prompts import LanguagePrompts
-from iclbench.language.tasks.cards import LanguageCard, LanguageTask, language_tasks
+from iclbench.language.tasks.cards import LanguageCard, LanguageTask
+from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.pools import Example, Pool
 
 LABELS = ("no", "yes", "so")

@@ -11,13 +11,13 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import (
     LanguageCard,
-    language_tasks,
     load_language_card,
     load_suite,
     shipped_tasks,
     suites,
     tasks_of,
 )
+from iclbench.language.tasks.chosen import language_tasks
 
 CARDS = {name: load_language_card(name)[1] for name in names("tasks/language")}
 SUITES = {name: load_suite(name)[1] for name in names("tasks/language/suites")}
@@ -140,8 +140,9 @@ def test_a_card_by_path_names_files_beside_it(tmp_path):
 
 def test_listing_tasks_imports_nothing_heavy():
     code = (
-        "import sys; from iclbench.language import cards, pools, text, own; cards.suites(); "
-        "print(len([task.reader for task in cards.language_tasks(['simple', 'mmlu', 'bbh', 'sst2'])])); "
+        "import sys; from iclbench.language.tasks import cards, chosen; from iclbench.language.prompting import text; "
+        "cards.suites(); "
+        "print(len([task.reader for task in chosen.language_tasks(['simple', 'mmlu', 'bbh', 'sst2'])])); "
         "print([m for m in ('torch', 'pandas', 'numpy', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

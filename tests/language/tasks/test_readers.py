@@ -11,7 +11,8 @@ import pytest
 
 from iclbench.config.cards import cards_folder
 from iclbench.core.errors import DataError, UsageError
-from iclbench.language.tasks.cards import LanguageCard, LanguageTask, language_tasks, shipped_tasks
+from iclbench.language.tasks.cards import LanguageCard, LanguageTask, shipped_tasks
+from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.pools import Example
 from iclbench.language.tasks.readers.mapping import read_pairs
 

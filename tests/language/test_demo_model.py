@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from iclbench.core.errors import UsageError
-from iclbench.language.models import demo_model
+from iclbench.language import demo_model
 from iclbench.language.prompting.text import prompt
-from iclbench.language.tasks.cards import language_tasks, load_language_card
+from iclbench.language.tasks.cards import load_language_card
+from iclbench.language.tasks.chosen import language_tasks
 
 
 def test_its_tasks_are_those_of_the_algorithmic_cards():
