@@ -22,7 +22,7 @@ from iclbench.core.signals import sigterm_like_ctrl_c
 from iclbench.sweep import engine
 from iclbench.sweep import plan as plans
 from iclbench.sweep.cells import KINDS, GridCell, grid_cells
-from iclbench.sweep.language_grids import is_language_grid
+from iclbench.sweep.language_grids import is_language_grid, language_cells
 from iclbench.sweep.local import LocalPool
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
@@ -52,12 +52,13 @@ def sweep(
         raise UsageError("--replace says what --pack is to leave out: write --pack FOLDER --replace REASON")
     if pack is not None and verify is not None:
         raise UsageError("--pack and --verify are two commands: pack first, then verify")
-    _refuse_language_grids(grid)
+    if pack is not None or verify is not None:
+        _refuse_language_grids(grid)
     kinds = _kinds(only)
     with sigterm_like_ctrl_c():
         kind, gpus = _devices(device)
 
-        store, cells = Store(results), _at(preset, grid_cells(grid))
+        store, cells = Store(results), _at(preset, _cells(grid))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
             return
@@ -100,13 +101,19 @@ def _work(plan: Plan, store: Store, slots: Sequence[str | None], context: Contex
         raise typer.Exit(1)
 
 
+def _cells(grids: list[str]) -> list[GridCell]:
+    """The cells of all grids, those of language models behind the others."""
+    of_models = [name for name in grids if is_language_grid(name)]
+    cells = grid_cells(name for name in grids if name not in of_models)
+    answered = {cell.hash: cell for name in of_models for cell in language_cells(name)}
+    return [*cells, *answered.values()]
+
+
 def _refuse_language_grids(grids: list[str]) -> None:
+    """Packed results and what is verified hold values of backbones and baselines alone."""
     for name in grids:
         if is_language_grid(name):
-            raise UsageError(
-                f"grid '{name}' asks pretrained language models, which train nothing; run the commands that "
-                f"'iclbench show {name} --commands' prints"
-            )
+            raise UsageError(f"grid '{name}' asks pretrained language models, whose cells are not packed or verified")
 
 
 def _kinds(only: str | None) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from iclbench.config import versions
@@ -61,6 +62,16 @@ class GridCell:
     @property
     def seed(self) -> int | None:
         return None if self.config is None else self.config.seed
+
+    @property
+    def work(self) -> str:
+        """Which work it is: the kind, but for cells of language models."""
+        return self.kind
+
+    def read_data(self, data_dir: Path | None) -> None:
+        """Read the data set that the cell's task needs, if it needs one; raises `DataError` where that fails."""
+        family = self.frozen.build(data_dir)
+        _ = family.needs_data and family.fingerprint  # of the data, which are read for it
 
     @property
     def group(self) -> str:

@@ -1,8 +1,8 @@
 """Grid cards of language models: which models are asked which tasks, with how many demonstrations, by which methods.
 
 One file per figure or table of a paper, `grids/<name>.toml`, beside the grids that train backbones; a card with
-`models` is one of these. A card holds plain values; each combination of a model and a variant stands for one
-`iclbench lm eval` command.
+`models` is one of these. A card holds plain values. Each combination of a model and a task is one cell of a sweep; each
+of a model and a variant stands for one `iclbench lm eval` command, which gives the same tables.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from iclbench.config.cards import PositiveInt, Strict, cards_folder, load_card, names, read_toml
+from iclbench.config.cards import PositiveInt, Strict, cards_folder, content_hash, load_card, names, read_toml
 from iclbench.config.registry import canonical
-from iclbench.core.errors import UsageError
-from iclbench.language.tasks.cards import LanguageTask
+from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.chosen import language_tasks
 from iclbench.language.tasks.ranges import written
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.grids import Names, Once, Seeds
 
 
@@ -83,6 +86,77 @@ def is_language_grid(name: str) -> bool:
     return short in names("grids") and "models" in read_toml(cards_folder("grids") / f"{short}.toml")
 
 
+@dataclass(frozen=True)
+class LanguageCell(GridCell):
+    """One language model on one task, in all variants of a grid: they share their controls.
+
+    Attributes:
+        frozen: the task.
+        asked: name and precision of the model, methods as typed, and what `evaluate_model` is asked besides.
+        identity: of the weights in a folder; None of a model on the hub, which its name stands for.
+    """
+
+    frozen: LanguageTask  # type: ignore[assignment]
+    identity: str | None = None
+
+    @property
+    def work(self) -> str:
+        return "language"
+
+    def read_data(self, data_dir: Path | None) -> None:
+        self.frozen.pool(data_dir)
+
+    @cached_property
+    def hash(self) -> str:
+        """Content hash of everything that the cell's rows depend on."""
+        from iclbench.deep_thinking import methods
+        from iclbench.language import contestants
+        from iclbench.language.prompting import prompts
+
+        of: dict[str, Any] = {"kind": self.kind, "run": self.run, "preset": self.preset, "asked": self.asked}
+        of |= {"task": [self.task, self.frozen.subset, self.frozen.hash], "model": self.identity}
+        of["versions"] = [methods.VERSION, contestants.VERSION, prompts.VERSION]
+        return content_hash(of, 16)
+
+
+def language_cells(name: str) -> Iterator[LanguageCell]:
+    """The cells of a grid: every model on every task.
+
+    Raises:
+        UsageError: a task, or a setting of a method, is not known; the line names the card.
+    """
+    card, tasks = load_language_grid(name)[1], grid_tasks(name)
+    methods = _methods(name)
+    for model in card.models:
+        run = Path(model).expanduser().resolve().name + ("" if card.dtype in ("float32", "auto") else f"-{card.dtype}")
+        identity = _identity(model, card.dtype)
+        for task in tasks:
+            asked = {
+                "model": model,
+                "dtype": card.dtype,
+                "methods": methods,
+                "shots": card.shots or None,
+                "demo_seeds": card.demo_seeds,
+                "orders": card.orders,
+                "episodes": card.episodes,
+                "controls": card.controls,
+                "overlength": card.overlength,
+            }
+            yield LanguageCell("evaluate", run, run, task, PRESET, asked=asked, identity=identity)
+
+
+def _identity(model: str, dtype: str) -> str | None:
+    """Of the files of a folder; None where there are none to read, of which the cell will say more."""
+    from iclbench.language.models import loading
+
+    if not Path(model).expanduser().is_dir():
+        return None
+    try:
+        return loading.identity(loading.find(model), dtype)
+    except IclbenchError:
+        return None
+
+
 def grid_tasks(name: str) -> list[LanguageTask]:
     """The tasks that a grid asks.
 
@@ -102,17 +176,25 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
     Raises:
         UsageError: a task, or a setting of a method, is not known; the line names the card.
     """
+    card = load_language_grid(name)[1]
+    grid_tasks(name)
+    _methods(name)
+    for model in card.models:
+        for variant in card.methods.values():
+            yield shlex.join(_words(card, model, variant, results))
+
+
+def _methods(name: str) -> list[tuple[str, list[str]]]:
+    """The variants of a grid as `method_as_typed` takes them; raises `UsageError` for a setting that is not known."""
     from iclbench.deep_thinking.methods import method_as_typed
 
     grid, card = load_language_grid(name)
-    grid_tasks(name)
-    for model in card.models:
-        for variant in card.methods.values():
-            try:
-                method_as_typed(variant.method, variant.overrides)
-            except UsageError as error:
-                raise UsageError(f"grid '{grid}': {error}") from error
-            yield shlex.join(_words(card, model, variant, results))
+    for variant in card.methods.values():
+        try:
+            method_as_typed(variant.method, variant.overrides)
+        except UsageError as error:
+            raise UsageError(f"grid '{grid}': {error}") from error
+    return [(variant.method, variant.overrides) for variant in card.methods.values()]
 
 
 def _words(card: LanguageGridCard, model: str, variant: Variant, results: Path | None) -> Iterator[str]:

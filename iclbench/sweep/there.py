@@ -61,10 +61,9 @@ def look(plan: Plan, context: Context) -> Found:
 def _no_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
     """Why data cannot be read, and the tasks with work to do that need them."""
     found: dict[str, list[str]] = {}
-    for task, frozen in {cell.task: cell.frozen for cell in plan.todo if cell.reason is None}.items():
+    for task, cell in {cell.task: cell for cell in plan.todo if cell.reason is None}.items():
         try:
-            family = frozen.build(data_dir)
-            _ = family.needs_data and family.fingerprint  # of the data, which are read for it
+            cell.read_data(data_dir)
         except DataError as error:
             found.setdefault(str(error), []).append(task)
         except IclbenchError:  # the sweep will say why
@@ -97,7 +96,7 @@ def _is_there(cell: GridCell, context: Context) -> bool:
     """Whether everything that the cell would do is done."""
     if cell.kind == "train":
         return all(map(is_whole, Run(context.results / "runs" / cell.run).written))
-    return cell.kind == "evaluate" and cell.run != SUMMARY and _is_evaluated(cell, context)
+    return cell.work == "evaluate" and cell.run != SUMMARY and _is_evaluated(cell, context)
 
 
 def _is_evaluated(cell: GridCell, context: Context) -> bool:

@@ -131,7 +131,7 @@ class _Workers:
 def _has_data(cell: GridCell, context: Context) -> bool:
     """Whether the data set that the cell's task needs is there, if it needs one."""
     try:
-        _ = cell.frozen.build(context.data_dir).fingerprint  # of the data, which are read for it
+        cell.read_data(context.data_dir)
     except DataError:
         return False
     return True

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from iclbench import tables
 from iclbench.config.runs import DivergedError, Run, TrainedOtherwiseError, create
@@ -28,6 +29,8 @@ from iclbench.sweep.there import in_the_way
 
 if TYPE_CHECKING:
     from iclbench.evaluation.cells import Cell
+    from iclbench.language.models.model import LanguageModel
+    from iclbench.sweep.language_grids import LanguageCell
 
 log = logging.getLogger("iclbench")
 
@@ -86,7 +89,7 @@ def work(cell: GridCell, context: Context) -> Outcome:
 def _outcome(cell: GridCell, context: Context) -> Outcome:
     started = time.perf_counter()
     try:
-        files = _WORK[cell.kind](cell, context)
+        files = _WORK[cell.work](cell, context)
         seconds = time.perf_counter() - started
         if cell.kind == "train":
             seconds = _training_seconds(files) or seconds
@@ -210,7 +213,35 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
     return [path]
 
 
-_WORK = {"train": _train, "evaluate": _evaluate, "probe": _probe, "cost": _cost}
+@cache
+def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
+    """Read once by a worker, however many tasks it answers."""
+    from iclbench.language.models.model import load
+
+    return load(name, dtype=dtype, device=device)
+
+
+def _language(cell: LanguageCell, context: Context) -> list[Path]:
+    from iclbench.deep_thinking.methods import method_as_typed
+    from iclbench.language.evaluate import evaluate_model
+    from iclbench.language.summary import summary_path
+
+    asked = dict(cell.asked)
+    model = _language_model(asked.pop("model"), asked.pop("dtype"), context.device)
+    found: list[Cell] = []
+    for method in [method_as_typed(*each) for each in asked.pop("methods")]:
+        found += evaluate_model(context, model, [cell.frozen], method, **asked)
+    means = sorted({summary_path(context.results, each.contestant.run, each.prompts) for each in found})
+    return list(dict.fromkeys([*_files(context.results, found), *filter(Path.is_file, means)]))
+
+
+_WORK: dict[str, Callable[[Any, Context], list[Path]]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "probe": _probe,
+    "cost": _cost,
+    "language": _language,
+}
 
 
 def _run(cell: GridCell, context: Context) -> Run:

@@ -1,5 +1,6 @@
 """Grid cards of language models: what they stand for can be typed, and is what the papers' text says."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,12 +11,18 @@ import pytest
 import tomli_w
 from typer.main import get_command
 
+from iclbench import tables
 from iclbench.cli.main import app, main
 from iclbench.config.cards import names
+from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.ranges import parse, written
-from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, load_language_grid
+from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, language_cells, load_language_grid
+from iclbench.sweep.plan import plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.work import work
+from tests.language.tiny_models import tiny
 
 SHIPPED = [name for name in names("grids") if is_language_grid(name)]
 CARD = {"summary": "a test", "models": ["a model", "gpt2"], "tasks": ["to-upper"], "demo_seeds": [0, 1, 2]}
@@ -199,3 +206,49 @@ def test_ranges_are_read_as_python_counts(text: str, numbers: list[int]) -> None
 def test_what_is_no_range_names_the_option(text: str) -> None:
     with pytest.raises(UsageError, match="--orders takes whole numbers"):
         parse(text, "--orders")
+
+
+def test_a_cell_of_a_sweep_leaves_the_tables_of_the_commands_and_is_done(tmp_path: Path) -> None:
+    tiny("gpt2", tmp_path / "lm")
+    changes = {"models": [str(tmp_path / "lm")], "demo_seeds": [0, 1], "episodes": 4, "shots": [2]}
+    thinking = {"method": "deep-thinking", "overrides": ["method.passes=2"]}
+    grid = grid_file(tmp_path, **changes, methods={"icl": {}, "deep-thinking": thinking})
+    (cell,) = language_cells(grid)
+    swept, typed_in = tmp_path / "swept", tmp_path / "typed"
+    assert plan([cell], Store(swept)).todo == (cell,)
+    outcome = work(cell, Context(swept))
+    assert outcome.status == "done" and outcome.reason is None
+    assert plan([cell], Store(swept)).todo == ()
+    for line in commands(grid, typed_in):
+        assert main(shlex.split(line)[1:]) == 0
+    found, expected = (tables.read_all("values", folder / "tables") for folder in (swept, typed_in))
+    keys = ["prompt_set", "run", "evaluator", "metric", "axis_value", "n_context", "shift"]
+    assert len(found) and found.sort_values(keys).reset_index(drop=True).equals(
+        expected.sort_values(keys).reset_index(drop=True)
+    )
+    values = next(swept.glob("tables/*/lm.values.parquet"))
+    values.unlink()
+    assert plan([cell], Store(swept)).todo == (cell,), "what is gone is computed again"
+
+
+def test_other_weights_or_settings_are_other_cells_and_what_is_no_model_fails_alone(tmp_path: Path) -> None:
+    tiny("gpt2", tmp_path / "lm")
+    grid = grid_file(tmp_path, models=[str(tmp_path / "lm"), "./nowhere"])
+    (one, nowhere), (again, _) = language_cells(grid), language_cells(grid)
+    assert one.hash == again.hash != nowhere.hash
+    other = grid_file(tmp_path, models=[str(tmp_path / "lm")], shots=[3])
+    assert next(iter(language_cells(other))).hash != one.hash
+    (tmp_path / "lm").rename(tmp_path / "old")
+    tiny("gpt2", tmp_path / "lm", seed=1)
+    assert next(iter(language_cells(grid))).hash != one.hash
+    outcome = work(nowhere, Context(tmp_path / "results"))
+    assert outcome.status == "failed" and "there is no folder './nowhere'" in (outcome.reason or "")
+
+
+def test_a_dry_run_counts_cells_of_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = grid_file(tmp_path, tasks=["to-upper", "to-lower"])
+    assert main(["sweep", grid, "--dry-run", "--json", "--results", str(tmp_path)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["total"]["to_do"] == {"evaluate": 4}
+    assert main(["sweep", grid, "--pack", "here", "--results", str(tmp_path)]) == 2
+    assert "not packed" in capsys.readouterr().err

@@ -127,7 +127,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
         raise UsageError(
             f"'{source.name}' does not fit on {device}; give --dtype bfloat16 or another --device"
         ) from None
-    return module, tokenizer, _identity(source, str(module.dtype))
+    return module, tokenizer, identity(source, str(module.dtype))
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def _one_line(source: Source, what: str) -> Iterator[None]:
         raise DataError(f"'{source.name}': {what}: {said}") from error
 
 
-def _identity(source: Source, dtype: str) -> str:
+def identity(source: Source, dtype: str) -> str:
     """Hash of what defines the model: the commit of one from the hub, the files of a folder."""
     if source.folder is None:
         return content_hash({"id": source.name, "commit": source.revision, "dtype": dtype})

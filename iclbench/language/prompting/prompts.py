@@ -121,9 +121,13 @@ class LanguagePrompts:
             "version": VERSION,
             "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
         }
-        evaluation = self.shift if self.split == "test" else self.split
         which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
-        return f"{self.task.name}-{PRESET}-{evaluation}-{which}-{content_hash(drawn_from, 8)}"
+        return f"{self.task.name}-{PRESET}-{self.evaluation}-{which}-{content_hash(drawn_from, 8)}"
+
+    @property
+    def evaluation(self) -> str:
+        """The evaluation in a word: its shift, or its split of the data."""
+        return self.shift if self.split == "test" else self.split
 
     @cached_property
     def shared(self) -> tuple[Example, ...] | None:
