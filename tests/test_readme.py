@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.core import TyperGroup as Group
-from typer.main import get_command
 
-from iclbench.cli.main import app
+from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.families.request import Request
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -26,17 +24,18 @@ def test_the_example_family_samples_and_has_the_variance_it_claims() -> None:
 
 
 def test_every_command_of_the_readme_exists_with_its_options() -> None:
-    commands = get_command(app).commands
     used = re.findall(r"iclbench (\w+)([^`\n]*)", README)
     assert {"train", "eval", "report", "list", "show", "doctor", "demo", "check", "lm"} <= {name for name, _ in used}
     for name, rest in used:
-        if name in commands:
-            command = commands[name]
-            within = re.match(r" ([\w-]+)", rest)
-            if isinstance(command, Group) and within is not None:
-                command = command.commands[within[1]]
-            known = {o for p in command.params for o in p.opts} | {"--debug"}
-            assert set(re.findall(r"(?<!\w)--[a-z-]+", rest)) <= known, (name, rest)
+        within = re.match(r" ([\w-]+)", rest)
+        if name == "lm" and within is not None:
+            command = OF_LANGUAGE_MODELS[within[1]].load(within[1])
+        elif name in COMMANDS:
+            command = COMMANDS[name].load(name)
+        else:
+            continue
+        known = {o for p in command.params for o in p.opts} | {"--debug"}
+        assert set(re.findall(r"(?<!\w)--[a-z-]+", rest)) <= known, (name, rest)
 
 
 def test_every_linked_file_is_there_and_nothing_is_left_to_fill_in() -> None:

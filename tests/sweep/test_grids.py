@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from typer.main import get_command
 
 from iclbench.backbones.coqe import CoQESettings
-from iclbench.cli.main import app, main
+from iclbench.cli.commands import COMMANDS
+from iclbench.cli.main import main
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import check_name
@@ -96,11 +96,10 @@ def test_the_network_of_figure_3_takes_the_50_steps_of_the_released_code() -> No
 
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str) -> None:
-    commands = get_command(app)
     for run in grid_runs(grid):
         for program, command, *rest in words(run):
             assert program == "iclbench"
-            with commands.commands[command].make_context(command, list(rest)) as context:
+            with COMMANDS[command].load(command).make_context(command, list(rest)) as context:
                 typed = context.params
             if command == "train":
                 again = resolve_run(

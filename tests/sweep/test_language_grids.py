@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from typer.main import get_command
 
 from iclbench import tables
-from iclbench.cli.main import app, main
+from iclbench.cli.commands import OF_LANGUAGE_MODELS
+from iclbench.cli.main import main
 from iclbench.config.cards import names
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -51,7 +51,7 @@ def typed(line: str) -> dict[str, object]:
     """The options that the command line reads from one command of a grid."""
     program, group, command, *rest = shlex.split(line)
     assert (program, group, command) == ("iclbench", "lm", "eval")
-    reader = get_command(app).commands["lm"].commands["eval"]
+    reader = OF_LANGUAGE_MODELS["eval"].load("eval")
     with reader.make_context(command, rest) as context:
         return dict(context.params)
 
