@@ -142,7 +142,7 @@ MOVED = {
     "iclbench.memory": "iclbench.core.memory",
     "iclbench.numerals": "iclbench.families.tabular.numerals",
     "iclbench.plugins": "iclbench.config.plugins",
-    "iclbench.png": "iclbench.families.images.png",
+    "iclbench.png": "iclbench.core.png",
     "iclbench.predictions": "iclbench.core.predictions",
     "iclbench.predictor": "iclbench.core.predictor",
     "iclbench.prefixes": "iclbench.core.prefixes",

@@ -96,4 +96,4 @@ def test_a_class_named_by_its_old_module_is_the_registered_one() -> None:
 def test_names_that_have_not_moved_stay() -> None:
     assert current("iclbench.backbones.gpt2:GPT2") == "iclbench.backbones.gpt2:GPT2"
     assert current("my_package.net.State") == "my_package.net.State"
-    assert current("iclbench.png") == "iclbench.families.images.png"
+    assert current("iclbench.png") == "iclbench.core.png"

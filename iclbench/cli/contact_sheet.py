@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from iclbench.core import png
 from iclbench.core.errors import UsageError
 from iclbench.core.files import atomic
-from iclbench.families.images import png
 from iclbench.families.images.glyphs import glyphs
 
 CLASSES, DRAWINGS, SIZE = 30, 20, 56

@@ -10,7 +10,7 @@ import pytest
 
 from iclbench.cli.contact_sheet import CLASSES, DRAWINGS, SIZE, arranged
 from iclbench.cli.main import main
-from iclbench.families.images import png
+from iclbench.core import png
 from iclbench.families.images.glyphs import glyphs
 
 

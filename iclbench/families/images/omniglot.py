@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from jaxtyping import UInt8
 
+from iclbench.core import png
 from iclbench.core.errors import DataError
-from iclbench.families.images import png
 from iclbench.families.images.array_cache import cached
 
 CLASSES = {"images_background": 964, "images_evaluation": 659}

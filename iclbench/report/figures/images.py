@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, UInt8
 
-from iclbench.families.images.png import encode
+from iclbench.core.png import encode
 from iclbench.report.blocks import Gallery, Picture
 from iclbench.report.drawn_episodes import Shown
 

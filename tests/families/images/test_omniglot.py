@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from iclbench.core import png
 from iclbench.core.errors import DataError
-from iclbench.families.images import array_cache, omniglot, png
+from iclbench.families.images import array_cache, omniglot
 from iclbench.families.images.omniglot import load_omniglot, read_omniglot, reduced
 
 PARTS = {"images_background": 3, "images_evaluation": 2}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from iclbench.families.images import png
+from iclbench.core import png
 
 GREY = np.random.default_rng(0).integers(0, 256, (5, 7), dtype=np.uint8)
 
