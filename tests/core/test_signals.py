@@ -60,7 +60,7 @@ def test_ctrl_c_that_becomes_something_else_is_heeded(
             strike()
         return learning_curve(predictor, *arguments)
 
-    monkeypatch.setattr("iclbench.evaluation.cells.learning_curve", struck)
+    monkeypatch.setattr("iclbench.evaluation.next_points.learning_curve", struck)
     assert main(["eval", *results]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
     rows = [
