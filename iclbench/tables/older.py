@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import pandas as pd
 
@@ -66,7 +67,9 @@ def context_orders(values: pd.DataFrame) -> dict[str, str]:
     return {name: order for name, order in known.items() if order is not None} | told
 
 
-def _of_each(texts: pd.Series, read: Callable[[str], object], dtype: str = "string") -> pd.Series:
+def _of_each(
+    texts: pd.Series, read: Callable[[str], object], dtype: Literal["string", "Int64"] = "string"
+) -> pd.Series:
     """What is read off every text, each of them once; missing where there is none."""
     known = {text: read(text) for text in texts.dropna().unique()}
     return texts.map(known).astype(dtype)
