@@ -152,14 +152,12 @@ def test_list_and_show_run_nothing_that_a_card_or_a_run_names(
 
 
 def test_the_report_loads_no_class_and_reads_no_run() -> None:
-    """It is made of tables alone, whoever they come from, but for the words of tests that installed packages register."""
+    """It is made of tables alone, but for the words of tests that installed packages register."""
     files = {file: file.read_text() for file in Path(report.__file__).parent.rglob("*.py")}
     imported = {line for text in files.values() for line in re.findall(r"(?:from|import) (iclbench[\w.]*)", text)}
     assert "iclbench.core.formats" in imported
     assert not imported & {"iclbench.config.resolution", "iclbench.config.runs"}
-    of_registry = {
-        found for text in files.values() for found in re.findall(r"iclbench\.config\.registry import (.*)", text)
-    }
+    names = [re.findall(r"iclbench\.config\.registry import (.*)", text) for text in files.values()]
     assert [*filter(None, names)] == [["TESTS, canonical"]]
     assert not [file for file, text in files.items() if "TESTS.get(" in text]
 
