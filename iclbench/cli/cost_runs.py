@@ -57,7 +57,7 @@ def measure_all(
             update(done, each.name)
     for of, contestant in _baselines(runs, baseline, context.data_dir):
         failed += measure(contestant, of)
-    _print(written, json)
+    print_costs(written, json)
     return failed
 
 
@@ -75,7 +75,7 @@ def _baselines(
                 yield of, contestant
 
 
-def _print(written: Sequence[Path], json: bool) -> None:
+def print_costs(written: Sequence[Path], json: bool) -> None:
     """One table per task, preset, machine and batch, or all rows as JSON."""
     frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])

@@ -196,7 +196,7 @@ def board(
 
 def show_costs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     read(costs(), monkeypatch)
-    cost_runs._print([folder], json=False)
+    cost_runs.print_costs([folder], json=False)
 
 
 def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -22,7 +22,7 @@ from unittest import mock
 import pandas as pd
 
 from iclbench import tables
-from iclbench.cli import cost, probe_tables, summary
+from iclbench.cli import cost_runs, probe_tables, summary
 from iclbench.cli.main import main
 from iclbench.report.evaluators import PROBES
 from tests.findings.quantities import ROOT, card, nothing_but
@@ -180,7 +180,7 @@ def _again(name: str, runs: Sequence[str], points: Sequence[int], packed: Path, 
         path = results / "costs" / "packed.costs.parquet"
         asked = costs["n_points"].isin(points) | costs["phase"].isin(["model", "train_step"])
         _write("costs", costs[costs["run"].isin(runs) & asked], path)
-        cost._print([path], json=False)
+        cost_runs.print_costs([path], json=False)
         return
     asked = values[values["run"].isin(runs) & values["shift"].eq("none") & values["axis"].ne("train_step").fillna(True)]
     asked = asked[asked["evaluator"].isin(PROBES) == (name == "probe")]
