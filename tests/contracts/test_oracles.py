@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 from iclbench.cli import check
+from iclbench.cli.main import main
 from iclbench.config.cards import load_task, names
 from iclbench.config.resolution import family_class
 from iclbench.contracts.families import the_oracles_it_vouches_for_are_beaten_by_none
@@ -41,7 +41,9 @@ def test_a_family_that_vouches_for_a_baseline_that_is_beaten_breaks_its_contract
         the_oracles_it_vouches_for_are_beaten_by_none(Claiming(Linear.Parameters()))
 
 
-def test_check_says_which_oracles_are_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_says_which_oracles_are_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("iclbench.contracts.families.FAMILY_CONTRACTS", [])  # what they say is not asked here
     monkeypatch.chdir(tmp_path)
     sine = f"{__name__}:Sine"
@@ -52,9 +54,5 @@ def test_check_says_which_oracles_are_claims(tmp_path: Path, monkeypatch: pytest
     assert list(check._oracles("./sine.toml")) == [claim.strip()]
     assert "oracle ridge of task noisy-linear: the family vouches for it" in check._oracles("noisy_linear")
     assert not list(check._oracles("gpt2"))
-    import typer
-
-    app = typer.Typer()
-    app.command()(check.check)
-    shown = CliRunner().invoke(app, ["sine.toml"])
-    assert (shown.exit_code, shown.output) == (0, claim)
+    capsys.readouterr()
+    assert (main(["check", "sine.toml"]), capsys.readouterr().out) == (0, claim)
