@@ -20,8 +20,9 @@ from iclbench.cli.lm import tables as lm_tables
 from iclbench.cli.lm import train_demo as lm_demo
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_task
+from iclbench.core.context import Context
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.outcome import Outcome, Place
+from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store
 from iclbench.sweep.verify import Verified
 from tests.conftest import small_card
@@ -201,7 +202,7 @@ def show_costs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(sweep_results, "verify", verified)
-    sweep_results.print_verified([], Store(folder), 1, 0, Place(folder, None, "cpu"))
+    sweep_results.print_verified([], Store(folder), 1, 0, Context(folder))
 
 
 def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
