@@ -131,9 +131,15 @@ def test_the_printed_table_and_the_page_say_so(field: Field, tmp_path: Path) -> 
 
 def test_what_scores_1_is_printed_where_it_is_no_oracle(field: Field, tmp_path: Path) -> None:
     values = tables.read_all("values", written(tmp_path, {run: field[run] for run in ("ridge", "zero")}))
-    score = values.iloc[:1].assign(metric="score", reason="squared_error: 1 is knn-3 (the oracle ridge failed)")
+    said = "knn-3 (the oracle ridge failed)"
+    score = values.iloc[:1].assign(metric="score", reason=f"squared_error: 1 is {said}", score_one=said)
     assert about_oracles(tmp_path, pd.concat([values, score])) == ["score: 1 is knn-3 (the oracle ridge failed)"]
-    assert about_oracles(tmp_path, pd.concat([values, score.assign(reason="squared_error: 1 is ridge")])) == []
+    assert (
+        about_oracles(
+            tmp_path, pd.concat([values, score.assign(reason="squared_error: 1 is ridge", score_one="ridge")])
+        )
+        == []
+    )
 
 
 def test_the_oracles_of_an_honest_folder_are_not_questioned(results: Path) -> None:

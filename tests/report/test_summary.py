@@ -96,7 +96,7 @@ def test_cells_that_await_recomputation_say_so_everywhere(awaited: Results) -> N
     (block,) = summary.section(awaited).blocks
     assert isinstance(block, Glance)
     tile = dict(block.rows)["linear"][block.columns.index("mamba")]
-    assert tile.text == "…" and tile.told == f"mamba on linear: awaiting: {WHY}"
+    assert tile.text == "…" and tile.tooltip == f"mamba on linear: awaiting: {WHY}"
     section = heat_map.section(awaited)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
@@ -122,7 +122,7 @@ def test_a_task_of_which_all_cells_await_recomputation_keeps_its_row(grid_result
     (block,) = summary.section(results).blocks
     assert isinstance(block, Glance)
     tiles = dict(zip(block.columns, dict(block.rows)["linear"], strict=True))
-    assert tiles["mamba"].text == "…" and tiles["mamba"].told == f"mamba on linear: awaiting: {WHY}"
+    assert tiles["mamba"].text == "…" and tiles["mamba"].tooltip == f"mamba on linear: awaiting: {WHY}"
     section = heat_map.section(results)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))

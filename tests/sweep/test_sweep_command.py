@@ -31,7 +31,8 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
     [
         (["refrence"], "did you mean 'reference'"),
         (["./nowhere.toml"], "cannot read nowhere.toml"),
-        (["deep-thinking-3"], "iclbench show deep-thinking-3 --commands"),
+        (["deep-thinking-3", "--pack", "mine"], "whose cells are not packed or verified"),
+        (["deep-thinking-3", "--verify", "1"], "whose cells are not packed or verified"),
         (["GRID", "--only", "trian"], "did you mean 'train'"),
         (["GRID", "--preset", "smok"], "did you mean 'smoke'"),
         (["GRID", "--workers", "0"], "--workers"),
