@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from iclbench.core.formats import plural, shared_words
-from iclbench.report.evaluators import INSIDE, PROBES, is_test
+from iclbench.report.evaluators import is_test
+from iclbench.tables.evaluators import INSIDE, PROBES
 
 
 def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:

@@ -17,10 +17,10 @@ from iclbench.core.formats import slug
 from iclbench.report.averages import average
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
 from iclbench.report.episode_scores import EpisodeScores
-from iclbench.report.evaluators import HEADLINE, INSIDE, PROBES
 from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks
 from iclbench.tables import older
+from iclbench.tables.evaluators import HEADLINE, INSIDE, PROBES
 
 log = logging.getLogger("iclbench")
 

@@ -10,9 +10,7 @@ import pandas as pd
 from iclbench.config.registry import TESTS, canonical
 from iclbench.core.errors import UsageError
 from iclbench.core.meaning import Meaning
-from iclbench.tables.evaluators import HEADLINE as HEADLINE
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
-from iclbench.tables.evaluators import PROBES as PROBES
 
 log = logging.getLogger("iclbench")
 

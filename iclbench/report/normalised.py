@@ -11,8 +11,9 @@ import pandas as pd
 
 from iclbench.core.metrics import metric
 from iclbench.report.data import Results, Slice
-from iclbench.report.evaluators import INSIDE, QUESTIONS, meaning
+from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
+from iclbench.tables.evaluators import INSIDE, QUESTIONS
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")

@@ -24,7 +24,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.cli import cost_runs, probe_tables, summary
 from iclbench.cli.main import main
-from iclbench.report.evaluators import PROBES
+from iclbench.tables.evaluators import PROBES
 from tests.findings.quantities import ROOT, card, nothing_but
 from tests.findings.text import Problem
 

@@ -8,8 +8,9 @@ from iclbench.core.formats import fixed, integer
 from iclbench.report import accuracies
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import KINDS, Slice, data_note
-from iclbench.report.evaluators import HEADLINE, in_order, is_test, meaning
+from iclbench.report.evaluators import in_order, is_test, meaning
 from iclbench.report.figures import accuracy
+from iclbench.tables.evaluators import HEADLINE
 
 _INTRODUCTION = (
     "A query can be answered in context, from the labels beside it, or in weights, from the labels that its class had "

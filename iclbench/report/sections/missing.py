@@ -6,7 +6,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results, Slice
-from iclbench.report.evaluators import INSIDE
+from iclbench.tables.evaluators import INSIDE
 
 _UNREADABLE = "Files that were skipped because they could not be read as tables (they are left as they are):"
 

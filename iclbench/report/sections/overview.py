@@ -11,8 +11,8 @@ from iclbench.core.formats import Number, fixed
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.evaluators import HEADLINE, INSIDE
 from iclbench.report.target_scores import overall
+from iclbench.tables.evaluators import HEADLINE, INSIDE
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 _LIKELIHOOD = (

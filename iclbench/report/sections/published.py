@@ -12,10 +12,11 @@ from iclbench.core.metrics import metric
 from iclbench.report import accuracies
 from iclbench.report.blocks import Column, Figure, Section, Table
 from iclbench.report.data import Results, Slice
-from iclbench.report.evaluators import HEADLINE, is_test, meaning
+from iclbench.report.evaluators import is_test, meaning
 from iclbench.report.figures import dots
 from iclbench.report.style import INK, STRONG, Look
 from iclbench.report.target_scores import ADJUSTED, overall, shift_title
+from iclbench.tables.evaluators import HEADLINE
 
 _PLACE = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
 _THEIRS = "published"
