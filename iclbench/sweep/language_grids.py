@@ -125,8 +125,8 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
     Raises:
         UsageError: a task, or a setting of a method, is not known; the line names the card.
     """
-    card, tasks = load_language_grid(name)[1], grid_tasks(name)
-    methods = _methods(name)
+    grid, card = load_language_grid(name)
+    tasks, methods = _tasks(grid, card), _methods(grid, card)
     for model in card.models:
         run = Path(model).expanduser().resolve().name + ("" if card.dtype in ("float32", "auto") else f"-{card.dtype}")
         identity = _identity(model, card.dtype)
@@ -163,7 +163,10 @@ def grid_tasks(name: str) -> list[LanguageTask]:
     Raises:
         UsageError: a name in the card leads to no task; the line names the card.
     """
-    grid, card = load_language_grid(name)
+    return _tasks(*load_language_grid(name))
+
+
+def _tasks(grid: str, card: LanguageGridCard) -> list[LanguageTask]:
     try:
         return language_tasks(card.tasks)
     except UsageError as error:
@@ -176,19 +179,18 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
     Raises:
         UsageError: a task, or a setting of a method, is not known; the line names the card.
     """
-    card = load_language_grid(name)[1]
-    grid_tasks(name)
-    _methods(name)
+    grid, card = load_language_grid(name)
+    _tasks(grid, card)
+    _methods(grid, card)
     for model in card.models:
         for variant in card.methods.values():
             yield shlex.join(_words(card, model, variant, results))
 
 
-def _methods(name: str) -> list[tuple[str, list[str]]]:
+def _methods(grid: str, card: LanguageGridCard) -> list[tuple[str, list[str]]]:
     """The variants of a grid as `method_as_typed` takes them; raises `UsageError` for a setting that is not known."""
     from iclbench.deep_thinking.methods import method_as_typed
 
-    grid, card = load_language_grid(name)
     for variant in card.methods.values():
         try:
             method_as_typed(variant.method, variant.overrides)
