@@ -6,10 +6,7 @@ from pathlib import Path
 
 import typer
 
-from iclbench.cli.options import (
-    chosen_runs,
-    set_up_torch,
-)
+from iclbench.cli.options import chosen_runs, set_up_torch
 from iclbench.config.cards import load_baseline
 from iclbench.core.context import Context
 

@@ -6,11 +6,7 @@ from pathlib import Path
 
 import typer
 
-from iclbench.cli.options import (
-    chosen_runs,
-    examples,
-    set_up_torch,
-)
+from iclbench.cli.options import chosen_runs, examples, set_up_torch
 from iclbench.config.cards import load_baseline, load_task
 from iclbench.config.runs import CodeChangedError
 from iclbench.core.context import Context

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from iclbench.cli.options import (
-    examples,
-)
+from iclbench.cli.options import examples
 from iclbench.cli.terminal import say, step_bar
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.config.runs import Run

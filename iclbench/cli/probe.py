@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iclbench.cli.options import (
-    chosen_runs,
-    set_up_torch,
-)
+from iclbench.cli.options import chosen_runs, set_up_torch
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 

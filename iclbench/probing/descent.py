@@ -16,13 +16,7 @@ from torch import Tensor
 
 from iclbench.config import versions
 from iclbench.config.cards import content_hash
-from iclbench.estimators.gradient_descent import (
-    DescentSettings,
-    GradientDescent,
-    StepSize,
-    descent_curve,
-    search_gamma,
-)
+from iclbench.estimators.gradient_descent import DescentSettings, GradientDescent, StepSize, descent_curve, search_gamma
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe_set import ProbeSet
 

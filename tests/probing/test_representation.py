@@ -17,13 +17,7 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.monitor import Monitor
 from iclbench.families.combination import features
 from iclbench.probing.probe import NotProbedError
-from iclbench.probing.representation import (
-    INPUTS,
-    RepresentationSet,
-    linear_map,
-    probe_representation,
-    r_squared,
-)
+from iclbench.probing.representation import INPUTS, RepresentationSet, linear_map, probe_representation, r_squared
 from iclbench.training.run import train
 
 

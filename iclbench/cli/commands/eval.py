@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import (
-    RESULTS,
-    DataDir,
-    Device,
-    Json,
-    MaxBytes,
-    Results,
-    Threads,
-    Trust,
-)
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust
 
 
 def evaluate(

@@ -8,15 +8,7 @@ from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.figures import targets
-from iclbench.report.target_scores import (
-    counts,
-    levelled,
-    main_counts,
-    overall,
-    related_title,
-    shift_title,
-    shifts,
-)
+from iclbench.report.target_scores import counts, levelled, main_counts, overall, related_title, shift_title, shifts
 
 _STRATUM = "stratum:"
 _MEANING = (

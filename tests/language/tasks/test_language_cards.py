@@ -9,14 +9,7 @@ import pytest
 from iclbench.config.cards import cards_folder, names
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.language.prompting.text import example
-from iclbench.language.tasks.cards import (
-    LanguageCard,
-    load_language_card,
-    load_suite,
-    shipped_tasks,
-    suites,
-    tasks_of,
-)
+from iclbench.language.tasks.cards import LanguageCard, load_language_card, load_suite, shipped_tasks, suites, tasks_of
 from iclbench.language.tasks.chosen import language_tasks
 
 CARDS = {name: load_language_card(name)[1] for name in names("tasks/language")}
