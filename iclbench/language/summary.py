@@ -1,8 +1,7 @@
 """Summaries over demonstration seeds: how much an accuracy depends on which demonstrations were drawn, and what a
 method gains over plain ICL on the same questions.
 
-A mean over several seeds has Student's interval of that mean: it speaks of other demonstrations for these questions.
-That of a single seed has its own interval, which speaks of other questions.
+`tables.means` says what a mean over seeds is. Its `n_episodes` counts answers here, over all seeds.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from iclbench import tables
 from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
-from iclbench.evaluation.bootstrap import LEVEL, summaries
+from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import cell_path
 from iclbench.evaluation.contestant import Contestant
 from iclbench.language.cell import shared_columns
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
+from iclbench.tables.means import student
 
 # Metrics whose distribution over seeds is reported besides their mean.
 _SPREAD = {"accuracy": "accuracy_sd"}
@@ -128,15 +127,6 @@ def _failed(reasons: Sequence[str], sets: int) -> dict[str, Any]:
     """What makes a row over so many sets of demonstrations a failed one."""
     of = f"{len(reasons)} of {sets} sets of demonstrations failed: " if sets > 1 else ""
     return {"status": "failed", "reason": of + reasons[0]}
-
-
-def student(values: Float[np.ndarray, " seeds"]) -> dict[str, Any]:
-    """The mean of at least two values with the interval of Student's t."""
-    from scipy import stats
-
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
-    return {"value": mean, "low": mean - reach, "high": mean + reach}
 
 
 def _values(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.DataFrame:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.report.averages import run_names
 from iclbench.report.data import Slice
 from iclbench.report.evaluators import is_test
+from iclbench.tables.means import over_seeds
 
 _WHO = ["evaluator", "kind", "contestant"]
 
@@ -18,14 +18,14 @@ def final(task: Slice) -> pd.DataFrame:
     highest end), lowest, highest (of the runs), runs and run (their names). Where a backbone was asked in training
     alone, its last step counts. None of contestants of which a run failed.
     """
-    return task.unfailed(_averaged(_ends(task), _WHO).assign(shift="none")).drop(columns="shift")
+    return task.unfailed(over_seeds(_ends(task), _WHO).assign(shift="none")).drop(columns="shift")
 
 
 def trajectory(task: Slice) -> pd.DataFrame:
     """The same in training, with the step in `axis_value`; only steps at which every run of a contestant was asked, as
     their mean would jump otherwise."""
     rows = task.test_lines[task.test_lines["axis"].notna()]
-    steps = _averaged(rows, [*_WHO, "axis_value"])
+    steps = over_seeds(rows, [*_WHO, "axis_value"])
     return steps[steps["runs"] == steps.groupby(_WHO)["runs"].transform("max")].reset_index(drop=True)
 
 
@@ -47,15 +47,3 @@ def _ends(task: Slice) -> pd.DataFrame:
     last = steps[steps["axis_value"] == steps.groupby([*_WHO, "run"])["axis_value"].transform("max")]
     both = pd.concat([trained, last], ignore_index=True)
     return both.drop_duplicates([*_WHO, "run"], keep="first")
-
-
-def _averaged(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    averaged = rows.groupby(keys, as_index=False).agg(
-        value=("value", "mean"),
-        low=("low", "min"),
-        high=("high", "max"),
-        lowest=("value", "min"),
-        highest=("value", "max"),
-        runs=("run", "nunique"),
-    )
-    return averaged.assign(run=run_names(rows, keys))

@@ -14,13 +14,13 @@ import pandas as pd
 from iclbench import tables
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import slug
-from iclbench.report.averages import average
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.language import PRESET, Language, answers, prepared
 from iclbench.report.style import Look, looks
 from iclbench.tables import older
 from iclbench.tables.evaluators import HEADLINE, INSIDE, PROBES
+from iclbench.tables.means import over_seeds, unfailed
 
 log = logging.getLogger("iclbench")
 
@@ -183,14 +183,14 @@ class Slice:
 
     def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants none of whose runs failed under that shift by that evaluator."""
-        return rows[~_among(rows, self.failed, ["evaluator", "shift", "contestant"])].reset_index(drop=True)
+        return unfailed(rows, self.failed, ["evaluator", "shift", "contestant"]).reset_index(drop=True)
 
     def complete(self, curves: pd.DataFrame) -> pd.DataFrame:
         """The rows of curves at context sizes at which no run of the contestant failed."""
         keys = ["evaluator", "shift", "contestant"]
         altogether = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
-        bad = _among(curves, altogether, keys) | _among(curves, self.failed, [*keys, "n_context"])
-        return curves[~bad].reset_index(drop=True)
+        left = unfailed(unfailed(curves, altogether, keys), self.failed, [*keys, "n_context"])
+        return left.reset_index(drop=True)
 
     @cached_property
     def lines(self) -> pd.DataFrame:
@@ -198,7 +198,7 @@ class Slice:
 
         Columns evaluator, metric, shift, contestant, kind, run, n_context, value, low, high, runs, n_episodes.
         """
-        return average(self._answers, [*_CURVE, "run", "n_context"])
+        return over_seeds(self._answers, [*_CURVE, "run", "n_context"])
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -208,7 +208,7 @@ class Slice:
         several runs the interval reaches from the lowest lower to the highest upper end. At a context size at which one
         of them failed there is none: a mean over the others would flatter.
         """
-        return self.complete(average(self._answers, [*_CURVE, "n_context"]))
+        return self.complete(over_seeds(self._answers, [*_CURVE, "n_context"]))
 
     @cached_property
     def _answers(self) -> pd.DataFrame:
@@ -224,7 +224,7 @@ class Slice:
         v = self.rows
         rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
         rows = rows[~rows["evaluator"].isin(INSIDE) & rows["n_related"].isna()]
-        return self.unfailed(average(rows, _CURVE))
+        return self.unfailed(over_seeds(rows, _CURVE))
 
     @cached_property
     def target_lines(self) -> pd.DataFrame:
@@ -233,17 +233,17 @@ class Slice:
 
         Columns metric, shift, kind, contestant, run, n_related, axis, axis_value, value, low, high, runs, n_episodes.
         """
-        return average(self._target_rows, [*_TARGETS, "run"])
+        return over_seeds(self._target_rows, [*_TARGETS, "run"])
 
     @cached_property
     def targets(self) -> pd.DataFrame:
         """The same averaged over runs, like the curves; none of what a run of the contestant failed at."""
         v, keys = self.rows, ["shift", "contestant"]
         failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets")]
-        found = average(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
-        bad = _among(found, failed[failed["n_related"].isna()], keys)
-        bad |= _among(found, failed[failed["n_related"].notna()], [*keys, "metric", "n_related", "axis", "axis_value"])
-        return found[~bad].reset_index(drop=True)
+        found = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
+        of_one, found = failed["n_related"].notna(), unfailed(found, failed[failed["n_related"].isna()], keys)
+        found = unfailed(found, failed[of_one], [*keys, "metric", "n_related", "axis", "axis_value"])
+        return found.reset_index(drop=True)
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
@@ -269,7 +269,7 @@ class Slice:
         rows = v[(v["metric"] == HEADLINE) & ~v["evaluator"].isin(["next", *INSIDE]) & (v["shift"] == "none")]
         rows = rows[(rows["axis"].isna() | rows["axis"].eq("train_step")) & (rows["status"] == "ok")]
         keys = ["evaluator", "kind", "contestant", "run", "axis", "axis_value"]
-        return average(rows[rows["kind"] != "published"], keys)
+        return over_seeds(rows[rows["kind"] != "published"], keys)
 
     @cached_property
     def inside(self) -> pd.DataFrame:
@@ -310,7 +310,7 @@ class Slice:
         whose last or best one would be another."""
         rows = self.rows[self.rows["evaluator"].isin(PROBES)]
         keys = ["run", "shift", "n_context", "prompt_set"]
-        return rows[(rows["status"] == "ok") & ~_among(rows, rows[rows["status"] == "failed"], keys)]
+        return unfailed(rows[rows["status"] == "ok"], rows[rows["status"] == "failed"], keys)
 
     @property
     def trained_length(self) -> int | None:
@@ -379,12 +379,6 @@ def data_note(rows: pd.DataFrame) -> pd.Series:
     [', glyphs=omniglot', '']
     """
     return (", " + rows["data"].astype("string")).fillna("")
-
-
-def _among(rows: pd.DataFrame, others: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """Which rows have these columns in common with one of the others."""
-    known = pd.MultiIndex.from_frame(others[keys].astype(object))
-    return pd.Series(pd.MultiIndex.from_frame(rows[keys].astype(object)).isin(known), index=rows.index, dtype=bool)
 
 
 def _of(data: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:

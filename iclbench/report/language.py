@@ -17,12 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from iclbench import tables
 from iclbench.core.formats import plural
-from iclbench.core.metrics import metric
 from iclbench.report.style import DASHES, MUTED, STRONG, ZERO, Look
+from iclbench.tables.means import over_seeds, unfailed
 
 log = logging.getLogger("iclbench")
 
@@ -35,7 +34,6 @@ HEADLINE = "accuracy"
 GAIN = "accuracy_gain"
 _CELL = ["task", "n_context", "shift", "demo_seed", "order"]
 WHO = ["family", "task", "kind", "contestant", "model", "method"]
-COLUMNS = ["value", "sd", "low", "high", "seeds", "n_episodes"]
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,10 @@ class Language:
     def scores(self) -> pd.DataFrame:
         """Means over demonstration seeds, in the order as drawn.
 
-        Columns `WHO`, n_context, shift, evaluator, metric, and `COLUMNS`.
+        Columns `WHO`, n_context, shift, evaluator, metric, and those of `over_seeds`.
         """
         drawn = self._whole(self.cells[self.cells["order"] == 0])
-        return over_seeds(drawn, [*WHO, "n_context", "shift", "evaluator", "metric"])
+        return over_seeds(drawn, [*WHO, "n_context", "shift", "evaluator", "metric"], "demo_seed")
 
     def _whole(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Those of the rows that means may be taken of: nothing like them failed on another set of demonstrations."""
@@ -85,8 +83,7 @@ class Language:
         of_pass = failed["axis"].eq("passes").fillna(False).astype(bool)
         keys = ["task", "contestant", "n_context", "shift"]
         for holes, at in ((failed[~of_pass], keys), (failed[of_pass], [*keys, "evaluator", "axis", "axis_value"])):
-            known = rows.merge(holes[at].drop_duplicates(), "left", at, indicator="found")["found"].eq("left_only")
-            rows = rows[known.to_numpy(bool)]
+            rows = unfailed(rows, holes, at)
         return rows
 
     @cached_property
@@ -110,12 +107,12 @@ class Language:
     def trace(self) -> pd.DataFrame:
         """Accuracy, `kl_to_icl` and `memory_change` after every pass of Deep-Thinking, averaged like `scores`.
 
-        Columns `WHO`, n_context, shift, evaluator, metric, axis_value (the pass) and `COLUMNS`.
+        Columns `WHO`, n_context, shift, evaluator, metric, axis_value (the pass), and those of `over_seeds`.
         """
         v = self._ok
         of_pass = v["axis"].eq("passes").fillna(False).astype(bool)
         passes = self._whole(v[of_pass & v["prompt_set"].notna() & v["order"].eq(0)])
-        return over_seeds(passes, [*WHO, "n_context", "shift", "evaluator", "metric", "axis_value"])
+        return over_seeds(passes, [*WHO, "n_context", "shift", "evaluator", "metric", "axis_value"], "demo_seed")
 
     @cached_property
     def majority(self) -> pd.DataFrame:
@@ -199,29 +196,6 @@ def answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]
             continue
         found.append(first.assign(task=known[0], contestant=known[1]))
     return pd.concat(found[1:] or found, ignore_index=True)
-
-
-def over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Means over cells: the standard deviation and Student's 95 % interval over them where there are several, else the
-    interval of the one."""
-    found = rows.groupby(list(keys), as_index=False, dropna=False).agg(
-        value=("value", "mean"),
-        sd=("value", "std"),
-        low=("low", "min"),
-        high=("high", "max"),
-        seeds=("demo_seed", "nunique"),
-        n_episodes=("n_episodes", "max"),
-    )
-    several = found["seeds"] > 1
-    n = found["seeds"].clip(lower=2).to_numpy(float)
-    half = stats.t.ppf(0.975, n - 1) * found["sd"] / np.sqrt(n)
-    found["low"], found["high"] = (
-        found[end].where(~several, found["value"] + sign * half) for end, sign in (("low", -1), ("high", 1))
-    )
-    shares = pd.Series([metric(name).is_share for name in found["metric"]], index=found.index, dtype=bool)
-    for end in ("low", "high"):
-        found[end] = found[end].where(~shares, found[end].clip(0, 1))
-    return found
 
 
 def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
+from iclbench.tables.means import over_seeds
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")
@@ -60,15 +61,7 @@ class Contest:
     def scores(self) -> pd.DataFrame:
         """A row per contestant: the mean over runs (seeds), `lowest` and `highest` of them, the envelope of their
         intervals, how many `runs` and, in `run`, which."""
-        found = self.rows.groupby(["contestant", "kind"], as_index=False).agg(
-            score=("value", "mean"),
-            lowest=("value", "min"),
-            highest=("value", "max"),
-            low=("low", "min"),
-            high=("high", "max"),
-            runs=("run", "nunique"),
-            run=("run", lambda runs: "; ".join(sorted(set(runs)))),
-        )
+        found = over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
         numbers = ["score", "lowest", "highest", "low", "high"]
         return found.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
 
@@ -143,9 +136,7 @@ def related(task: Slice) -> pd.DataFrame:
     rows = rows[rows["n_related"].notna() & rows["evaluator"].isin(QUESTIONS)]
     if not rows["n_related"].gt(0).any():
         return rows.iloc[:0]
-    return rows.groupby(["contestant", "kind", "n_related"], as_index=False).agg(
-        value=("value", "mean"), runs=("run", "nunique")
-    )
+    return over_seeds(rows, ["contestant", "kind", "n_related"])
 
 
 def _scores(task: Slice) -> pd.DataFrame:

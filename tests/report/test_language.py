@@ -127,7 +127,7 @@ def test_intervals_are_students_over_seeds_and_the_cells_own_of_one(results: Res
     value = accuracy("demo-lm", "sst5", 0, 0)
     half = 1.96 * np.sqrt(value * (1 - value) / told.EPISODES)
     np.testing.assert_allclose(own.loc[0, ["low", "high"]].astype(float), [value - half, value + half])
-    assert own.loc[MAIN, "seeds"] == 10 and pd.isna(own.loc[0, "sd"])
+    assert own.loc[MAIN, "demo_seeds"] == 10 and pd.isna(own.loc[0, "sd"])
 
 
 def test_orders_and_shuffled_labels_do_not_enter_the_mean(results: Results) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from iclbench.report.blocks import Figure
 from iclbench.report.figures import curves, dots, learning
-from iclbench.report.language import HEADLINE, MAJORITY, Language, mean_over_tasks, over_seeds
+from iclbench.report.language import HEADLINE, MAJORITY, Language, mean_over_tasks
 from iclbench.report.style import Look
+from iclbench.tables.means import over_seeds
 
 # Panels of a figure that has one per task; more tasks are averaged by family.
 AT_MOST = 12
@@ -112,7 +114,7 @@ def gains(found: Language) -> Figure | None:
     )
 
 
-def spread(found: Language, axis: str) -> Figure | None:
+def spread(found: Language, axis: Literal["demo_seed", "order"]) -> Figure | None:
     """Single sets of demonstrations (`demo_seed`), or orders of one (`order`): a small dot each, and their mean."""
     rows = found.at_main(found.cells[(found.cells["metric"] == HEADLINE) & (found.cells["shift"] == "none")])
     rows = rows[rows["kind"] == "backbone"]
@@ -126,7 +128,7 @@ def spread(found: Language, axis: str) -> Figure | None:
     word = "demonstrations" if axis == "demo_seed" else "order"
     draws = rows.assign(part="draw", low=np.nan, high=np.nan, note=f"{word} " + rows[axis].astype(str))
     keys = ["task", "contestant", "metric"]
-    means = over_seeds(rows.assign(demo_seed=rows[axis]), keys).assign(part="mean", note="mean")
+    means = over_seeds(rows, keys, axis).assign(part="mean", note="mean")
     levels = [_level(found, [task]).assign(task=task, note="") for task in tasks]
     data = pd.concat([draws, means, *levels], ignore_index=True)
     data = data.assign(panel=data["task"], row=data["contestant"]).reindex(columns=dots.COLUMNS)

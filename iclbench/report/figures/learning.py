@@ -8,11 +8,11 @@ from dataclasses import replace
 import pandas as pd
 
 from iclbench.core.metrics import Metric, metric
-from iclbench.report.averages import average
 from iclbench.report.blocks import GROUPS, Figure, Panel
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
 from iclbench.report.style import BACKGROUND, Look
+from iclbench.tables.means import over_seeds
 
 FEATURED = 7
 # With more backbones than this, lines are means over seeds, fewer baselines are featured, and one drawing of everybody
@@ -35,7 +35,7 @@ def figure(task: Slice, panels: Mapping[str, pd.DataFrame], *, name: str, title:
     """
     rows = pd.concat(panels.values())
     if crowd := is_crowd(rows):
-        panels = {panel: task.complete(average(own, _CURVE)) for panel, own in panels.items()}
+        panels = {panel: task.complete(over_seeds(own, _CURVE)) for panel, own in panels.items()}
         panels = _by_order(next(iter(panels.values())), task.looks) if len(panels) == 1 else panels
     looks = cast(task, rows)
     data = pd.concat([_drawn(task, own, looks).assign(panel=panel) for panel, own in panels.items()], ignore_index=True)

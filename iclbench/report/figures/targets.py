@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from iclbench.core.metrics import Metric, metric
-from iclbench.report.averages import average
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import BACKGROUND, Look
+from iclbench.tables.means import over_seeds
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def figure(
     rows = pd.concat(panels.values(), ignore_index=True)
     if crowd := learning.is_crowd(rows):
         keys = [*dict.fromkeys(["metric", "kind", "contestant", "n_related", across.field, "level", "note"])]
-        panels = {title: average(own, [key for key in keys if key in own]) for title, own in panels.items()}
+        panels = {title: over_seeds(own, [key for key in keys if key in own]) for title, own in panels.items()}
     looks = learning.cast(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn(own, looks, across).assign(panel=panel) for panel, own in panels.items()])
     data = data.reset_index(drop=True)

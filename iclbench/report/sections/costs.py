@@ -9,6 +9,7 @@ from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.cost_table import AT_ONCE, BATCH, COLUMNS, at_once_table, cost_table, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
+from iclbench.tables.means import over_seeds
 
 _SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes, "flops": flops}
 _BATCHES = (
@@ -67,8 +68,8 @@ def _at_once(task: str, preset: str, rows: pd.DataFrame) -> Table:
 
 def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
     keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH]
-    frame = costs.groupby(keys, as_index=False, dropna=False).agg(value=("value", "mean"), runs=("run", "nunique"))
-    frame = frame.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
+    means = over_seeds(costs, keys)[[*keys, "value", "runs"]]
+    frame = means.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
     shown = [_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",

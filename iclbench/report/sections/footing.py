@@ -12,6 +12,7 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
 from iclbench.report.normalised import contests
+from iclbench.tables.means import over_seeds
 
 _READING = (
     "Backbones of one task compare fairly when they have about as many parameters and train the same number of steps. "
@@ -53,7 +54,7 @@ def footing(tasks: list[Slice]) -> pd.DataFrame:
             own = costs[(costs["phase"] == phase) & (costs["metric"] == metric) & costs["contestant"].isin(backbones)]
             if metric in ("seconds", "bytes"):
                 own = of_one_machine(own)
-            means = own.groupby("contestant")["value"].mean().astype(float)
+            means = over_seeds(own, ["contestant"])["value"].astype(float)
             if len(means):
                 row |= {f"{column}_low": means.min(), f"{column}_high": means.max()}
             if column == "parameters" and len(means):

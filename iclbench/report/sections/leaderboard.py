@@ -14,6 +14,7 @@ from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Slice
 from iclbench.report.oracles import beaten
 from iclbench.report.pairs import Difference, difference, ranks
+from iclbench.tables.means import over_seeds
 
 COSTS = {
     "parameters": ("model", "parameters"),
@@ -184,6 +185,6 @@ def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
         rows = rows[(rows["device"] == machine[0]) & (rows["threads"] == machine[1])]
         shortest = rows.groupby("contestant")["n_points"].transform("min")
         rows = rows[shortest.isna() | (rows["n_points"] == shortest).fillna(False).astype(bool)]
-        mean = rows.groupby("contestant")["value"].mean().rename(key).reset_index()
-        frame = frame.merge(mean, "left", "contestant")
+        mean = over_seeds(rows, ["contestant"]).rename(columns={"value": key})
+        frame = frame.merge(mean[["contestant", key]], "left", "contestant")
     return frame

@@ -15,6 +15,7 @@ from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
 from iclbench.report.normalised import Contest
+from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
 _READING = (
@@ -97,7 +98,8 @@ def _measured(contest: Contest, cost: Cost) -> pd.DataFrame:
     if cost.sized and len(rows):
         asked = rows.groupby("n_points")["contestant"].nunique()
         rows = rows[rows["n_points"] == asked[asked == asked.max()].index.max()]
-    return rows.groupby("contestant", as_index=False).agg(cost=("value", "mean")).astype({"cost": float})
+    means = over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
+    return means[["contestant", "cost"]].astype({"cost": float})
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:

@@ -11,12 +11,12 @@ import pandas as pd
 
 from iclbench.core.formats import slug
 from iclbench.core.metrics import metric
-from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO
 from iclbench.report.target_scores import shift_title, shifts
+from iclbench.tables.means import over_seeds
 
 CEILING = "as many as contexts"
 _METRICS = ("effective_rank", "rank")
@@ -32,7 +32,8 @@ def section(task: Slice) -> Section | None:
 def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     """A panel per kind of rank and, where there are several, number of examples; a line per contestant."""
     keys = ["metric", "kind", "contestant", "n_context", "axis_value"]
-    means = average(rows.assign(low=rows["value"], high=rows["value"]), keys)
+    means = over_seeds(rows, keys)
+    means = means.assign(low=means["lowest"], high=means["highest"])
     means["panel"] = _panels(means)
     titles = means.drop_duplicates("panel")["panel"].tolist()
     ends = curves.extent(means["axis_value"])

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, slug
-from iclbench.report.averages import average
 from iclbench.report.blocks import Block, Column, Figure, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import one_run
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import DASHES, INK, STRONG, Look
+from iclbench.tables.means import over_seeds
 
 TRUE = "true feature"
 # The widest line lies on top.
@@ -43,7 +43,7 @@ def section(task: Slice) -> Section | None:
 def _numbers(task: Slice, rows: pd.DataFrame) -> Table:
     """A row per contestant and shift, a column per true feature."""
     keys = ["shift", "kind", "contestant"]
-    means = average(rows, [*keys, "axis", "axis_value"])
+    means = over_seeds(rows, [*keys, "axis", "axis_value"])
     frame = means.groupby(keys, as_index=False).agg(runs=("runs", "max"))
     overall = means[means["axis"].isna()]
     parts = {"mean": ("all features", overall)} if len(overall) else {}
