@@ -16,7 +16,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
-from iclbench.families.shifts import Kind
+from iclbench.families.shifts import Kind, Shift
 
 EPISODES, POINTS = 16, 8
 
@@ -28,7 +28,11 @@ def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: i
 
 def shifts_of(family: Family) -> list[str]:
     """Every shift the family lists, with a number where it takes one."""
-    return ["none", "points-12", *(_named(name, kind) for name, kind in sorted(family.shift_kinds.items()))]
+    return [
+        "none",
+        Shift().with_examples(12).name,
+        *(_named(name, kind) for name, kind in sorted(family.shift_kinds.items())),
+    ]
 
 
 def combined_shifts_of(family: Family) -> list[str]:
@@ -160,8 +164,9 @@ def contexts_have_the_sizes_asked_for(family: Family) -> None:
     sizes = draw(family, points=30).context.counts
     assert ((sizes >= 1) & (sizes <= 30)).all(), f"contexts of {sizes.tolist()} points, asked for at most 30"
     for exactly in (3, 20):
-        sizes = draw(family, points=exactly, shift=f"points-{exactly}").context.counts
-        assert (sizes == exactly).all(), f"points-{exactly}: contexts of {sizes.tolist()} points"
+        shift = Shift().with_examples(exactly).name
+        sizes = draw(family, points=exactly, shift=shift).context.counts
+        assert (sizes == exactly).all(), f"{shift}: contexts of {sizes.tolist()} points"
 
 
 def related_datasets_change_nothing_else(family: Family) -> None:

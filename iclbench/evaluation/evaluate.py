@@ -22,6 +22,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+from iclbench.families.shifts import Shift
 
 # What scores a contestant on a prompt set, by the question of its task.
 _SCORED_BY = {"next": score_next, "targets": targets.score_targets}
@@ -91,7 +92,7 @@ def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None, task: Tas
                 f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
                 "examples); give a larger number, or none for 4x"
             )
-        names.append(f"points-{extrapolate}")
+        names.append(Shift().with_examples(extrapolate).name)
     return list(dict.fromkeys(names))
 
 

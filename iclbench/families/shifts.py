@@ -64,7 +64,8 @@ class Kind:
 
 
 Kinds = Mapping[str, Kind]
-EVERYWHERE: Kinds = {"points": Kind(("the number of examples",), Number(whole=True))}
+_EXAMPLES = "points"
+EVERYWHERE: Kinds = {_EXAMPLES: Kind(("the number of examples",), Number(whole=True))}
 
 
 class Part(NamedTuple):
@@ -119,13 +120,26 @@ class Shift:
     @property
     def distribution(self) -> str:
         """Its name without the number of examples in context."""
-        return Shift(tuple(part for part in self.parts if part.kind != "points")).name
+        return Shift(tuple(part for part in self.parts if part.kind != _EXAMPLES)).name
 
     @property
     def examples(self) -> int | None:
         """Examples in context, None: the trained number."""
-        part = self.part("points")
+        part = self.part(_EXAMPLES)
         return None if part is None else int(part.value)
+
+    def with_examples(self, n: int) -> Shift:
+        """The same with n examples in context, and so `points-N` in its name.
+
+        Raises:
+            UsageError: it has a number of examples of its own.
+
+        >>> Shift().with_examples(40).name, Shift((Part("noisy", 1.0, "noisy-1"),)).with_examples(40).name
+        ('points-40', 'noisy-1+points-40')
+        """
+        if self.examples is not None:
+            raise UsageError(f"shift '{self.name}' sets the number of examples itself, and {n} are asked for")
+        return Shift((*self.parts, Part(_EXAMPLES, float(n), f"{_EXAMPLES}-{n}")))
 
 
 def _part(text: str, shift: str, known: Kinds) -> Part:

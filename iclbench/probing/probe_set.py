@@ -88,9 +88,8 @@ class ProbeSet(PromptSet):
 
     def _of_targets(self, stream: str, tasks: int) -> Episodes:
         """The family gives contexts of exactly k points; its first m + n targets are the queries."""
-        exactly = f"points-{self.context}"
-        shift = exactly if self.shift == "none" else f"{self.shift}+{exactly}"
-        same = PromptSet(self.task, self.preset, shift, self.seed, self.data_dir, self.given)
+        exactly = self.family.parse_shift(self.shift).with_examples(self.context)
+        same = PromptSet(self.task, self.preset, exactly.name, self.seed, self.data_dir, self.given)
         drawn = same.draw(stream, tasks, self.context)
         targets = drawn.asked.span(0, self.fit + self.test)
         there = int(targets.counts.min())

@@ -205,7 +205,9 @@ def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:
 
 def _asked(run: GridRun) -> dict[str, Any]:
     """What a run is put to, in-distribution always."""
-    beyond = [] if run.extrapolate is None else [f"points-{run.extrapolate}"]
+    from iclbench.families.shifts import Shift  # needs torch
+
+    beyond = [] if run.extrapolate is None else [Shift().with_examples(run.extrapolate).name]
     shifts = list(dict.fromkeys(["none", *beyond, *run.shifts]))
     return {"shifts": shifts, "evaluators": list(run.config.task.evaluators), "seed": run.evaluation_seed}
 

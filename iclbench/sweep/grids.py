@@ -328,7 +328,8 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
 def _shifts(names: list[str], config: RunConfig, extrapolate: int | None) -> Iterator[str]:
     family = config.task.build()
     for name in names:
-        yield family.parse_shift(name if extrapolate is None else f"{name}+points-{extrapolate}").name
+        shift = family.parse_shift(name)
+        yield shift.name if extrapolate is None else family.parse_shift(shift.with_examples(extrapolate).name).name
 
 
 def _examples(length: int | str, trained: int) -> int:

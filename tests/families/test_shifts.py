@@ -238,6 +238,16 @@ def test_what_is_not_a_shift_is_one_clear_line(name, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["none", "noisy-2", "isotropic+input-scale-3"])
+def test_a_shift_with_so_many_examples_is_read_back_from_its_name(name):
+    shift = Shift.parse(name, FUNCTION_KINDS)
+    more = shift.with_examples(160)
+    assert Shift.parse(more.name, FUNCTION_KINDS) == more
+    assert (more.examples, more.distribution) == (160, shift.name)
+    with pytest.raises(UsageError, match="sets the number of examples itself"):
+        more.with_examples(40)
+
+
 def test_a_shift_that_a_family_does_not_know_lists_its_own():
     from iclbench.families.tabular.tabular import Tabular
 

@@ -44,6 +44,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs.flops import UncountedError, count_flops
 from iclbench.families.base import Family
 from iclbench.families.request import Request
+from iclbench.families.shifts import Shift
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
 # Repeats of a measurement: as many as fit into the time given, within these bounds; of memory the fewest.
@@ -313,8 +314,8 @@ def _to_answer(
 
 def _points(family: Family, episodes: int, n: int) -> Episodes:
     """Episodes of exactly n points, with all related datasets that the family ever gives."""
-    shift = "none" if "next" in family.questions else f"points-{n}"
-    return family.sample_all_related(Request(episodes, n, generator(0, "costs", n - 1), shift=shift))
+    shift = Shift() if "next" in family.questions else Shift().with_examples(n)
+    return family.sample_all_related(Request(episodes, n, generator(0, "costs", n - 1), shift=shift.name))
 
 
 def _repeated(work: _Work, device: str, seconds: float) -> Iterator[Cost]:

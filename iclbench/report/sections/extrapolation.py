@@ -18,7 +18,7 @@ def section(task: Slice) -> Section | None:
     rows = _beyond(task)
     blocks: list[Block] = []
     for (points, evaluator, name), group in rows.groupby(["points", "evaluator", "metric"]):
-        label, stem = metric(str(name)).label, slug(f"points-{points}", str(evaluator), str(name))
+        label, stem = metric(str(name)).label, slug("points", str(points), str(evaluator), str(name))
         own = group[group["shifted"] == OWN]
         if len(own):
             blocks.append(
@@ -66,7 +66,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                 learning.figure(
                     task,
                     panels,
-                    name=slug("by-trained-length", f"points-{points}", str(evaluator), str(name)),
+                    name=slug("by-trained-length", "points", str(points), str(evaluator), str(name)),
                     title=f"{task.task}: up to {points} examples, by trained length",
                     caption=f"{label.capitalize()} with up to {points} examples in context; one panel for each number "
                     f"of examples in training.{_ends(task, group)}",
