@@ -13,6 +13,8 @@ WORKERS ?= 2
 MUTANTS ?= iclbench.evaluation.*
 
 export OMP_WAIT_POLICY := passive
+# The tests start hundreds of processes: modules are compiled for the first of them alone.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow mutation lint bench clean
 

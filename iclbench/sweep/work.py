@@ -213,12 +213,23 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
     return [path]
 
 
-@cache
 def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
-    """Read once by a worker, however many tasks it answers."""
+    """Read once by a worker, however many tasks it answers; what cannot be had is not asked for again either, since
+    the hub's library tries for minutes where there is no network."""
+    model = _language_model_or_error(name, dtype, device)
+    if isinstance(model, IclbenchError):
+        raise model.with_traceback(None)
+    return model
+
+
+@cache
+def _language_model_or_error(name: str, dtype: str, device: str) -> LanguageModel | IclbenchError:
     from iclbench.language.models.model import load
 
-    return load(name, dtype=dtype, device=device)
+    try:
+        return load(name, dtype=dtype, device=device)
+    except IclbenchError as error:
+        return error
 
 
 def _language(cell: LanguageCell, context: Context) -> list[Path]:

@@ -44,7 +44,7 @@ def test_a_family_that_vouches_for_a_baseline_that_is_beaten_breaks_its_contract
 def test_check_says_which_oracles_are_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("iclbench.contracts.families.FAMILY_CONTRACTS", [])  # what they say is not asked here
+    monkeypatch.setattr("iclbench.cli.check_class.FAMILY_CONTRACTS", [])  # what they say is not asked here
     monkeypatch.chdir(tmp_path)
     sine = f"{__name__}:Sine"
     Path("sine.toml").write_text(tomli_w.dumps(small_card(family=sine)))

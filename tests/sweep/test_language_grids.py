@@ -245,6 +245,21 @@ def test_other_weights_or_settings_are_other_cells_and_what_is_no_model_fails_al
     assert outcome.status == "failed" and "there is no folder './nowhere'" in (outcome.reason or "")
 
 
+def test_a_model_that_cannot_be_had_is_asked_for_once_however_many_tasks_it_was_to_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, **_: object) -> None:
+        tried.append(name)
+        raise UsageError(f"'{name}' cannot be had")
+
+    tried: list[str] = []
+    monkeypatch.setattr("iclbench.language.models.model.load", load)
+    grid = grid_file(tmp_path, models=["nobody/no-model"], tasks=["to-upper", "to-lower"])
+    outcomes = [work(cell, Context(tmp_path / "results")) for cell in language_cells(grid)]
+    assert [outcome.reason for outcome in outcomes] == ["'nobody/no-model' cannot be had"] * 2
+    assert tried == ["nobody/no-model"]
+
+
 def test_a_dry_run_counts_cells_of_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = grid_file(tmp_path, tasks=["to-upper", "to-lower"])
     assert main(["sweep", grid, "--dry-run", "--json", "--results", str(tmp_path)]) == 0
