@@ -18,9 +18,9 @@ class Measure:
     On CUDA the allocator is asked. On Linux the peak of the resident set is reset and read from the kernel, which sees
     the memory of every library. The C library keeps freed pages for later, where new work would find them unseen;
     they are handed back before the work begins. What is left of that are parts of pages: below some hundred KiB the
-    figure is a bound from below, and 0 says no more than that. Pages of files that stay mapped, such as those of code
-    that runs for the first time, are left out. The first call of anything also pays for its thread pools: measure the
-    second. Elsewhere `bytes` is None.
+    figure is a bound from below, and 0 says no more than that; in a process that has done much else before, below some
+    tens of MiB. Pages of files that stay mapped, such as those of code that runs for the first time, are left out. The
+    first call of anything also pays for its thread pools: measure the second. Elsewhere `bytes` is None.
     """
 
     def __init__(self, device: str) -> None:

@@ -92,16 +92,20 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
         IclbenchError: no evaluation is finished whose data set is there.
     """
     known = {cell.hash: cell for cell in cells}
+    with _Workers(context.threads) as workers:
+        for cell in chosen(cells, store, n, seed, context):
+            yield _verified([*(known[need] for need in cell.needs), cell], store, context, workers)
+
+
+def chosen(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:
+    """The evaluations that `verify` computes again, with its arguments and errors."""
     finished = (cell for cell in cells if store.status(cell) == "done" or store.damaged(cell))
     done = [cell for cell in finished if cell.kind == "evaluate" and cell.run != SUMMARY]
     there = {group for group, cell in {cell.group: cell for cell in done}.items() if _has_data(cell, context)}
     done = [cell for cell in done if cell.group in there]
     if not done:
         raise IclbenchError(f"no evaluation of this grid is finished in {store.results}: there is nothing to verify")
-    chosen = random.Random(seed).sample(sorted(done, key=lambda cell: cell.hash), min(n, len(done)))
-    with _Workers(context.threads) as workers:
-        for cell in chosen:
-            yield _verified([*(known[need] for need in cell.needs), cell], store, context, workers)
+    return random.Random(seed).sample(sorted(done, key=lambda cell: cell.hash), min(n, len(done)))
 
 
 class _Workers:

@@ -7,7 +7,9 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -99,7 +101,7 @@ def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid
     for run in grid_runs(grid):
         for program, command, *rest in words(run):
             assert program == "iclbench"
-            with COMMANDS[command].load(command).make_context(command, list(rest)) as context:
+            with loaded(command).make_context(command, list(rest)) as context:
                 typed = context.params
             if command == "train":
                 again = resolve_run(
@@ -110,6 +112,11 @@ def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid
             else:
                 assert typed["run"] == [run.name]
                 assert int(typed.get("extrapolate") or 10**9) > run.config.task.points
+
+
+@cache
+def loaded(command: str) -> Any:
+    return COMMANDS[command].load(command)
 
 
 @pytest.mark.parametrize("grid", SHIPPED)

@@ -87,7 +87,8 @@ def rows(results: Path) -> list[Path]:
     return list((results / "cells").rglob("*.cells.parquet"))
 
 
-def test_sweep_whose_workers_and_parent_are_killed_ends_with_the_same_tables(grid: Path, tmp_path: Path) -> None:
+def test_sweep_whose_workers_and_parent_are_killed_ends_with_the_same_tables(tmp_path: Path) -> None:
+    grid = tiny_grid(tmp_path, backbones=("gpt2",))
     undisturbed(grid, tmp_path / "whole")
     killed = tmp_path / "killed"
     sweep = start(grid, killed)

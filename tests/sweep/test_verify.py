@@ -20,7 +20,7 @@ from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
-from iclbench.sweep.verify import _has_data, _Workers, first_difference, share_of_interval, verify
+from iclbench.sweep.verify import _has_data, _Workers, chosen, first_difference, share_of_interval, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -85,11 +85,13 @@ def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]
     store, context = Store(root / "clean"), Context(root / "clean")
     only = [cell for cell in cells if cell.baseline]
 
-    def chosen(seed: int) -> list[str]:
-        return [each.cell.run for each in verify(only, store, 1, seed, context)]
+    def choice(seed: int) -> str:
+        (cell,) = chosen(only, store, 1, seed, context)
+        return cell.run
 
-    assert chosen(3) == chosen(3)
-    assert len({chosen(seed)[0] for seed in range(6)}) == 2
+    assert choice(3) == choice(3)
+    assert {choice(seed) for seed in range(6)} == {"knn-3", "least-squares"}
+    assert [each.cell.run for each in verify(only, store, 1, 3, context)] == [choice(3)]
 
 
 def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:

@@ -110,13 +110,14 @@ def chosen(backend: Backend, device: torch.device, dtype: torch.dtype = torch.fl
     return backend
 
 
-@torch.compiler.assume_constant_result
 def _name(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
     """`chosen`, once per process; compiled code holds the answer and not the search."""
     return _cached(backend, device, dtype)
 
 
 _cached = cache(chosen)
+# What `torch.compiler.assume_constant_result` sets, which imports the whole compiler first: two seconds of each start.
+_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _module(backend: Backend) -> ModuleType:

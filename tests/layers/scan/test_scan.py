@@ -1,5 +1,8 @@
 """The selective scan in plain torch against a float64 recurrence, at every shape that takes another path."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -108,6 +111,13 @@ def test_a_peek_is_a_step_that_leaves_no_trace() -> None:
 def test_autograd_and_compile_see_one_operation() -> None:
     torch.library.opcheck(scan_torch._forward, [t.detach() for t in inputs()])
     torch.library.opcheck(scan_torch._forward, inputs(), test_utils="test_autograd_registration")
+
+
+def test_the_compiler_takes_the_choice_of_a_back_end_for_a_constant() -> None:
+    marks = vars(torch.compiler.assume_constant_result(lambda: None)).items()
+    assert marks and marks <= vars(scan._name).items()
+    code = "import sys, iclbench.backbones.mamba; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_at_most_60_mb_saved_per_layer_at_the_protocols_shape() -> None:
