@@ -54,6 +54,8 @@ class AnyPromptSet(Protocol):
     @property
     def extrapolated_to(self) -> int | None: ...
     @property
+    def related_from(self) -> str | None: ...
+    @property
     def data(self) -> str | None: ...
     @property
     def card(self) -> str: ...
@@ -197,6 +199,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "shift": prompts.shift,
         "distribution": prompts.distribution,
         "extrapolated_to": prompts.extrapolated_to,
+        "related_from": prompts.related_from,
         "evaluator": evaluator,
         "prompt_set": prompts.id,
         "card": prompts.card,

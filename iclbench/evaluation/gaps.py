@@ -40,6 +40,7 @@ _SHARED = [
     "shift",
     "distribution",
     "extrapolated_to",
+    "related_from",
     "evaluator",
     "prompt_set",
     "card",

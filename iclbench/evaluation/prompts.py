@@ -83,6 +83,13 @@ class PromptSet:
         return self.family.parse_shift(self.shift).distribution
 
     @property
+    def related_from(self) -> str | None:
+        """The process that related datasets come from, where the shift sets it."""
+        kinds = self.family.shift_kinds
+        parts = self.family.parse_shift(self.shift).parts
+        return next((kinds[part.kind].related_from for part in parts if part.kind in kinds), None)
+
+    @property
     def task_name(self) -> str:
         return self.task.name
 

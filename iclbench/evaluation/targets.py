@@ -51,7 +51,7 @@ def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
     ends = np.array([bin_end(int(n)) for n in sizes])
     found += [({"axis": "n_context", "axis_value": float(end)}, ends == end) for end in np.unique(ends)]
     for name, within in prompts.family.strata(episodes).items():
-        found.append(({"axis": f"stratum:{name}"}, within.cpu().numpy()))
+        found.append(({"axis": f"stratum:{name}", "stratum": name}, within.cpu().numpy()))
     return found
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
 from itertools import combinations
@@ -57,10 +57,12 @@ class Kind:
     Attributes:
         sets: what of an episode it sets, in words; two kinds that set the same do not combine.
         number: the number that it carries; None: none.
+        related_from: the process that related datasets come from, where the kind sets it.
     """
 
     sets: tuple[str, ...]
     number: Number | None = None
+    related_from: str | None = field(default=None, kw_only=True)
 
 
 Kinds = Mapping[str, Kind]

@@ -110,7 +110,8 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
     length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
     runs = values.assign(length=length, variant=known)[values["kind"].eq("backbone") & values["seed"].notna()]
-    runs = runs[[*keys, "length", "variant", "seed", "run"]].drop_duplicates()
+    runs = runs.assign(method=runs["method"].fillna(""))
+    runs = runs[[*keys, "length", "variant", "seed", "run", "method"]].drop_duplicates()
     several = runs.groupby([*keys, "length"])["variant"].transform("nunique").gt(1)
     varied = runs[several][keys].drop_duplicates()
     twice = runs[runs.duplicated([*keys, "length", "variant", "seed"], keep=False)]
@@ -131,7 +132,7 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
 def _labels(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
     """For every run of a varied backbone the name of its variant; two that would share one carry their hashes."""
     labels = {
-        str(variant): label(own["run"].tolist(), own["seed"].tolist(), task, preset)
+        str(variant): label(own["run"].tolist(), own["seed"].tolist(), task, preset, str(own["method"].iloc[0]))
         for variant, own in runs.groupby("variant")
     }
     shared = {name for name in labels.values() if list(labels.values()).count(name) > 1}
@@ -139,21 +140,21 @@ def _labels(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
     return {str(run): labels[str(v)] for run, v in zip(runs["run"], runs["variant"], strict=True)}
 
 
-def label(runs: Sequence[str], seeds: Sequence[int], task: str, preset: str) -> str:
-    """The name of a variant: what its runs' names share, without task, preset and seed, which stand elsewhere.
+def label(runs: Sequence[str], seeds: Sequence[int], task: str, preset: str, method: str = "") -> str:
+    """The name of a variant: what its runs' names share, without task, preset and seed, which stand elsewhere; the
+    method comes last.
 
     >>> label(["bursty-coqe-noise-5-small-s0", "bursty-coqe-noise-5-small-s12"], [0, 12], "bursty", "small")
     'coqe-noise-5'
     >>> label(["mine-s1"], [1], "bursty", "small"), label(["left", "right"], [0, 1], "bursty", "small")
     ('mine', 'left')
-    >>> label(["linear-gpt2-wide-small-s0+deep-thinking"], [0], "linear", "small")
+    >>> label(["linear-gpt2-wide-small-s0+deep-thinking"], [0], "linear", "small", "+deep-thinking")
     'gpt2-wide+deep-thinking'
     """
-    _, applied, method = runs[0].partition("+")
-    trained = [run.removesuffix(applied + method) for run in runs]
+    trained = [run.removesuffix(method) for run in runs]
     common = shared_words([run.removesuffix(f"-s{seed}") for run, seed in zip(trained, seeds, strict=True)])
     stem = common.removeprefix(f"{task}-").removesuffix(f"-{preset}") or min(trained)
-    return stem + applied + method
+    return stem + method
 
 
 def trained_with(values: pd.DataFrame) -> pd.Series:

@@ -28,7 +28,7 @@ KINDS = ("oracle", "backbone", "baseline", "published")
 # What names a curve.
 _CURVE = ["evaluator", "metric", "shift", "kind", "contestant"]
 # What names a score of the question `targets`.
-_TARGETS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "axis_value"]
+_TARGETS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "axis_value", "stratum"]
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,12 @@ class Slice:
         return {str(shift): (str(left), int(n)) for shift, left, n in zip(*columns, strict=True)}
 
     @cached_property
+    def related_from(self) -> dict[str, str]:
+        """The shifts that set the process that related datasets come from: that process by the shift's name."""
+        known = self.rows[self.rows["related_from"].notna()].drop_duplicates("shift")
+        return dict(zip(known["shift"], known["related_from"], strict=True))
+
+    @cached_property
     def costs(self) -> pd.DataFrame:
         costs = _of(self.results.costs, self.task, self.preset)
         if self.length is None:
@@ -229,9 +235,10 @@ class Slice:
     @cached_property
     def target_lines(self) -> pd.DataFrame:
         """Scores of the question `targets` run by run: of all episodes (no axis), and of those in a bin of context
-        sizes (axis `n_context`) or in a stratum (axis `stratum:NAME`).
+        sizes (axis `n_context`) or of a stratum.
 
-        Columns metric, shift, kind, contestant, run, n_related, axis, axis_value, value, low, high, runs, n_episodes.
+        Columns metric, shift, kind, contestant, run, n_related, axis, axis_value, stratum, value, low, high, runs,
+        n_episodes.
         """
         return over_seeds(self._target_rows, [*_TARGETS, "run"])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from iclbench.tables.curves import AREA, AT_COARSE, COARSE, has_heights, heights
+from iclbench.tables.curves import AREA, COARSE, has_heights, heights
 
 
 class EpisodeScores:
@@ -24,11 +24,8 @@ class EpisodeScores:
         self._sizes: dict[str, pd.Series] = {}
         for data in frames:
             kept = data[data["prompt_set"].isin(prompt_sets) & (data["n_context"].notna() | data["n_related"].isna())]
-            coarse = kept["metric"].str.endswith(AT_COARSE).astype(bool)
-            height = pd.Series(AREA, index=kept.index, dtype="Int64").mask(coarse, COARSE)
-            kept = kept.assign(
-                n_context=kept["n_context"].fillna(height), metric=kept["metric"].str.removesuffix(AT_COARSE)
-            )
+            height = pd.Series(AREA, index=kept.index, dtype="Int64").mask(kept["coarse"].notna(), COARSE)
+            kept = kept.assign(n_context=kept["n_context"].fillna(height))
             of_targets = kept["n_related"].notna()
             for (run, prompt_set, metric), rows in kept[~of_targets].groupby(["run", "prompt_set", "metric"]):
                 # Keys are unique (the tables see to it): nothing to aggregate, which would take most of the time.

@@ -28,7 +28,7 @@ from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store, row
 from iclbench.tables import TableName
-from iclbench.tables.curves import AT_COARSE, heights
+from iclbench.tables.curves import heights
 from iclbench.tables.evaluators import HEADLINE, INSIDE
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
@@ -223,8 +223,7 @@ class _Compared:
         by_score = errors["metric"].eq(pd.Series(scored, index=errors.index, dtype="string"))
         curves = errors["n_related"].isna()
         targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
-        known = errors["metric"].isin(["squared_error", "squared_error" + AT_COARSE])
-        frames = [targets, *_heights(errors[curves & known], self._coarse)]
+        frames = [targets, *_heights(errors[curves & errors["metric"].eq("squared_error")], self._coarse)]
         found = pd.concat(frames).astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
         return found.assign(value=rounded(found["value"], _BITS["errors"]))
 
@@ -249,10 +248,11 @@ def _heights(errors: pd.DataFrame, coarse: dict[str, frozenset[int]]) -> Iterato
         curves = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float).dropna(axis=1)
         few = coarse.get(str(prompt_set), frozenset())
         at_few = curves[[n for n in curves.columns if n in few]]
-        parts = {"squared_error": curves} if set(curves.columns) != few else {}
-        for metric, part in (parts | ({"squared_error" + AT_COARSE: at_few} if few else {})).items():
+        parts = {None: curves} if set(curves.columns) != few else {}
+        of_run = {"run": str(run), "prompt_set": str(prompt_set), "metric": "squared_error"}
+        for is_coarse, part in (parts | ({True: at_few} if few else {})).items():
             found = heights(part).rename("value").dropna().reset_index()
-            yield found.assign(run=str(run), prompt_set=str(prompt_set), metric=metric, n_context=None, n_related=None)
+            yield found.assign(**of_run, coarse=is_coarse, n_context=None, n_related=None)
 
 
 class _Drawn:

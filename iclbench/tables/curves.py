@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 # Columns of curves of which only mean heights are known: over all context sizes, and over those few that costly
-# baselines are asked at. In tables of errors the metric of the latter ends in this word.
+# baselines are asked at (`coarse` in tables of errors).
 AREA, COARSE = -1, -2
-AT_COARSE = "/coarse"
 
 
 def has_heights(curves: pd.DataFrame) -> bool:

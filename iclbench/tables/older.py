@@ -21,7 +21,10 @@ _NUMBER = re.compile(r"-\d.*$")
 _EXTRAPOLATED = re.compile(r"(?:(.+)\+)?points-(\d+)")
 _DEMONSTRATIONS = re.compile(r"-d(\d+)(?:-o(\d+))?-[0-9a-f]+$")
 _MEAN_OF = re.compile(r"; mean over ([^;]+)$")
+_RELATED_FROM = re.compile(r"(?:^|\+)mismatch-([a-z]+)")
 _SCORE = ": 1 is "
+_STRATUM = "stratum:"
+_COARSE = "/coarse"
 
 
 def filled(values: pd.DataFrame) -> pd.DataFrame:
@@ -48,12 +51,22 @@ def filled(values: pd.DataFrame) -> pd.DataFrame:
         model=model,
         distribution=distribution,
         extrapolated_to=extrapolated,
+        related_from=v["related_from"].fillna(_of_each(v["shift"], _related_from)),
+        stratum=v["stratum"].fillna(_of_each(v["axis"], _stratum)),
         score_of=score_of,
         score_one=score_one,
         demo_seed=demo_seed.fillna(of_axis),
         demo_order=demo_order,
         mean_of=v["mean_of"].fillna(_of_each(v["reason"].where(v["kind"].eq("published")), _mean_of)),
     )
+
+
+def errors_filled(errors: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `errors` with the column of schema 3, `coarse`, which tables that lack it say behind the metric."""
+    coarse = [str(name) for name in errors["metric"].unique() if str(name).endswith(_COARSE)]
+    at_few = pd.Series(True, index=errors.index, dtype="boolean").where(errors["metric"].isin(coarse))
+    plain = {name: name.removesuffix(_COARSE) for name in coarse}
+    return errors.assign(metric=errors["metric"].replace(plain) if plain else errors["metric"], coarse=at_few)
 
 
 def context_orders(values: pd.DataFrame) -> dict[str, str]:
@@ -119,6 +132,23 @@ def _shift(name: str) -> tuple[str, int | None]:
     """
     found = _EXTRAPOLATED.fullmatch(name)
     return (found[1] or "none", int(found[2])) if found else (name, None)
+
+
+def _related_from(shift: str) -> str | None:
+    """
+    >>> _related_from("mismatch-far"), _related_from("mismatch-rbf+points-4"), _related_from("none")
+    ('far', 'rbf', None)
+    """
+    found = _RELATED_FROM.search(shift)
+    return found[1] if found else None
+
+
+def _stratum(axis: str) -> str | None:
+    """
+    >>> _stratum("stratum:rbf"), _stratum("n_context")
+    ('rbf', None)
+    """
+    return axis.removeprefix(_STRATUM) if axis.startswith(_STRATUM) else None
 
 
 def _demonstrations(prompt_set: str) -> tuple[int | None, int | None]:

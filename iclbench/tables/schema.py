@@ -17,7 +17,7 @@ from iclbench.tables import older
 # Raised whenever a reader of before would misread what is written. 1: version 0.1.0, whose files do not say so;
 # 2: cells may be diverged or awaiting, scores that are not finite are failed rows,
 # runs may be scored on prompts of a task that they were not trained on;
-# 3: `values` has columns for what was said in names and reasons only (`older` reads them off there).
+# 3: `values` and `errors` have columns for what was said in names and reasons only (`older` reads them off there).
 SCHEMA = 3
 
 TableName = Literal["values", "costs", "errors", "examples", "answers", "cells"]
@@ -63,6 +63,11 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "shift": ("string", False, "change of the distribution at evaluation; 'none' for none"),
     "distribution": ("string", True, "the shift but for the number of examples: 'none' of points-64"),
     "extrapolated_to": ("Int64", True, "the number of examples that the shift sets: 64 of points-64"),
+    "related_from": (
+        "string",
+        True,
+        "the process that related datasets come from, where the shift sets it: far of mismatch-far",
+    ),
     "evaluator": (
         "string",
         False,
@@ -72,9 +77,14 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "string",
         True,
         "name of a further coordinate: layer, gd_step, gamma, train_step, passes, demo_seed, order; "
-        "n_context (upper end of a bin of context sizes: 4, 16, 64, ...); stratum:NAME (only episodes of that kind)",
+        "n_context (upper end of a bin of context sizes: 4, 16, 64, ...); stratum:NAME (of the column stratum)",
     ),
     "axis_value": ("Float64", True, "that coordinate"),
+    "stratum": (
+        "string",
+        True,
+        "kind of episodes that the row is over, by the family's name for it; missing: all",
+    ),
     "n_context": ("Int64", True, "context points, or demonstrations, that the prediction was conditioned on"),
     "n_related": ("Int64", True, "related datasets"),
     "metric": ("string", False, "squared_error, log_likelihood, accuracy_within_choices, loss, auc, score, ..."),
@@ -131,10 +141,12 @@ COSTS: dict[str, tuple[str, bool, str]] = {
 ERRORS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
-    "metric": (
-        "string",
-        False,
-        "as in values; with /coarse behind it over the few context sizes that costly baselines are asked at",
+    "metric": ("string", False, "as in values"),
+    "coarse": (
+        "boolean",
+        True,
+        "whether the curve's mean height is over the few context sizes alone that costly baselines are asked at; "
+        "missing: no",
     ),
     "n_context": ("Int64", True, "context points of this episode; missing: the mean height of its curve over them"),
     "n_related": ("Int64", True, "as in values"),
@@ -234,7 +246,7 @@ _KEYS: dict[TableName, list[str]] = {
         "prompt_set",
     ],
     "costs": ["run", "task", "preset", "phase", "n_points", "n_at_once", "metric", "device", "threads", "n_episodes"],
-    "errors": ["run", "prompt_set", "metric", "n_context", "n_related", "episode"],
+    "errors": ["run", "prompt_set", "metric", "coarse", "n_context", "n_related", "episode"],
     "examples": ["run", "prompt_set", "episode", "n_related", "role", "set", "point", "output"],
     "answers": ["run", "prompt_set", "episode"],
     "cells": ["cell"],
@@ -279,6 +291,8 @@ def keys(table: TableName) -> list[str]:
 
 def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     schema = SCHEMAS[table]
+    if table == "errors" and "coarse" not in data.columns:
+        data = older.errors_filled(data)
     missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in data.columns]
     unknown = [c for c in data.columns if c not in schema]
     if missing or unknown:

@@ -189,7 +189,7 @@ def test_the_means_of_the_parts_make_up_the_whole(prompts, model, tmp_path: Path
     values = tables.read_all("values", tmp_path)
     rows = values[values["metric"].eq("log_likelihood") & values["n_related"].eq(1)]
     whole = rows[rows["axis"].isna()].iloc[0]
-    for parts in (rows[rows["axis"].eq("n_context")], rows[rows["axis"].str.startswith("stratum:").fillna(False)]):
+    for parts in (rows[rows["axis"].eq("n_context")], rows[rows["stratum"].notna()]):
         assert parts["n_episodes"].sum() == whole["n_episodes"] == 20
         assert np.average(parts["value"], weights=parts["n_episodes"]) == pytest.approx(whole["value"])
     assert set(rows["axis_value"].dropna()) <= {4.0, 16.0}

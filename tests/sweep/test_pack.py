@@ -226,20 +226,22 @@ def test_errors_are_mean_heights_of_curves_and_the_metrics_that_are_compared(
     assert set(curves["prompt_set"].str.split("-").str[3]) == {"none"}, "no shifts"
     few = set(whole.loc[whole["run"].eq("decision-tree-2"), "n_context"])
     assert 2 < len(few) < whole.loc[whole["run"].eq("knn-3"), "n_context"].nunique()
-    for (run, metric), rows in curves.groupby(["run", "metric"]):
+    assert set(curves["metric"]) == {"squared_error"}
+    curves = curves.assign(coarse=curves["coarse"].fillna(False))
+    for (run, coarse), rows in curves.groupby(["run", "coarse"]):
         full = whole[whole["run"].eq(run) & whole["prompt_set"].isin(rows["prompt_set"])]
-        if metric == "squared_error/coarse":
+        if coarse:
             full = full[full["n_context"].isin(few)]
         for episode, of_episode in full.groupby("episode"):
             n, error = of_episode["n_context"].to_numpy(float), of_episode["value"].to_numpy(float)
             area = float(np.sum((error[1:] + error[:-1]) / 2 * np.diff(n)) / (n[-1] - n[0]))
             assert rows.set_index("episode")["value"][episode] == pytest.approx(area, rel=1e-6)
-        if metric == "squared_error" or run == "decision-tree-2":
+        if not coarse or run == "decision-tree-2":
             auc = values[values["run"].eq(run) & values["metric"].eq("auc") & values["shift"].eq("none")]["value"]
             assert rows["value"].mean() == pytest.approx(float(auc.iloc[0]), rel=1e-6)
-    kinds = {run: set(rows["metric"]) for run, rows in curves.groupby("run")}
-    assert kinds.pop("decision-tree-2") == {"squared_error/coarse"}
-    assert all(found == {"squared_error", "squared_error/coarse"} for found in kinds.values())
+    kinds = {run: set(rows["coarse"]) for run, rows in curves.groupby("run")}
+    assert kinds.pop("decision-tree-2") == {True}
+    assert all(found == {False, True} for found in kinds.values())
     targets = short[short["n_related"].notna()]
     assert set(targets["metric"]) == {"accuracy_within_choices"}
     expected = whole[whole["metric"].eq("accuracy_within_choices")]

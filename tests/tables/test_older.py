@@ -23,6 +23,8 @@ NEW = [
     "method",
     "distribution",
     "extrapolated_to",
+    "related_from",
+    "stratum",
     "score_of",
     "score_one",
     "demo_seed",
@@ -100,9 +102,18 @@ def test_a_new_table_comes_back_as_it_was_written(language: pd.DataFrame, tmp_pa
     assert (tmp_path / "a.values.parquet").read_bytes() == before
 
 
-@pytest.mark.parametrize("shift", ["none", "orthants", "points-12", "orthants+points-12"])
-def test_what_an_evaluation_says_in_columns_is_what_names_say(shift: str) -> None:
-    task = resolve_task("linear", "smoke")[0]
+@pytest.mark.parametrize(
+    ("name", "shift"),
+    [
+        ("linear", "none"),
+        ("linear", "orthants"),
+        ("linear", "points-12"),
+        ("linear", "orthants+points-12"),
+        ("gp-mixture", "mismatch-far+points-12"),
+    ],
+)
+def test_what_an_evaluation_says_in_columns_is_what_names_say(name: str, shift: str) -> None:
+    task = resolve_task(name, "smoke")[0]
     prompts = PromptSet(task, "smoke", task.build().parse_shift(shift).name)
     rows = [
         cells.row(who, prompts, "next") | {"metric": "auc", "value": value}
@@ -112,3 +123,26 @@ def test_what_an_evaluation_says_in_columns_is_what_names_say(shift: str) -> Non
     found = pd.concat([found, Line("squared_error", 2.0, 0.0, "knn-3 (the oracle lost failed)").of(found)])
     pd.testing.assert_frame_equal(without(found), tables.validate("values", found))
     assert found["extrapolated_to"].isna().all() == ("points" not in shift)
+    assert set(found["related_from"].dropna()) == ({"far"} if "mismatch" in shift else set())
+
+
+def test_what_errors_of_older_tables_say_behind_their_metric_stands_in_a_column() -> None:
+    row = {"run": "zero", "prompt_set": "p", "episode": 0, "value": 1.0}
+    rows = pd.DataFrame([row | {"metric": name} for name in ("squared_error", "squared_error/coarse")])
+    found = tables.validate("errors", rows)
+    assert found["metric"].eq("squared_error").all() and found["coarse"].tolist() == [pd.NA, True]
+    pd.testing.assert_frame_equal(tables.validate("errors", found), found)
+    named = tables.frame("errors", [row | {"metric": "mine/coarse"}])
+    assert named["metric"].tolist() == ["mine/coarse"] and named["coarse"].isna().all(), "new tables say it in a column"
+
+
+def test_packed_errors_are_read_with_the_columns_of_today() -> None:
+    errors = tables.read_all("errors", ROOT / "results" / "reference")
+    assert errors["coarse"].any() and not errors["metric"].str.contains("/").any()
+
+
+def test_strata_and_processes_of_related_datasets_are_told_from_names() -> None:
+    shifts = [{"axis": "stratum:rbf"}, {"axis": "n_context", "axis_value": 4.0, "shift": "mismatch-near+points-8"}]
+    of_part, of_bin = tables.frame("values", [ROW | more for more in shifts]).to_dict("records")
+    assert of_part["stratum"] == "rbf" and pd.isna(of_part["related_from"])
+    assert pd.isna(of_bin["stratum"]) and of_bin["related_from"] == "near"

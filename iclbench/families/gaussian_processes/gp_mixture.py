@@ -43,18 +43,14 @@ Lengthscale = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 Size = Annotated[int, Field(gt=0, le=100_000)]
 Edge = Annotated[float, Field(ge=-1000, le=1000)]
 
-# The context's process of the mismatch probe (appendix G.1.1), and that of the related datasets.
-MISMATCHED = {
-    "mismatch-same": (PERIODIC, 1.85),
-    "mismatch-rbf": (RBF, 0.52),
-    "mismatch-near": (PERIODIC, 1.76),
-    "mismatch-far": (PERIODIC, 0.28),
-}
+# The process of the related datasets in the mismatch probe (appendix G.1.1), by its name.
+RELATED_FROM = {"same": (PERIODIC, 1.85), "rbf": (RBF, 0.52), "near": (PERIODIC, 1.76), "far": (PERIODIC, 0.28)}
+MISMATCHED = {f"mismatch-{name}": process for name, process in RELATED_FROM.items()}
 # Lengthscales beyond the task's, one kernel for all episodes, related datasets of another process than the context's.
 PROCESS_KINDS = {
     "ood-lengthscale": Kind(("the kernel",)),
     **{kernel: Kind(("the kernel",), Number()) for kernel in KERNELS},
-    **{mismatch: Kind(("the kernel",)) for mismatch in MISMATCHED},
+    **{f"mismatch-{name}": Kind(("the kernel",), related_from=name) for name in RELATED_FROM},
 }
 
 

@@ -68,6 +68,7 @@ class LanguagePrompts:
     preset = PRESET
     headline = "accuracy"
     extrapolated_to = None
+    related_from = None
 
     def __post_init__(self) -> None:
         if self.shift not in SHIFTS:

@@ -13,8 +13,7 @@ from iclbench.report.drawn_episodes import everyone, one_run, pixels, side_by_si
 from iclbench.report.figures import bands, images
 from iclbench.report.target_scores import shift_title, shifts
 
-# Related datasets of the same episodes that come from another process (ICICL-TNP, appendix G.1.1).
-MISMATCH = "mismatch-"
+# Processes that related datasets of the same episodes come from (ICICL-TNP, appendix G.1.1).
 _NEAR_TO_FAR = ("same", "near", "rbf", "far")
 
 
@@ -23,8 +22,9 @@ def section(task: Slice) -> Section | None:
     # Predictions alone, of an evaluation that was stopped, are not drawn: the episodes themselves are not there.
     there = set(examples.loc[examples["role"] == "context", "shift"])
     names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in there]
-    mismatched = [s for s in names if s.startswith(MISMATCH)]
-    plain = [s for s in names if s not in mismatched and s not in task.extrapolations]
+    names = [s for s in names if s not in task.extrapolations]
+    mismatched = [s for s in names if s in task.related_from]
+    plain = [s for s in names if s not in mismatched]
     draw = _images if pixels(examples) else _bands
     blocks: list[Block] = []
     for shift in plain:
@@ -82,9 +82,10 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
     if not users:
         return []
     who = [one for one in users if one.contestant == users[0].contestant]
-    ends = sorted(names, key=lambda s: (*_NEAR_TO_FAR, s.removeprefix(MISMATCH)).index(s.removeprefix(MISMATCH)))
+    process = task.related_from
+    ends = sorted(names, key=lambda shift: (*_NEAR_TO_FAR, process[shift]).index(process[shift]))
     scenarios = {"no related datasets": (ends[0], who[0])}
-    scenarios |= {f"related: {end.removeprefix(MISMATCH)}": (end, who[-1]) for end in ends}
+    scenarios |= {f"related: {process[end]}": (end, who[-1]) for end in ends}
     panels = {
         f"episode {e + 1}: {title}": (own[(own["shift"] == shift) & (own["episode"] == e)], one)
         for e in sorted(own["episode"].unique())

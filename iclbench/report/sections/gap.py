@@ -10,7 +10,6 @@ from iclbench.report.data import Slice
 from iclbench.report.figures import targets
 from iclbench.report.target_scores import counts, levelled, main_counts, overall, related_title, shift_title, shifts
 
-_STRATUM = "stratum:"
 _MEANING = (
     "Gap: the oracle's log-likelihood per target minus the contestant's, in nats, paired over the same episodes; lower "
     "is better, and 0 is as good as the oracle, which knows the process that generated the episode. "
@@ -34,7 +33,7 @@ def _by_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     asked = counts(rows)
     if len(asked) < 2:
         return []
-    panels = {"all episodes": overall(rows)} | {name: rows[rows["axis"] == axis] for axis, name in _strata(rows)}
+    panels = {"all episodes": overall(rows)} | {name: rows[rows["stratum"] == name] for name in _strata(rows)}
     figure = targets.figure(
         task,
         {title: levelled(own, asked) for title, own in panels.items() if len(own)},
@@ -72,7 +71,7 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
     parts = {"all": ("all episodes", overall(rows))}
     for end, title in zip(ends, _bins(ends), strict=True):
         parts[f"n{end:g}"] = (title, rows[(rows["axis"] == "n_context") & (rows["axis_value"] == end)])
-    parts |= {f"s_{name}": (name, rows[rows["axis"] == axis]) for axis, name in _strata(rows)}
+    parts |= {f"s_{name}": (name, rows[rows["stratum"] == name]) for name in _strata(rows)}
     keys = ["contestant", "kind", "n_related"]
     frame = rows[keys].drop_duplicates()
     for key, (_, part) in parts.items():
@@ -102,10 +101,9 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
     )
 
 
-def _strata(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Every stratum's axis and name."""
-    axes = sorted(str(axis) for axis in rows["axis"].dropna().unique() if str(axis).startswith(_STRATUM))
-    return [(axis, axis.removeprefix(_STRATUM)) for axis in axes]
+def _strata(rows: pd.DataFrame) -> list[str]:
+    """Every stratum's name."""
+    return sorted(str(name) for name in rows["stratum"].dropna().unique())
 
 
 def _bins(ends: list[float]) -> list[str]:
