@@ -19,6 +19,7 @@ from iclbench.core.metrics import metric
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.gains import gains
 from iclbench.report.oracles import beaten
+from iclbench.tables.runs import trained_runs
 
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
@@ -75,7 +76,7 @@ def print_tables(
 
 def _read(results: Path, prompt_set: str, without: Sequence[str]) -> pd.DataFrame:
     values = tables.read_all("values", results / "tables" / prompt_set)
-    return values[~values["run"].str.partition("+")[0].isin(without)] if without else values
+    return values[~trained_runs(values).isin(without)] if without else values
 
 
 def notes(results: Path, values: pd.DataFrame) -> list[str]:

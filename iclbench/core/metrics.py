@@ -1,11 +1,15 @@
-"""The metrics of the table `values`: what each is called, which direction is better, how it is drawn and normalised.
+"""The metrics of the tables `values` and `costs`: what each is called, which direction is better, how it is drawn,
+printed and normalised.
 
 A new metric is one entry here. One that a plug-in brings without an entry goes by its name, on a linear axis.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from iclbench.core.formats import Number, count, fixed, flops, nbytes, seconds
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Metric:
         area: the metric that holds the area under its learning curve; empty: none does.
         yes_or_no: whether an episode has 1 (right) or 0, so that the mean is a share of episodes.
         is_share: whether the mean lies between 0 and 1.
+        show: a value as it is printed.
+        of_machine: whether it depends on the machine that measured it.
     """
 
     name: str
@@ -33,6 +39,8 @@ class Metric:
     area: str = ""
     yes_or_no: bool = False
     is_share: bool = False
+    show: Callable[[Number], str] = fixed
+    of_machine: bool = False
 
     def normaliser(self, of_task: float) -> float:
         """What raw values are divided by, where the task's normaliser is `of_task`."""
@@ -41,6 +49,10 @@ class Metric:
 
 def _higher(name: str, label: str, unit: str = "", *, logarithmic: bool = False) -> Metric:
     return Metric(name, label, unit, lower_is_better=False, logarithmic=logarithmic)
+
+
+def _cost(name: str, label: str, unit: str, show: Callable[[Number], str], *, of_machine: bool = False) -> Metric:
+    return Metric(name, label, unit, logarithmic=True, show=show, of_machine=of_machine)
 
 
 def _share(name: str, label: str, *, yes_or_no: bool = True) -> Metric:
@@ -74,6 +86,11 @@ _ENTRIES = (
     _higher("r_squared", "R²"),
     Metric("auc", "area under the learning curve"),
     _higher("score", "score"),
+    _cost("seconds", "time", "seconds", seconds, of_machine=True),
+    _cost("bytes", "memory", "peak bytes", nbytes, of_machine=True),
+    _cost("flops", "work", "FLOP", flops),
+    _cost("state_bytes", "state", "bytes", nbytes),
+    _cost("parameters", "parameters", "", count),
 )
 METRICS = {each.name: each for each in _ENTRIES}
 

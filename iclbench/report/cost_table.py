@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.core.formats import count, flops, integer, nbytes, seconds
+from iclbench.core.formats import integer
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column
 
 MACHINE = ["device", "threads"]
@@ -22,31 +23,31 @@ _ANSWERING = ("condition", "query", "update")
 _OF_SIZE = {"state_bytes": ("condition", "state_bytes")} | {
     f"{phase}_{metric}": (phase, metric) for phase in _ANSWERING for metric in ("seconds", "flops")
 }
+
+
+def _column(key: str, subject: str = "") -> Column:
+    """What a phase costs: the work under the name of the phase, all else as its own."""
+    cost = metric({**_OF_RUN, **_OF_SIZE}[key][1])
+    own = subject if cost.name == "flops" else cost.label if not subject else f"its {cost.label}"
+    return Column(key, own, cost.show, numeric=True)
+
+
 COLUMNS = (
     Column("run", "run"),
-    Column("parameters", "parameters", count, numeric=True),
-    Column("step_flops", "training step", flops, numeric=True),
-    Column("step_seconds", "its time", seconds, numeric=True),
-    Column("step_bytes", "its memory", nbytes, numeric=True),
+    _column("parameters"),
+    *(_column(key, "training step") for key in ("step_flops", "step_seconds", "step_bytes")),
     Column("n_points", "n", integer, numeric=True),
-    Column("state_bytes", "state", nbytes, numeric=True),
-    *(
-        column
-        for phase in _ANSWERING
-        for column in (
-            Column(f"{phase}_flops", phase, flops, numeric=True),
-            Column(f"{phase}_seconds", "its time", seconds, numeric=True),
-        )
-    ),
+    _column("state_bytes"),
+    *(_column(f"{phase}_{cost}", phase) for phase in _ANSWERING for cost in ("flops", "seconds")),
 )
 # Queries and updates of several at once: what grows with them, and what does not.
-_SHOWN = {"flops": ("work", flops), "seconds": ("time", seconds), "bytes": ("memory", nbytes)}
+_SHOWN = ("flops", "seconds", "bytes")
 AT_ONCE = (
     Column("run", "run"),
     Column("phase", "phase"),
     Column("n_points", "n", integer, numeric=True),
     Column("n_at_once", "at once", integer, numeric=True),
-    *(Column(metric, header, show, numeric=True) for metric, (header, show) in _SHOWN.items()),
+    *(Column(name, metric(name).label, metric(name).show, numeric=True) for name in _SHOWN),
 )
 
 
@@ -60,11 +61,11 @@ def at_once_table(costs: pd.DataFrame) -> pd.DataFrame:
     """A row per run, machine, batch, number of points, phase and number of queries or new points at once, beside those
     of one wherever several were measured: the frame that `AT_ONCE` show."""
     keys = ["run", *BATCH, "n_points", "phase"]
-    rows = costs[costs["metric"].isin([*_SHOWN])]
+    rows = costs[costs["metric"].isin(_SHOWN)]
     several = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
     rows = rows.merge(several, on=keys).assign(n_at_once=lambda found: found["n_at_once"].fillna(1))
     table = rows.set_index([*keys, "n_at_once"])
-    columns = {metric: table.loc[table["metric"] == metric, "value"] for metric in _SHOWN}
+    columns = {name: table.loc[table["metric"] == name, "value"] for name in _SHOWN}
     found = pd.DataFrame(columns, index=table.index.unique()).reset_index()
     return found.sort_values([*BATCH, "run", "phase", "n_points", "n_at_once"], ignore_index=True)
 
@@ -77,8 +78,8 @@ def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
     table = phases[run].drop_duplicates().merge(answered, "left", run)
     known = pd.concat([costs[costs["phase"] == "model"], phases])
     for keys, quantities in ((run, _OF_RUN), (size, _OF_SIZE)):
-        for name, (phase, metric) in quantities.items():
-            rows = known[(known["phase"] == phase) & (known["metric"] == metric)]
+        for name, (phase, cost) in quantities.items():
+            rows = known[(known["phase"] == phase) & (known["metric"] == cost)]
             found = rows.drop_duplicates(keys)[[*keys, "value"]].rename(columns={"value": name})
             table = table.merge(found, "left", keys)
     return table

@@ -18,6 +18,7 @@ from iclbench import tables
 from iclbench.config.inventory import rows
 from iclbench.config.runs import Run, all_runs, check_name, writing
 from iclbench.core.errors import UnknownNameError
+from iclbench.tables.runs import trained_runs
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 _TABLES = "|".join(tables.SCHEMAS)
@@ -168,7 +169,7 @@ def _forget_scores(results: Path, name: str) -> None:
             scores = tables.read("values", path)
         except tables.TableError:
             continue  # left to the command that wrote it
-        others = scores[scores["run"].str.partition("+")[0].ne(name)]
+        others = scores[trained_runs(scores).ne(name)]
         if not len(others):
             path.unlink()
         elif len(others) < len(scores):

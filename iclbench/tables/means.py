@@ -29,6 +29,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from iclbench.core.metrics import metric
+from iclbench.tables.runs import named
 
 # Of intervals of means of demonstrations.
 LEVEL = 0.95
@@ -48,7 +49,7 @@ def over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: Seed = "run") -> p
     Returns:
         Columns `keys`; value; low, high, the interval; the number of seeds (`runs`, `demo_seeds` or `orders`);
         n_episodes, as many as every seed has; lowest, highest and sd, the extremes and the standard deviation of single
-        seeds; of runs also `run`, their names with `; ` between them.
+        seeds; of runs also `run`, their names (`runs.named`).
     """
     keys = list(keys)
     groups = rows.groupby(keys, as_index=False, dropna=False)
@@ -71,7 +72,7 @@ def over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: Seed = "run") -> p
     found[f"{seed}s"] = [len(own) for own in each]
     if seed != "run":
         return _students(found, found[f"{seed}s"])
-    return found if "run" in keys else found.assign(run=["; ".join(own) for own in each])
+    return found if "run" in keys else found.assign(run=[named(own) for own in each])
 
 
 def student(values: Float[np.ndarray, " seeds"]) -> dict[str, float]:

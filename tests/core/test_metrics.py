@@ -26,6 +26,21 @@ def test_every_metric_of_the_packed_results_has_an_entry() -> None:
     )
 
 
+def test_every_packed_cost_is_printed_drawn_and_told_from_other_machines_by_its_entry() -> None:
+    files = REFERENCE.glob("*.costs.parquet")
+    names = {name for path in files for name in pq.read_table(path, columns=["metric"])["metric"].unique().to_pylist()}
+    assert {"seconds", "bytes", "parameters", "flops"} <= names <= METRICS.keys()
+    assert all(METRICS[name].logarithmic and METRICS[name].lower_is_better for name in names)
+    assert {name for name in names if METRICS[name].of_machine} == {"seconds", "bytes"}
+    assert [metric(name).show(2048) for name in ("seconds", "bytes", "flops", "parameters", "gap")] == [
+        "34 min 8 s",
+        "2.00 KiB",
+        "2.05 kFLOP",
+        "2.05 k",
+        "2048.000",
+    ]
+
+
 def test_errors_alone_are_divided_by_the_normaliser_of_the_task() -> None:
     assert {name for name, one in METRICS.items() if one.normaliser(4.0) != 1.0} == {
         "squared_error",

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
 import pandas as pd
 
-from iclbench.deep_thinking.settings import METHODS
-
-# What is behind a model's name where a method is applied to it.
-_METHOD = rf"\+(?={'|'.join(METHODS)})"
-
 
 def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[list[str]]]:
     """Column names and rows of one model: accuracy by task, means of families, the mean of all."""
     asked = values[values["axis"].isna() & values["metric"].eq("accuracy")]
-    mine = asked[asked["contestant"].map(lambda name: of_model(name, model)) | asked["kind"].eq("baseline")]
-    wide = pd.DataFrame([record for _, rows in mine.groupby("task", sort=False) for record in _records(rows, model)])
-    titles = {title for _, row in mine.iterrows() if (title := _title(row, model))}
+    mine = asked[asked["model"].eq(model) | asked["kind"].eq("baseline")]
+    wide = pd.DataFrame([record for _, rows in mine.groupby("task", sort=False) for record in _records(rows)])
+    titles = {title for _, row in mine.iterrows() if (title := _title(row))}
     columns = [title for _, title in sorted(titles)]
     lines, families = [], list(dict.fromkeys(wide["family"]))
     for family in families:
@@ -31,25 +25,25 @@ def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[li
     return ["task", "shots", *map(_narrow, columns)], lines + _means(wide, "all", columns)
 
 
-def _records(rows: pd.DataFrame, model: str) -> Iterator[dict[str, Any]]:
+def _records(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """One record for every number of demonstrations of one task, with what does not depend on it."""
     at: dict[int, dict[str, Any]] = {0: {}}
     for _, row in rows.iterrows():
-        if column := _title(row, model):
+        if column := _title(row):
             shots = 0 if row["kind"] == "baseline" else int(row["n_context"])
             at.setdefault(shots, {})[column[1]] = row["value"]
     for shots in sorted(set(at) - {0}) or [0]:
         yield {"family": rows["family"].iloc[0], "task": rows["task"].iloc[0], "shots": shots, **at[0], **at[shots]}
 
 
-def _title(row: pd.Series, model: str) -> tuple[int, str] | None:
+def _title(row: pd.Series) -> tuple[int, str] | None:
     """The column of a value and its place: without demonstrations first, then plain ICL, methods, and what all of that
     has to be seen beside; none for methods with shuffled labels, which the task's own table has."""
     if row["kind"] == "baseline":
         return 4, str(row["contestant"])
     if row["n_context"] == 0:
         return 0, "zero-shot"
-    method = str(row["contestant"]).removeprefix(model).removeprefix("+")
+    method = "" if pd.isna(row["method"]) else str(row["method"]).removeprefix("+")
     if row["shift"] == "none":
         return (2, method) if method else (1, "plain")
     return None if method else (3, "shuffled")
@@ -76,10 +70,4 @@ def _narrow(title: str) -> str:
 
 def models_of(values: pd.DataFrame) -> list[str]:
     """Names of models, also where nothing is there but a method on them."""
-    every = values.loc[values["kind"].eq("backbone"), "contestant"].map(str)
-    return list(dict.fromkeys(re.split(_METHOD, name)[0] for name in every))
-
-
-def of_model(contestant: str, model: str) -> bool:
-    """Whether a contestant is this model, or this model under a method."""
-    return contestant == model or contestant.startswith(f"{model}+")
+    return [str(name) for name in values.loc[values["kind"].eq("backbone"), "model"].unique()]

@@ -9,7 +9,7 @@ import pandas as pd
 import typer
 
 from iclbench import tables
-from iclbench.cli.lm.overview import models_of, of_model, overview_board
+from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.result_rows import named
 from iclbench.cli.terminal import out, table
 from iclbench.core.metrics import metric
@@ -98,7 +98,7 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     further = {title: metric for title, metric in further.items() if metric in at}
     accuracies = at.get("accuracy", {})  # none where a set of demonstrations failed for everybody
     always = [key for key, row in accuracies.items() if row["kind"] == "baseline"]
-    models = [key for name in models_of(asked) for key in sorted(accuracies) if of_model(key[0], name)]
+    models = [key for name in models_of(asked) for key in sorted(accuracies) if accuracies[key]["model"] == name]
     lines = []
     for key in [*models, *always[:1]]:  # what is always said knows of no demonstrations
         row = accuracies[key]

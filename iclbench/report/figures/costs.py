@@ -11,41 +11,22 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import plural, slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.cost_table import BATCH, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import curves
 
 _PHASES = {"condition": "conditioning on n points", "query": "a query after n points", "update": "an update after n"}
-# Metric, what it is called, its unit, and how to read it.
-_QUANTITIES = (
-    (
-        "seconds",
-        "time",
-        "seconds per episode",
-        "A flat line is a constant cost per query or update, whatever was seen before.",
-    ),
-    (
-        "bytes",
-        "memory",
-        "peak bytes per episode",
-        "Beyond what was there before: inputs, state and weights are not "
-        "counted, and what is too small to be measured is left out. A flat line is constant memory.",
-    ),
-    (
-        "flops",
-        "work",
-        "FLOP per episode",
-        "Floating-point operations, counted; no point where there are none. A flat "
-        "line is the same work per query or update, whatever was seen before.",
-    ),
-    (
-        "state_bytes",
-        "state",
-        "bytes per episode",
-        "A flat line is a state of constant size; a state that keeps every point grows in proportion.",
-    ),
-)
+# How to read the lines of a metric.
+_READINGS = {
+    "seconds": "A flat line is a constant cost per query or update, whatever was seen before.",
+    "bytes": "Beyond what was there before: inputs, state and weights are not "
+    "counted, and what is too small to be measured is left out. A flat line is constant memory.",
+    "flops": "Floating-point operations, counted; no point where there are none. A flat "
+    "line is the same work per query or update, whatever was seen before.",
+    "state_bytes": "A flat line is a state of constant size; a state that keeps every point grows in proportion.",
+}
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
@@ -74,11 +55,13 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         within += f", {plural(int(batch), 'episode')} side by side"
     if len(batches) > 1:
         within += f"; {plural(int(batches.iloc[1:].sum()), 'row')} measured otherwise left out"
-    for metric, title, unit, reading in _QUANTITIES:
-        drawn = data[(data["metric"] == metric) & (data["value"] > 0)]  # logarithmic axes
+    for name, reading in _READINGS.items():
+        cost = metric(name)
+        title, unit = cost.label, f"{cost.unit} per episode"
+        drawn = data[data["metric"].eq(name) & (data["value"] > 0 if cost.logarithmic else True)]
         if drawn["n_points"].nunique() < 2:
             continue
-        by_phase = metric != "state_bytes"
+        by_phase = name != "state_bytes"
         panels = [name for name in _PHASES.values() if name in set(drawn["panel"])] if by_phase else []
         drawn = drawn[[*curves.COLUMNS, "n_points", "panel"]].reset_index(drop=True)
         values = drawn["value"].astype(float)
@@ -87,7 +70,7 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
             unit,
             curves.extent(drawn["n_points"]),
             (values.min() / 1.5, values.max() * 1.5),
-            log=True,
+            log=cost.logarithmic,
             field="n_points",
             unit="points",
             log_x=True,

@@ -13,6 +13,7 @@ from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
 from iclbench.report.style import BACKGROUND, Look
 from iclbench.tables.means import over_seeds
+from iclbench.tables.runs import runs_of
 
 FEATURED = 7
 # With more backbones than this, lines are means over seeds, fewer baselines are featured, and one drawing of everybody
@@ -146,7 +147,8 @@ def _drawn(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFr
     data = dressed(data, looks, "n_context")
     asked = data.groupby("run")["n_context"]
     of_backbone, of_paper = data["kind"] == "backbone", data["kind"] == "published"
-    trained = data["run"].str.split("; ").str[0].map(task.results.trained_lengths).where(of_backbone).astype("Int64")
+    first = data["run"].map(lambda names: runs_of(names)[0])
+    trained = first.map(task.results.trained_lengths).where(of_backbone).astype("Int64")
     return data.assign(
         label=data["label"].where(~of_paper, data["contestant"] + " (published" + data_note(data) + ")"),
         sparse=(asked.transform("nunique") < asked.transform("max") - asked.transform("min") + 1) & ~of_paper,

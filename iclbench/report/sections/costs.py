@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.core.formats import Number, count, flops, integer, nbytes, seconds, slug
+from iclbench.core.formats import integer, slug
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.cost_table import AT_ONCE, BATCH, COLUMNS, at_once_table, cost_table, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
 from iclbench.tables.means import over_seeds
 
-_SHOW = {"seconds": seconds, "bytes": nbytes, "state_bytes": nbytes, "flops": flops}
 _BATCHES = (
     "A training step is one of a whole batch; all else is per episode, of a batch of episodes side by side: compare "
     "only within one batch, device and thread count."
@@ -70,7 +70,7 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
     keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH]
     means = over_seeds(costs, keys)[[*keys, "value", "runs"]]
     frame = means.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
-    shown = [_show(m, v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
+    shown = [metric(m).show(v) for m, v in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",
         title=f"{task} · {preset}",
@@ -90,7 +90,3 @@ def _everything(task: str, preset: str, costs: pd.DataFrame) -> Table:
         group="contestant",
         folded=True,
     )
-
-
-def _show(metric: str, value: Number) -> str:
-    return _SHOW.get(metric, count)(value)

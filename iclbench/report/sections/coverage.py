@@ -9,6 +9,7 @@ import pandas as pd
 from iclbench.core.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
+from iclbench.tables.runs import named
 
 _STATUSES = ("done", "failed", "diverged", "awaiting", "skipped")
 _ALWAYS = ("done", "failed", "skipped")
@@ -70,7 +71,7 @@ def without_numbers(cells: pd.DataFrame) -> Table | None:
     keys = ["status", "kind", "preset", "contestant", "reason"]
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
         tasks=("task", lambda names: ", ".join(sorted(set(names)))),
-        runs=("run", lambda names: "; ".join(sorted(set(names)))),
+        runs=("run", named),
         cells=("cell", "size"),
     )
     return Table(

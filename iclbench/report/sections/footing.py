@@ -6,7 +6,8 @@ import pandas as pd
 
 from iclbench.config.cards import load_task
 from iclbench.core.errors import UsageError
-from iclbench.core.formats import count, integer, nbytes, number, seconds, slug
+from iclbench.core.formats import count, integer, number, slug
+from iclbench.core.metrics import metric
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
@@ -49,10 +50,10 @@ def footing(tasks: list[Slice]) -> pd.DataFrame:
         steps = _steps(task)
         row |= {"steps_low": steps.min(), "steps_high": steps.max()} if len(steps) else {}
         backbones = {name for name, kind in task.kinds.items() if kind == "backbone"}
-        for column, (phase, metric) in _SPANS.items():
+        for column, (phase, name) in _SPANS.items():
             costs = task.costs
-            own = costs[(costs["phase"] == phase) & (costs["metric"] == metric) & costs["contestant"].isin(backbones)]
-            if metric in ("seconds", "bytes"):
+            own = costs[(costs["phase"] == phase) & (costs["metric"] == name) & costs["contestant"].isin(backbones)]
+            if metric(name).of_machine:
                 own = of_one_machine(own)
             means = over_seeds(own, ["contestant"])["value"].astype(float)
             if len(means):
@@ -92,7 +93,7 @@ def _steps(task: Slice) -> pd.Series:
 
 
 def _sizes(frame: pd.DataFrame, preset: str) -> Table:
-    spans = {"steps": integer, "flops": count, "seconds": seconds, "bytes": nbytes}
+    spans = {"steps": integer} | {name: metric(name).show for name in ("flops", "seconds", "bytes")}
     titles = {"steps": "steps", "flops": "FLOPs of a step", "seconds": "training", "bytes": "peak memory of training"}
     columns = [
         Column("task", "family"),

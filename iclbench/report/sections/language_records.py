@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.core.formats import integer, nbytes, seconds
+from iclbench.core.formats import integer
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Table
 from iclbench.report.language import HEADLINE, Language
 
@@ -125,8 +126,8 @@ def costs(found: Language) -> Table | None:
         Column("contestant", "contestant"),
         Column("n_points", "demonstrations", integer, numeric=True),
         Column("tasks", "tasks", integer, numeric=True),
-        Column("seconds", "seconds a cell", seconds, numeric=True),
-        Column("bytes", "peak memory", nbytes, numeric=True),
+        Column("seconds", "seconds a cell", metric("seconds").show, numeric=True),
+        Column("bytes", "peak memory", metric("bytes").show, numeric=True),
         Column("device", "device"),
         Column("threads", "threads", integer, numeric=True),
     )

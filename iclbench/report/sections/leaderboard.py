@@ -8,19 +8,21 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.core.formats import count, fixed, integer, nbytes, number, seconds, signed, slug
+from iclbench.core.formats import fixed, integer, number, signed, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Section, Table, Text
+from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
 from iclbench.report.oracles import beaten
 from iclbench.report.pairs import Difference, difference, ranks
 from iclbench.tables.means import over_seeds
 
+# Column -> phase and metric of the costs, and its header.
 COSTS = {
-    "parameters": ("model", "parameters"),
-    "train_seconds": ("train", "seconds"),
-    "evaluate_seconds": ("evaluate", "seconds"),
-    "evaluate_bytes": ("evaluate", "bytes"),
+    "parameters": ("model", "parameters", "parameters"),
+    "train_seconds": ("train", "seconds", "training"),
+    "evaluate_seconds": ("evaluate", "seconds", "evaluation"),
+    "evaluate_bytes": ("evaluate", "bytes", "peak memory"),
 }
 
 
@@ -78,10 +80,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         Column("behind", "behind the row above", signed, True, "behind_low", "behind_high"),
         *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
         Column("score", "score", fixed, True, "score_low", "score_high"),
-        Column("parameters", "parameters", count, numeric=True),
-        Column("train_seconds", "training", seconds, numeric=True),
-        Column("evaluate_seconds", "evaluation", seconds, numeric=True),
-        Column("evaluate_bytes", "peak memory", nbytes, numeric=True),
+        *map(cost_column, COSTS),
         Column("failed", "failed"),
     )
     shown = tuple(c for c in columns if c.key in ("contestant", "auc") or frame[c.key].notna().any())
@@ -171,18 +170,21 @@ def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFram
     return frame.merge(wide, "left", "contestant"), sizes
 
 
+def cost_column(key: str) -> Column:
+    """The column of one of `COSTS`, printed as its metric is."""
+    _, cost, header = COSTS[key]
+    return Column(key, header, metric(cost).show, numeric=True)
+
+
 def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     """Costs on the machine that measured most of them: means over runs; of several evaluations the shortest one."""
     costs = task.costs
-    for key, (phase, what) in COSTS.items():
+    for key, (phase, what, _) in COSTS.items():
         rows = costs[(costs["phase"] == phase) & (costs["metric"] == what)]
         if rows.empty:
             frame = frame.assign(**{key: pd.Series(pd.NA, index=frame.index, dtype="Float64")})
             continue
-        machine = (
-            rows.groupby(["device", "threads"])["run"].nunique().sort_values(ascending=False, kind="stable").index[0]
-        )
-        rows = rows[(rows["device"] == machine[0]) & (rows["threads"] == machine[1])]
+        rows = of_one_machine(rows)
         shortest = rows.groupby("contestant")["n_points"].transform("min")
         rows = rows[shortest.isna() | (rows["n_points"] == shortest).fillna(False).astype(bool)]
         mean = over_seeds(rows, ["contestant"]).rename(columns={"value": key})

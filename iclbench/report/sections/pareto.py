@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iclbench.core.formats import Number, count, fixed, flops, nbytes, seconds, slug
+from iclbench.core.formats import Number, fixed, slug
+from iclbench.core.metrics import metric
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
@@ -26,15 +27,13 @@ _READING = (
 
 @dataclass(frozen=True)
 class Cost:
-    """A cost by its phase and metric in the table; `sized`: it is asked for a number of points, the largest counts;
-    `machine`: it depends on the machine, and only the one with most runs counts."""
+    """A cost by its phase and metric in the table; `sized`: it is asked for a number of points, the largest counts.
+    Where it depends on the machine, only the one with most runs counts."""
 
     title: str
     phase: str
     metric: str
-    show: Callable[[Number], str]
     sized: bool = False
-    machine: bool = False
 
     @property
     def key(self) -> str:
@@ -42,10 +41,10 @@ class Cost:
 
 
 COSTS = (
-    Cost("FLOPs of a training step", "train_step", "flops", flops),
-    Cost("seconds of training", "train", "seconds", seconds, machine=True),
-    Cost("bytes of the state", "condition", "state_bytes", nbytes, sized=True),
-    Cost("parameters", "model", "parameters", count),
+    Cost("FLOPs of a training step", "train_step", "flops"),
+    Cost("seconds of training", "train", "seconds"),
+    Cost("bytes of the state", "condition", "state_bytes", sized=True),
+    Cost("parameters", "model", "parameters"),
 )
 # Costs that differ by less say nothing of who is cheap: parameters are alike by design where the footing is equal.
 _ALIKE = 1.2
@@ -68,7 +67,7 @@ def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
         rows = own.merge(measured, on="contestant").assign(panel=contest.title, task=contest.task.id)
         parts.append(rows.assign(front=figures.front(rows)))
     found = pd.concat(parts, ignore_index=True)
-    return found.assign(shown=found["cost"].map(cost.show))[["task", *figures.COLUMNS]]
+    return found.assign(shown=found["cost"].map(metric(cost.metric).show))[["task", *figures.COLUMNS]]
 
 
 def overall(each: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
@@ -93,7 +92,7 @@ def _measured(contest: Contest, cost: Cost) -> pd.DataFrame:
     rows = contest.task.costs
     rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
     rows = rows[rows["run"].isin(contest.rows["run"])]
-    if cost.machine:
+    if metric(cost.metric).of_machine:
         rows = of_one_machine(rows)
     if cost.sized and len(rows):
         asked = rows.groupby("n_points")["contestant"].nunique()
@@ -108,7 +107,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     if not each:
         return
     name = f"pareto-{slug(preset)}"
-    means = {cost: overall(rows, cost.title, cost.show) for cost, rows in each.items()}
+    means = {cost: overall(rows, cost.title, metric(cost.metric).show) for cost, rows in each.items()}
     means = {cost: rows for cost, rows in means.items() if len(rows) > 1}
     if means and len({contest.task.id for contest in contests}) > 1:
         yield _figure(

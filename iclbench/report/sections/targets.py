@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench.core.formats import count, fixed, integer, number, seconds, signed
+from iclbench.core.formats import fixed, integer, number, signed
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
-from iclbench.report.sections.leaderboard import placed, remarks, with_costs, with_failed
+from iclbench.report.sections.leaderboard import cost_column, placed, remarks, with_costs, with_failed
 from iclbench.report.target_scores import main_counts, overall
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
@@ -47,8 +47,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         _measured("squared_error", "squared error", number),
         Column("covered_50", "in the 50 % interval", _percent, True, episodes="covered_50_episodes"),
         Column("covered_90", "in the 90 % interval", _percent, True, episodes="covered_90_episodes"),
-        Column("parameters", "parameters", count, numeric=True),
-        Column("train_seconds", "training", seconds, numeric=True),
+        *map(cost_column, ("parameters", "train_seconds")),
         Column("failed", "failed"),
     )
     shown = tuple(c for c in columns if c.key in ("contestant", "log_likelihood") or frame[c.key].notna().any())
