@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import altair as alt
 import pytest
 
 from iclbench import tables
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import load
 from iclbench.report.sections import costs
-from tests.report import synthetic
+from tests.report import synthetic, vega_lite
 
 RUN = "linear-mamba-small-s0"
 SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
@@ -102,8 +101,8 @@ def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table |
     assert work.data["value"].tolist() == [8000.0, 8000.0]
     assert "64 episodes side by side; 1 row measured otherwise left out" in time.caption
     for figure in (time, memory, state, work):
-        alt.Chart.from_dict(figure.static)
-        alt.Chart.from_dict(figure.live)
+        vega_lite.validate(figure.static)
+        vega_lite.validate(figure.live)
 
 
 def test_without_such_measurements_there_is_the_long_table_alone(results: Path) -> None:

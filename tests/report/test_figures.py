@@ -4,7 +4,6 @@ import re
 from itertools import combinations
 from pathlib import Path
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +15,7 @@ from iclbench.report.data import load
 from iclbench.report.figures import curves, learning
 from iclbench.report.sections import report
 from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, SHIPPED, VARIANTS, Look, looks
+from tests.report import vega_lite
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_every_figure_is_valid_vega_lite(figures: dict[str, Figure]) -> None:
     one, grid = figures["linear-small-points-80-next-squared-error"], figures["linear-small-shifts-next-squared-error"]
     panel = grid.static["concat"][0] | {"data": {"values": []}}  # rows are slow to validate
     for spec in (one.live, one.static | {"data": {"values": []}}, grid.live, grid.static | {"concat": [panel]}):
-        alt.Chart.from_dict(spec)  # validates against the schema
+        vega_lite.validate(spec)  # validates against the schema
 
 
 def test_the_trained_length_is_marked(figures: dict[str, Figure]) -> None:

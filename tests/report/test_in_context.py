@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +12,7 @@ from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.sections import report
 from iclbench.report.sections.published import compared
-from tests.report import synthetic_bursty
+from tests.report import synthetic_bursty, vega_lite
 from tests.report.synthetic_bursty import CURVES, STEPS, accuracy
 
 
@@ -156,8 +155,8 @@ def test_the_plane_shows_ends_ways_and_peaks_of_all_settings(blocks: dict[str, B
         ends = [accuracy("coqe", "bursty", test, seed)[-1] for seed in (0, 1, 2)]
         found = own.loc["final", [test, f"{test}_low", f"{test}_high"]].astype(float)
         np.testing.assert_allclose(found, [np.mean(ends), min(ends), max(ends)])
-    alt.Chart.from_dict(plane.live)
-    alt.Chart.from_dict(plane.static | {"concat": [plane.static["concat"][0] | {"data": {"values": []}}]})
+    vega_lite.validate(plane.live)
+    vega_lite.validate(plane.static | {"concat": [plane.static["concat"][0] | {"data": {"values": []}}]})
 
 
 def test_the_overview_reads_accuracies_and_no_squared_error(sections: list[Section]) -> None:

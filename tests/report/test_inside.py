@@ -1,13 +1,12 @@
 """Ranks of predictions and learned representations have sections of their own."""
 
-import altair as alt
 import numpy as np
 import pytest
 
 from iclbench.report.blocks import Block, Figure, Table, Text
 from iclbench.report.data import load
 from iclbench.report.sections import report
-from tests.report import synthetic_inside
+from tests.report import synthetic_inside, vega_lite
 from tests.report.synthetic_inside import CONTEXTS, INPUTS, R_SQUARED, true
 
 
@@ -29,7 +28,7 @@ def test_ranks_stand_below_the_number_of_contexts(blocks: dict[str, Block]) -> N
     assert ceiling["value"].tolist() == ceiling["axis_value"].tolist() == [CONTEXTS[0], CONTEXTS[-1]]
     coqe = data.loc["coqe"]
     np.testing.assert_allclose((coqe["high"] - coqe["low"]).astype(float), 1)  # two seeds, one apart
-    alt.Chart.from_dict(figure.live)
+    vega_lite.validate(figure.live)
 
 
 def test_r_squared_has_a_column_per_feature(blocks: dict[str, Block]) -> None:
@@ -68,4 +67,4 @@ def test_dimensions_are_drawn_as_they_are_with_one_scale_in_all_panels(blocks: d
     np.testing.assert_allclose(data["feature 1", "dimension 2"], 0)
     y = true(1, INPUTS)
     np.testing.assert_allclose(data["feature 2", "true feature"], (y - y.mean()) / y.std(ddof=1))
-    alt.Chart.from_dict(figure.live)
+    vega_lite.validate(figure.live)

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +15,7 @@ from iclbench.report.data import Results, load
 from iclbench.report.language import looks, mean_over_tasks
 from iclbench.report.page import part
 from iclbench.report.sections import language, missing, overview, report
-from tests.report import synthetic_bursty
+from tests.report import synthetic_bursty, vega_lite
 from tests.report import synthetic_language as told
 from tests.report.synthetic_language import MAIN, SEEDS, SHOTS, TASKS, accuracy
 
@@ -268,9 +267,9 @@ def test_every_contestant_has_one_look_all_over_the_section(blocks: dict[str, Bl
 @pytest.mark.parametrize("name", ["families", "gains", "divergence"])
 def test_figures_are_valid_vega_lite(blocks: dict[str, Block], name: str) -> None:
     drawn = figure(blocks, f"language-{name}")
-    alt.Chart.from_dict({key: value for key, value in drawn.live.items() if key != "usermeta"})
+    vega_lite.validate({key: value for key, value in drawn.live.items() if key != "usermeta"})
     view = drawn.static["concat"][0] if "concat" in drawn.static else drawn.static
-    alt.Chart.from_dict({**drawn.static, **({"concat": [view]} if "concat" in drawn.static else {})})
+    vega_lite.validate({**drawn.static, **({"concat": [view]} if "concat" in drawn.static else {})})
 
 
 def test_failed_cells_are_listed_once_with_their_reason(blocks: dict[str, Block]) -> None:

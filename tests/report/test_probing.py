@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +11,7 @@ from iclbench.report import build
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, load
 from iclbench.report.sections import report
-from tests.report import synthetic
+from tests.report import synthetic, vega_lite
 
 TASK = "linear"
 LAYERS = {"linear-gpt2-small-s0": 4, "linear-gpt2-small-s1": 4, "linear-mamba-small-s0": 8}
@@ -206,9 +205,9 @@ def test_the_search_for_gamma_has_its_best_marked(blocks: dict[str, Figure | Tab
 def test_every_figure_is_valid_vega_lite(blocks: dict[str, Figure | Table]) -> None:
     for name in ("error", "gamma"):
         drawn = figure(blocks, name)
-        alt.Chart.from_dict(drawn.live)
+        vega_lite.validate(drawn.live)
         panel = drawn.static.get("concat", [{}])[0] | {"data": {"values": []}}
-        alt.Chart.from_dict(drawn.static | ({"concat": [panel]} if "concat" in drawn.static else panel))
+        vega_lite.validate(drawn.static | ({"concat": [panel]} if "concat" in drawn.static else panel))
 
 
 def test_the_numbers_say_where_the_error_is_smallest(blocks: dict[str, Figure | Table]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import altair as alt
@@ -45,6 +46,7 @@ def contrast(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+@cache
 def white_beyond() -> tuple[float, float]:
     """Below the first and above the second score numbers are white."""
     grid = [i / 200 for i in range(-200, 251)]
