@@ -6,7 +6,7 @@ One row per measured value. A change that a reader of before would misread raise
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -253,7 +253,9 @@ _KEYS: dict[TableName, list[str]] = {
     "cells": ["cell"],
 }
 
-_DTYPES = {dtype: pd.api.types.pandas_dtype(dtype) for schema in SCHEMAS.values() for dtype, _, _ in schema.values()}
+_DTYPES: dict[str, Any] = {
+    dtype: pd.api.types.pandas_dtype(dtype) for schema in SCHEMAS.values() for dtype, _, _ in schema.values()
+}
 
 # Metrics of `values` that follow from all contestants of a prompt set together: rows of its summary, of no contestant.
 COMPARING = ("score", "gap", "log_likelihood_adjusted")
