@@ -40,6 +40,7 @@ class Scripted(LanguageModel):
         self.known, self.longest, self.forgets, self.only_after = dict(known), longest, forgets, only_after
         self.name, self.identity, self.model_type = "scripted", "0", "scripted"
         self.device, self.dtype, self.ends, self.placed = "cpu", torch.float32, frozenset({0}), True
+        self.generates = False
         self.rows_at_most, self.tokens_read = rows_at_most, 0
 
     def tokens(self, text: str) -> Tokens:

@@ -1,7 +1,8 @@
 """Greedy answers: the most probable next token, again and again, until the example would end.
 
 A model that remembers reads the prompt once and every further token alone, behind the memory that grows; rows of one
-length go together, since a memory has no gaps. Another model reads the whole again for every token.
+length go together, since a memory has no gaps. Other models do the same with the cache of transformers' `generate`; a
+model without it reads the whole prompt again for every token.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.core.errors import NonFiniteError
 from iclbench.deep_thinking.memory import Memory
 from iclbench.language.answering.scoring import AtEnd
 from iclbench.language.models.batches import Batches, padded
+from iclbench.language.models.checks import choosable
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
@@ -45,8 +46,14 @@ def generate(
     """
     found: list[tuple[int, ...]] = [()] * len(questions)
     rows = [question.continuations[0].ids for question in questions]
+    cached = model.generates and tokens > 1
+
+    def ended(answer: list[int]) -> bool:
+        return _ended(model, answer, endings)
 
     def work(picked: list[int]) -> list[list[int]]:
+        if cached:
+            return model.greedy(torch.tensor([rows[i] for i in picked]), tokens, ended)
         own = memory if memory is None or memory.batch == 1 else memory.rows(picked)
         writing = _Remembered(model, own) if model.remembers else _Reread(model)
         answers: list[list[int]] = [[] for _ in picked]
@@ -54,18 +61,17 @@ def generate(
         if at_end is not None:
             at_end(picked, logits.log_softmax(-1))
         for number in range(tokens):
-            if not logits.amax(-1).isfinite().all():  # single ones may be -inf, which rules a token out
-                raise NonFiniteError("the model's logits are not finite: there is no next token")
+            choosable(logits)
             chosen = logits.argmax(-1).tolist()
             for answer, token in zip(answers, chosen, strict=True):
-                if not _ended(model, answer, endings):
+                if not ended(answer):
                     answer.append(token)
-            if number == tokens - 1 or all(_ended(model, answer, endings) for answer in answers):
+            if number == tokens - 1 or all(map(ended, answers)):
                 break
             logits = writing.go_on(chosen)
         return answers
 
-    for picked, answers in batches.run([len(row) for row in rows], work, equal=model.remembers):
+    for picked, answers in batches.run([len(row) for row in rows], work, equal=cached or model.remembers):
         for i, answer in zip(picked, answers, strict=True):
             found[i] = tuple(answer)
     return found

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, NonFiniteError
 
 if TYPE_CHECKING:
     from iclbench.language.models.model import LanguageModel
@@ -50,6 +50,24 @@ def keeps(model: LanguageModel) -> bool:
         return False
     whole = plain(model, ids)[:, places[0]]
     return kept.shape == whole.shape and _same(model, kept, whole)
+
+
+def choosable(logits: Float[Tensor, "B V"]) -> None:
+    """Raises `NonFiniteError` where there is no most probable token; single ones may be -inf, which rules them out."""
+    if not logits.amax(-1).isfinite().all():
+        raise NonFiniteError("the model's logits are not finite: there is no next token")
+
+
+def generates(model: LanguageModel) -> bool:
+    """Whether transformers' cache gives the logits of one plain pass, to each of two rows (RWKV's mixes them up)."""
+    half, seen = _TOKENS // 2, list[Tensor]()
+    ids = sample(model).view(2, half)
+    try:
+        written = model.greedy(ids, 2, lambda answer: False, seen.append)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # an architecture's own code
+        return False
+    whole = torch.cat([ids, torch.tensor(written)[:, :1]], 1)
+    return _same(model, torch.stack(seen, 1), plain(model, whole)[:, -2:])
 
 
 def memory(model: LanguageModel) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ class LanguageModel:
         forgets: why its memory cannot be read out and put back, as a clause; empty: it can.
         ends: tokens with which its texts end.
         placed: tokens can be read as if they stood elsewhere (`first`), which needs positions that are given.
+        generates: `greedy` can be used in place of a memory.
 
     Raises:
         DataError: its logits are not finite, or what follows a token changes what is predicted there.
@@ -58,6 +59,7 @@ class LanguageModel:
         if self.remembers:
             self.forgets = checks.memory(self)
             self.placed = self.remembers and checks.placed(self)
+        self.generates = not self.remembers and module.can_generate() and checks.generates(self)
 
     @property
     def remembers(self) -> bool:
@@ -125,6 +127,50 @@ class LanguageModel:
         logits = self._forward(ids, every, cache, start, last)
         return logits[:, 0], caches.present(cache)
 
+    @torch.no_grad()
+    def greedy(
+        self,
+        ids: Int[Tensor, "B T"],
+        tokens: int,
+        ended: Callable[[list[int]], bool],
+        look: Callable[[Tensor], None] = checks.choosable,
+    ) -> list[list[int]]:
+        """The most probable tokens after each row, one by one, by transformers' `generate` and its cache.
+
+        Args:
+            ids: tokens, as many in each row.
+            tokens: how many at most.
+            ended: whether an answer is complete; nothing follows its last token.
+            look: is shown the logits `(B, V)` before each token is chosen.
+
+        Raises:
+            UsageError: a sequence would be longer than the model can read.
+            NonFiniteError: the model has no most probable token.
+        """
+        from transformers import GenerationConfig
+
+        rows, length = ids.shape
+        self._check_reach(length + tokens - 1)
+        lengths: dict[int, int] = {}
+
+        def shown(_: Tensor, logits: Tensor) -> Tensor:
+            look(logits)
+            return logits
+
+        def complete(read: Tensor, *_: Any) -> Tensor:
+            for row, answer in enumerate(read[:, length:].tolist()):
+                if row not in lengths and ended(answer):
+                    lengths[row] = len(answer)
+            return torch.tensor([row in lengths for row in range(rows)], device=read.device)
+
+        # Otherwise the checkpoint's own settings, such as penalties and sampling, would fill in what is not given.
+        self._module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+        ids = ids.to(self.device)
+        found = self._module.generate(
+            ids, attention_mask=torch.ones_like(ids), logits_processor=[shown], stopping_criteria=[complete]
+        )
+        return [answer[: lengths.get(row)] for row, answer in enumerate(found[:, length:].tolist())]
+
     def _cache(self, memory: Memory, batch: int) -> Any:
         from iclbench.language.models import caches
 
@@ -142,9 +188,7 @@ class LanguageModel:
     ) -> Float[Tensor, "B K V"]:
         (rows, tokens), past = ids.shape, cache.get_seq_length() if cache is not None else 0
         first = past if first is None else first
-        reach = max(past, first) + tokens
-        if self.longest is not None and reach > self.longest:
-            raise UsageError(f"a sequence of {reach} tokens is longer than the {self.longest} that {self.name} reads")
+        self._check_reach(max(past, first) + tokens)
         given: dict[str, Any] = {"input_ids": ids.to(self.device), "use_cache": cache is not None}
         if "past_key_values" in self._inputs:  # recurrent models read padding on the right without harm
             given["attention_mask"] = torch.cat([mask.new_ones(rows, past), mask], 1).to(self.device, torch.long)
@@ -158,6 +202,10 @@ class LanguageModel:
         with self._only(keep) as computed:
             found = self._module(**given).logits
         return (found if computed else _at(found, keep)).float()
+
+    def _check_reach(self, reach: int) -> None:
+        if self.longest is not None and reach > self.longest:
+            raise UsageError(f"a sequence of {reach} tokens is longer than the {self.longest} that {self.name} reads")
 
     @contextmanager
     def _only(self, keep: Int[Tensor, "B K"]) -> Iterator[bool]:

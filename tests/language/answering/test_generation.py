@@ -7,14 +7,14 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from iclbench.deep_thinking.methods import method
 from iclbench.language.answering.answers import endings, right
 from iclbench.language.answering.asking import ask
 from iclbench.language.answering.generation import generate, read_up_to
 from iclbench.language.models.batches import Batches
-from iclbench.language.models.model import load
+from iclbench.language.models.model import LanguageModel, load
 from iclbench.language.prompting.text import prompt
 from iclbench.language.prompting.tokenised import questions
 from iclbench.language.tasks.cards import load_language_card
@@ -62,6 +62,29 @@ def test_tokens_are_those_of_transformers(kind: str, folder, model) -> None:
     assert len(set(expected)) > 1
     for shared in (True, False):
         assert written(model(kind), shared) == expected
+
+
+@pytest.mark.parametrize("kind", ["mamba", "mistral"])
+def test_a_model_without_a_memory_reads_every_token_once(kind: str, folder, model) -> None:
+    """Whatever its checkpoint says of generation: a penalty would change the answers."""
+    expected = written(model(kind), shared=False, size=2)
+    again = load(str(folder(kind)))
+    module, read = again._module, []
+    module.generation_config.repetition_penalty = 5.0
+    module.register_forward_pre_hook(lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True)
+    assert written(again, shared=False, size=2) == expected
+    lengths = [len(model(kind).tokens(prompt(UPPER, SHOWN, x).text).ids) for x in ASKED]
+    assert sum(read) == sum(lengths) + len(ASKED) * (TOKENS - 1)
+
+
+def test_a_cache_that_is_wrong_is_not_used(folder) -> None:
+    """RWKV's mixes up the rows of a batch; another module looks at the last token alone."""
+    assert not load(str(folder("rwkv"))).generates
+    module = AutoModelForCausalLM.from_pretrained(folder("mistral"), dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder("mistral"))
+    assert LanguageModel(module, tokenizer, "sound", "0").generates
+    module.prepare_inputs_for_generation = lambda ids, **_: {"input_ids": ids[:, -1:]}
+    assert not LanguageModel(module, tokenizer, "damaged", "0").generates
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
