@@ -1,6 +1,7 @@
 # make demo       install into .venv and run the main job on embedded defaults
 # make test       lint, types, tests: what CI runs
 # make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
+# make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios against plain re-implementations
 
@@ -16,7 +17,7 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes: modules are compiled for the first of them alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow mutation lint bench clean
+.PHONY: demo test test-slow test-kernels mutation lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
@@ -26,6 +27,9 @@ test: $(VENV)/.installed-dev lint
 
 test-slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+test-kernels: $(VENV)/.installed-kernels
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/layers/scan/test_scan_triton.py
 
 # Each mutant meets the tests that call the changed function, the fastest first. A pattern tries all that it fits;
 # MUTANTS= (nothing) goes on with whatever was not tried before, or has changed since, in all modules.
@@ -62,6 +66,10 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/.installed-kernels: $(VENV)/.installed-dev
+	$(PIP) -e ".[kernels]"
 	@touch $@
 
 $(VENV)/.installed-mutation: $(VENV)/.installed-dev

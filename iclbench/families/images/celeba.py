@@ -4,8 +4,7 @@
 Prepared as the released code of TNP (Nguyen and Grover 2022) and of CMAB (Feng et al. 2023) does, the two papers that
 have published numbers on them: the whole image of 178 x 218 pixels is squeezed to size x size by Pillow's `resize`
 (bicubic and antialiased in the versions 8.4 and 9.4 that these name), partitions 0 and 1 are trained on and partition 2
-is evaluated on. Pillow is no dependency of the package; whoever uses these images installs it. Every image is decoded
-once per process, when it is first drawn.
+is evaluated on. Every image is decoded once per process, when it is first drawn.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class CelebA(ImageSet):
     """Faces to train or to evaluate on, all of one label.
 
     Raises:
-        DataError: the files are not there, or Pillow is not.
+        DataError: the files are not there.
     """
 
     def __init__(self, part: Part, data_dir: Path | None, size: int) -> None:
@@ -47,7 +46,6 @@ class CelebA(ImageSet):
         missing = next((p for p in (self._paths[0], self._paths[-1]) if not p.is_file()), None)
         if missing:
             raise DataError(f"{missing} is not there; {_ADVICE}")
-        _require_pillow()
         # Pages of zeros take no memory before they are written to.
         super().__init__(
             np.zeros((len(self._paths), size * size, 3), np.uint8), np.zeros(len(self._paths), dtype=np.int64)
@@ -86,13 +84,6 @@ def _names(folder: Path, partitions: Sequence[str]) -> list[str]:
     if not names:
         raise DataError(f"{path} names no image of partition {' or '.join(partitions)}; {_ADVICE}")
     return names
-
-
-def _require_pillow() -> None:
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise DataError("CelebA's JPEG files need the package Pillow: pip install pillow") from None
 
 
 def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
