@@ -1,0 +1,148 @@
+"""Our own code against the libraries that could stand in its place, on inputs of usual size, one thread.
+
+    python benchmarks/libraries.py           # about two minutes; prints one line per measurement
+
+Needs tabulate and playwright besides the project's own packages; without one of them its part is left out. What follows
+from the figures stands in libraries.md.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from pyarrow import csv
+
+from iclbench.core import png
+from iclbench.families.tabular.table_file import read_table
+from iclbench.language.answering.generation import generate
+from iclbench.language.models.batches import Batches
+from iclbench.language.models.model import load
+from iclbench.language.prompting.tokenised import Continuation, Question
+from iclbench.report import exports
+from iclbench.report.blocks import Table
+from iclbench.report.data import load as load_report
+from iclbench.report.sections import report
+from tests.language.tiny_models import tiny
+from tests.report import browser
+
+_SIZES = {
+    "mamba": {"hidden_size": 128, "num_hidden_layers": 4, "state_size": 16},
+    "mistral": {
+        "hidden_size": 256,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 2048,
+        "sliding_window": 64,
+    },
+}
+
+
+def least(work: Callable[[], object], repeats: int = 3) -> float:
+    """Seconds of the fastest repeat."""
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def tables_of_text(folder: Path) -> None:
+    for rows in (1_000, 20_000):
+        path = folder / f"{rows}.csv"
+        pd.DataFrame(np.random.default_rng(0).normal(size=(rows, 20))).to_csv(path, index=False)
+        arrow = csv.ReadOptions(use_threads=False)
+        own, other = least(lambda: read_table(path)), least(lambda: csv.read_csv(path, read_options=arrow))  # noqa: B023
+        print(f"CSV, {rows:,} rows of 20 columns: ours {own:.3f} s, pyarrow.csv {other:.3f} s")
+
+
+def pictures() -> None:
+    ink = (np.random.default_rng(0).random((105, 105)) < 0.1).astype(np.uint8) * 255
+    written = png.encode(ink)
+    print(f"PNG, 105 x 105: read {1e6 * least(lambda: png.decode(written), 200):.0f} µs")
+    sheet = np.tile(ink, (16, 10))
+    print(f"PNG, 1680 x 1050: written {1e3 * least(lambda: png.encode(sheet)):.0f} ms")
+
+
+def exported_tables() -> None:
+    sections = report(load_report(Path("results/reference")))
+    tables = [block for section in sections for block in section.walk() if isinstance(block, Table)]
+
+    def latex(table: Table) -> str:
+        cells = [[exports._latex(cell.text) for cell in row] for row in table.rows()]
+        frame = pd.DataFrame(cells, columns=[exports._latex(column.header) for column in table.columns])
+        return frame.style.hide(axis="index").to_latex(hrules=True)
+
+    print(f"{len(tables)} tables, LaTeX: ours {least(lambda: [exports.latex(t) for t in tables], 2):.2f} s", end=", ")
+    print(f"Styler {least(lambda: [latex(t) for t in tables], 2):.2f} s")
+    with suppress(ImportError):
+        from tabulate import tabulate
+
+        def markdown(table: Table) -> str:
+            cells = [[exports._markdown(cell.text) for cell in row] for row in table.rows()]
+            return tabulate(cells, [c.header for c in table.columns], tablefmt="pipe", disable_numparse=True)
+
+        for name, write in (("ours", exports.markdown), ("tabulate", markdown)):
+            size = sum(len(write(table)) for table in tables)
+            print(f"Markdown, {name}: {least(lambda: [write(t) for t in tables], 2):.2f} s, {size:,} characters")  # noqa: B023
+
+
+def greedy_answers(folder: Path) -> None:
+    for kind, size in _SIZES.items():
+        model = load(str(tiny(kind, folder / kind, **size)))
+        for length, tokens in ((64, 6), (256, 20)):
+            ids = torch.randint(3, 280, (4, length), generator=torch.Generator().manual_seed(0))
+            asked = [Question((), (Continuation(tuple(row), length),)) for row in ids.tolist()]
+            seconds, found = [], []
+            for model.generates in (False, True):
+                start = time.perf_counter()
+                found.append(generate(model, asked, Batches(4), tokens, ("\N{SNOWMAN}",)))
+                seconds.append(time.perf_counter() - start)
+            own, cached = seconds
+            print(
+                f"{tokens} tokens after 4 x {length}, {kind}: reading again {own:.2f} s, cache {cached:.2f} s", end=""
+            )
+            print(f", {'equal' if found[0] == found[1] else 'different'} answers")
+
+
+def pages(folder: Path) -> None:
+    path = folder / "page.html"
+    path.write_text("<p>paragraph</p>" * 1000)
+    with browser.page(folder / "profile") as view:
+        view.open(path)
+        print(f"browser, an expression: ours {1e3 * least(lambda: view.run('1 + 1'), 100):.2f} ms", end="")
+    with suppress(ImportError):
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as session:
+            opened = session.chromium.launch(executable_path=browser.executable(), args=["--no-sandbox"])
+            other = opened.new_page()
+            other.goto(path.as_uri())
+            print(f", playwright {1e3 * least(lambda: other.evaluate('1 + 1'), 100):.2f} ms", end="")
+            opened.close()
+    print()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pictures()
+        tables_of_text(folder)
+        exported_tables()
+        greedy_answers(folder)
+        if browser.executable():
+            pages(folder)
+
+
+if __name__ == "__main__":
+    main()
