@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
 
 from iclbench.core import limits
 from iclbench.core.errors import UsageError
@@ -25,6 +26,14 @@ T = TypeVar("T", bound=nn.Module)
 
 # One module may be there for so many bytes of the limit: 4,096 in 1 GiB. The deepest networks have some hundreds.
 _MODULE = 1 << 18
+
+_DRAWS = {
+    *(
+        getattr(nn.init, name)
+        for name in ("normal_", "uniform_", "kaiming_uniform_", "trunc_normal_", "xavier_uniform_")
+    ),
+    *(getattr(torch.Tensor, name) for name in ("normal_", "uniform_", "exponential_")),
+}
 
 
 def bounded(build: Callable[[], T], what: str, own: bool) -> T:
@@ -38,11 +47,22 @@ def bounded(build: Callable[[], T], what: str, own: bool) -> T:
         TooLargeError: its weights and buffers, or its modules, take more than `limits.max_bytes`.
     """
     if own:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), _counted(what):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _Undrawn(), _counted(what):
             build()
         return build()
     with _counted(what):
         return build()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Within, initial weights are not drawn: for tensors without memory torch would import its compiler, which
+    takes two seconds, to find out that there is nothing to fill."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 @contextmanager

@@ -1,14 +1,14 @@
 """The causal Transformer over interleaved pairs x_1, y_1, ..., x_N, y_N: GPT-2's blocks and what goes on from a state.
 
-Layers and their initialisation are those of `transformers.GPT2Model`; the forward path is our own and leaner: no token
-embedding (12.9 M unused parameters with the default vocabulary), fused attention, fused GELU, and after the last
-layer's keys and values only the tokens that are read are carried on. Both paths agree with copied weights (a test).
+Layers and initial weights are those of `transformers.GPT2Model`, and so are the answers (a test). The path forward is
+leaner: no token embedding (12.9 M unused parameters with the default vocabulary), fused attention, fused GELU, and
+after the last layer's keys and values only the tokens that are read are carried on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.activations import gelu_tanh
 from iclbench.layers.attention import check_heads
+from iclbench.layers.gpt2_block import GPT2Block, gpt2_layers
 from iclbench.layers.key_value_cache import (
     Growing,
     KeyValueCache,
@@ -68,12 +69,12 @@ class CausalTransformer(nn.Module):
         """
         check_heads(width, heads)
         self.heads_count, self.layers = heads, layers
-        model = transformers_gpt2(layers, width, heads, 2 * points, init_std)
-        self.blocks: nn.ModuleList = model.h
-        self.norm: nn.LayerNorm = model.ln_f
+        drawn = gpt2_layers(layers, width, 2 * points, init_std)
+        self.blocks = nn.ModuleList(drawn.blocks)
+        self.norm = drawn.norm
         self.positions: AddedPositions | RotaryPositions | None = None
         if positions == "learned":
-            self.positions = LearnedPositions(model.wpe.weight.data)
+            self.positions = LearnedPositions(drawn.positions)
         elif positions == "sinusoidal":
             self.positions = SinusoidalPositions(width)
         elif positions == "rotary":
@@ -214,8 +215,8 @@ class CausalTransformer(nn.Module):
         """Hidden vectors after each block; from the last block's queries on only the tokens that are read. Tokens stand
         `where` the parts say, one after the other."""
         hidden, turn = self._placed(tokens, where)
-        block: Any
         for layer, block in enumerate(self.blocks):
+            assert isinstance(block, GPT2Block)
             batch, _, width = hidden.shape
             qkv = block.attn.c_attn(block.ln_1(hidden))
             q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
@@ -261,24 +262,3 @@ def _restarting(
     before = torch.zeros_like(place[:, :1]) if state.before is None else state.before
     begin = torch.cat([before, (place + 1) * ends], 1).cummax(1).values
     return (place - begin[:, :-1]) * mask, begin[:, -1:]
-
-
-def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> Any:
-    """A freshly initialised `transformers.GPT2Model` without dropout and with an empty vocabulary."""
-    from transformers import GPT2Config, GPT2Model
-
-    config = GPT2Config(
-        vocab_size=1,
-        n_positions=positions,
-        n_embd=width,
-        n_layer=layers,
-        n_head=heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        initializer_range=init_std,
-        use_cache=False,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return GPT2Model(config)

@@ -8,8 +8,8 @@ from iclbench.backbones import coqe
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.core.episodes import Points
-from iclbench.layers.causal_transformer import transformers_gpt2
 from iclbench.layers.coqe.task_vectors import TaskVectorState
+from tests.backbones.transformers_gpt2 import transformers_gpt2
 
 SETTINGS = [{}, {"sample_dim": 5}, {"readout": "mlp"}, {"sample_dim": 3, "readout": "mlp", "positions": "sinusoidal"}]
 N = 9

@@ -10,7 +10,7 @@ from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.backbones.image_backbone import for_task
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
-from iclbench.layers.causal_transformer import transformers_gpt2
+from tests.backbones.transformers_gpt2 import transformers_gpt2
 
 CLASSES, FEATURES, WIDTH, N = 7, 12, 16, 5
 BOTH = pytest.mark.parametrize("variant", ["released", "paper"])

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
-from iclbench.layers.causal_transformer import transformers_gpt2
+from iclbench.layers.gpt2_block import gpt2_layers
 from iclbench.layers.positions import RotaryPositions, SinusoidalPositions, turned
+from tests.backbones.transformers_gpt2 import transformers_gpt2
 
 
 def model(positions: str = "none", **shape: object) -> GPT2:
@@ -26,6 +28,24 @@ def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
 
 def test_the_papers_model_has_the_papers_parameters() -> None:
     assert GPT2(GPT2Settings(), TaskShape(x_dim=20, points=41)).parameter_count == 9_483_265
+
+
+@pytest.mark.parametrize(("layers", "width", "tokens", "std"), [(3, 64, 24, 0.2), (2, 6, 2, 0.02)])
+def test_the_same_seed_draws_the_layers_that_transformers_draws(
+    layers: int, width: int, tokens: int, std: float
+) -> None:
+    """To the last digit, names included, and what is drawn afterwards is the same too."""
+    torch.manual_seed(5)
+    ours, after = gpt2_layers(layers, width, tokens, std), torch.randn(5)
+    torch.manual_seed(5)
+    theirs, expected = transformers_gpt2(layers, width, 2, tokens, std), torch.randn(5)
+    assert torch.equal(after, expected)
+    assert torch.equal(ours.positions, theirs.wpe.weight)
+    blocks = nn.ModuleList(ours.blocks).state_dict()
+    assert list(blocks) == list(theirs.h.state_dict())
+    for name, weights in theirs.h.state_dict().items():
+        assert torch.equal(blocks[name], weights), name
+    assert ours.norm.eps == theirs.ln_f.eps == ours.blocks[0].ln_1.eps == theirs.h[0].ln_1.eps
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
