@@ -68,17 +68,30 @@ def sweep(
                 raise typer.Exit(1)
             return
         plan = plans.only(plans.plan(cells, store), kinds)
-        slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * (os.cpu_count() or 1)
+        slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
         if workers:
             slots = [slots[i % len(slots)] for i in range(workers)]
         if dry_run:
             print_dry_run(plan, store, kind, data_dir, len(slots), json)
             return
-        _work(plan, store, slots, Context(results, data_dir, kind), json)
+        work_through(plan, store, slots, Context(results, data_dir, kind), json)
 
 
-def _work(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool) -> None:
-    """Do what is to do, and say what became of it."""
+def one_per_core() -> list[str | None]:
+    """Workers of a machine without a GPU."""
+    return [None] * (os.cpu_count() or 1)
+
+
+def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool = False) -> None:
+    """Do what is to do, as many cells at a time as there are slots, and say what became of it.
+
+    Args:
+        slots: the GPU that each worker sees; None: none.
+
+    Raises:
+        Interrupted: Ctrl-C; what is finished is kept.
+        typer.Exit: with 1, where cells failed.
+    """
     with writing(context.results):
         context.results.mkdir(parents=True, exist_ok=True)
     interrupted = False
