@@ -1,8 +1,12 @@
 """What all tests share: one torch thread, small cards, small runs."""
 
+from __future__ import annotations
+
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The terminal that the tests are watched on, or its worker processes, must not decide how tables are folded.
@@ -12,6 +16,9 @@ import pytest
 import tomli_w
 import torch
 
+if TYPE_CHECKING:
+    from iclbench.config.registry import Registry
+
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's background job inherits
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,6 +27,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's backgrou
 def heed_ctrl_c() -> None:
     """To be called in a new process (`preexec_fn`): children of a background job inherit that Ctrl-C is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def raise_code(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: int) -> None:
+    """As if what is registered under a name answered otherwise since today."""
+    monkeypatch.setitem(registry.entries, name, replace(registry.entry(name), code=code))
 
 
 def small_card(**changes: object) -> dict[str, object]:

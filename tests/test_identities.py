@@ -12,10 +12,11 @@ from iclbench.cli.main import main
 from iclbench.config import cards, versions
 from iclbench.config import resolution as config
 from iclbench.config.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Backbones, Entry, Registry
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Entry
 from iclbench.config.resolution import resolve_run
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.sweep.cells import GridCell, grid_cells
+from tests.conftest import raise_code
 
 V0_1_0 = Path(__file__).parent / "fixtures" / "v0_1_0"
 
@@ -79,28 +80,19 @@ def test_an_added_key_enters_no_hash_while_it_has_its_default() -> None:
     assert hashed_settings(Grown, {"steps": 10, "momentum": 0.9}) == {"steps": 10, "momentum": 0.9}
 
 
-@pytest.mark.parametrize(
-    ("numbers", "registry"),
-    [(versions.PROMPTS, FAMILIES), (versions.ESTIMATORS, ESTIMATORS), (versions.BACKBONES, BACKBONES)],
-)
-def test_everything_of_ours_has_a_number_of_its_own(numbers: dict[str, int], registry: Registry) -> None:
-    own = registry.architectures() if isinstance(registry, Backbones) else registry.names()
-    assert numbers.keys() == {name for name in own if registry.entry(name).package == "iclbench"}
-
-
 # What is raised, and a word that the cells of `reference` have in common that depend on it.
 RAISED = {
-    ("PROMPTS", "relu-network"): "relu-network-",
-    ("ESTIMATORS", "lasso"): " lasso",
-    ("BACKBONES", "mamba"): "-mamba-",
+    (FAMILIES, "relu-network"): "relu-network-",
+    (ESTIMATORS, "lasso"): " lasso",
+    (BACKBONES, "mamba"): "-mamba-",
 }
 
 
 def test_raised_numbers_set_their_own_cells_to_do_and_no_others(
     reference: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind, name in RAISED:
-        monkeypatch.setitem(getattr(versions, kind), name, 2)
+    for registry, name in RAISED:
+        raise_code(monkeypatch, registry, name, 2)
     moved = {described(c) for c in grid_cells(["reference"]) if reference[described(c)] != c.hash}
     own = {each for each in reference if any(word in each for word in RAISED.values())}
     assert moved == own | {f"{each.split()[0]} summary evaluate" for each in own}
@@ -130,7 +122,7 @@ def test_a_number_raised_for_some_parameters_leaves_all_others_as_they_were(monk
         resolve_run("bursty", "gpt2", "smoke", overrides=[f"task.anchor_compat={v}"]) for v in ("false", "true")
     )
     assert "code" not in plain.dump()["task"] and anchors.dump()["task"]["code"] == 2
-    monkeypatch.setitem(versions.PROMPTS, "bursty", 5)
+    raise_code(monkeypatch, FAMILIES, "bursty", 5)
     for name in ("bursty", "iclbench.families.images.bursty:Bursty"):
         numbers = [versions.of_family(name, {"anchor_compat": value}) for value in (True, False)]
         assert numbers == [6, 5], "raised once more than for all parameters"
@@ -186,7 +178,7 @@ def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_number_of_the_backbone_is_part_of_what_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     before = resolve_run("linear", "mamba", "smoke")
-    monkeypatch.setitem(versions.BACKBONES, "mamba", 2)
+    raise_code(monkeypatch, BACKBONES, "mamba", 2)
     after = resolve_run("linear", "mamba", "smoke")
     assert before.trained != after.trained and before.variant != after.variant
     assert after.dump()["backbone"]["code"] == 2

@@ -25,7 +25,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from iclbench.config import plugins, trust
 from iclbench.core.errors import UnknownNameError, UsageError, said, shortened
@@ -47,14 +47,40 @@ def imported(target: str) -> Any:
 
 
 @dataclass(frozen=True)
+class Line:
+    """How a backbone of iclbench is drawn in every figure: `iclbench.report.style` says how lines of its kind look.
+
+    Attributes:
+        colour: of line and points.
+        shape: of its points, as Vega names it.
+        kind: whether it reads its context in order or as a set.
+    """
+
+    colour: str
+    shape: str
+    kind: Literal["causal", "set"]
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One registered class: where it is, what it is in one line, which package brought it, and in which group of entry
-    points."""
+    """One registered class.
+
+    Attributes:
+        target: where it is, `module:Class`.
+        summary: what it is in one line.
+        package: which package brought it ...
+        group: ... and in which group of entry points.
+        code: of iclbench's own: raised in the commit that changes what the class answers for the same settings
+            (`iclbench.config.versions`).
+        line: of iclbench's own backbones: how it is drawn.
+    """
 
     target: str
     summary: str = ""
     package: str = "iclbench"
     group: str = ""
+    code: int = 1
+    line: Line | None = None
 
     def load(self) -> Any:
         """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
@@ -121,6 +147,11 @@ class Registry:
             )
         found[name] = entry
 
+    @property
+    def shipped(self) -> dict[str, Entry]:
+        """The entries of iclbench itself, in the order in which they stand here."""
+        return {name: entry for name, entry in self.entries.items() if entry.package == "iclbench"}
+
     def names(self) -> list[str]:
         return sorted(self.entries)
 
@@ -168,11 +199,13 @@ class Variant:
         backbone: its registered name, or `package.module:Class`.
         frozen: settings that are the same wherever this name stands; None: left at their default.
         summary: one line.
+        shape: of its points in figures, for iclbench's own; colour and line are those of the backbone.
     """
 
     backbone: str
     frozen: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
+    shape: str = ""
 
 
 class Backbones(Registry):
@@ -279,17 +312,24 @@ FAMILIES = Registry(
 # labels; Garg et al. and the released code of CoQE learn them.
 VARIANTS = {
     "gpt2": Variant("gpt2", {"positions": "none"}),
-    "gpt2-learned": Variant("gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)"),
+    "gpt2-learned": Variant(
+        "gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)", "triangle-right"
+    ),
     "gpt2-sinusoidal": Variant(
-        "gpt2", {"positions": "sinusoidal"}, "gpt2 with sinusoidal positions (waves of Chan et al. 2022)"
+        "gpt2",
+        {"positions": "sinusoidal"},
+        "gpt2 with sinusoidal positions (waves of Chan et al. 2022)",
+        "triangle-left",
     ),
-    "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)"),
+    "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)", "star"),
     "coqe": Variant("coqe", {"positions": None}),
-    "coqe-learned": Variant("coqe", {"positions": "learned"}, "coqe with learned positions, as its released code"),
-    "coqe-sinusoidal": Variant(
-        "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)"
+    "coqe-learned": Variant(
+        "coqe", {"positions": "learned"}, "coqe with learned positions, as its released code", "pentagon"
     ),
-    "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)"),
+    "coqe-sinusoidal": Variant(
+        "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)", "hexagon"
+    ),
+    "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)", "saltire"),
 }
 
 BACKBONES = Backbones(
@@ -297,24 +337,67 @@ BACKBONES = Backbones(
         "gpt2": Entry(
             "iclbench.backbones.gpt2:GPT2",
             "causal Transformer without positions (Radford et al. 2019; Grazzi et al. 2024)",
+            line=Line("#0072B2", "circle", "causal"),
         ),
         "transformer": Entry(
-            "iclbench.backbones.transformer:Transformer", "causal, sinusoidal positions (Chan et al. 2022)"
+            "iclbench.backbones.transformer:Transformer",
+            "causal, sinusoidal positions (Chan et al. 2022)",
+            line=Line("#56B4E9", "diamond", "causal"),
         ),
         "coqe": Entry(
-            "iclbench.backbones.coqe:CoQE", "context and query encoded apart (CoQE); on numbers without positions"
+            "iclbench.backbones.coqe:CoQE",
+            "context and query encoded apart (CoQE); on numbers without positions",
+            line=Line("#E69F00", "triangle-down", "causal"),
         ),
-        "mamba": Entry("iclbench.backbones.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
-        "s4": Entry("iclbench.backbones.s4:S4", "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)"),
-        "s4d": Entry("iclbench.backbones.s4:S4D", "diagonal state spaces (Gu et al. 2022)"),
-        "lbanp": Entry("iclbench.backbones.lbanp:LBANP", "latent bottlenecked attentive NP (Feng et al. 2022)"),
-        "cmanp": Entry("iclbench.backbones.cmanp:CMANP", "constant-memory attentive NP (Feng et al. 2023)"),
-        "cnp": Entry("iclbench.backbones.cnp:CNP", "conditional neural process (Garnelo et al. 2018)"),
-        "icicl-cnp": Entry("iclbench.backbones.cnp:ICICLCNP", "CNP that also reads related datasets"),
-        "tnp": Entry("iclbench.backbones.tnp:TNP", "transformer neural process (Nguyen and Grover 2022)"),
-        "pt-tnp": Entry("iclbench.backbones.pt_tnp:PTTNP", "TNP through pseudo-tokens (Feng et al. 2023)"),
+        "mamba": Entry(
+            "iclbench.backbones.mamba:Mamba",
+            "selective state spaces (Gu and Dao 2023)",
+            line=Line("#D55E00", "square", "causal"),
+        ),
+        "s4d": Entry(
+            "iclbench.backbones.s4:S4D",
+            "diagonal state spaces (Gu et al. 2022)",
+            line=Line("#009E73", "triangle-up", "causal"),
+        ),
+        "s4": Entry(
+            "iclbench.backbones.s4:S4",
+            "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
+            line=Line("#CC79A7", "cross", "causal"),
+        ),
+        "cnp": Entry(
+            "iclbench.backbones.cnp:CNP",
+            "conditional neural process (Garnelo et al. 2018)",
+            line=Line("#999933", "circle", "set"),
+        ),
+        "tnp": Entry(
+            "iclbench.backbones.tnp:TNP",
+            "transformer neural process (Nguyen and Grover 2022)",
+            line=Line("#117733", "square", "set"),
+        ),
+        "pt-tnp": Entry(
+            "iclbench.backbones.pt_tnp:PTTNP",
+            "TNP through pseudo-tokens (Feng et al. 2023)",
+            line=Line("#661100", "triangle-up", "set"),
+        ),
+        "lbanp": Entry(
+            "iclbench.backbones.lbanp:LBANP",
+            "latent bottlenecked attentive NP (Feng et al. 2022)",
+            line=Line("#5B2C8A", "diamond", "set"),
+        ),
+        "cmanp": Entry(
+            "iclbench.backbones.cmanp:CMANP",
+            "constant-memory attentive NP (Feng et al. 2023)",
+            line=Line("#8E6CFF", "triangle-down", "set"),
+        ),
+        "icicl-cnp": Entry(
+            "iclbench.backbones.cnp:ICICLCNP",
+            "CNP that also reads related datasets",
+            line=Line("#A0A0FF", "cross", "set"),
+        ),
         "icicl-tnp": Entry(
-            "iclbench.backbones.icicl_tnp:ICICLTNP", "pseudo-token TNP that also reads related datasets"
+            "iclbench.backbones.icicl_tnp:ICICLTNP",
+            "pseudo-token TNP that also reads related datasets",
+            line=Line("#003D33", "triangle-right", "set"),
         ),
     },
     VARIANTS,

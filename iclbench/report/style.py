@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import cycle, product
 from typing import Any
 
+from iclbench.config.registry import BACKBONES
+
 STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
 DASHES = ((7, 3), (3, 2), (10, 3, 2, 3), (2, 2))
@@ -71,43 +73,35 @@ class Look:
     own: bool = False
 
 
-# The same look in every report, whoever else is in it.
-CAUSAL = {
-    "gpt2": Look(STRONG[0], (), 2.6, "circle"),
-    "transformer": Look(STRONG[5], (), 2.6, "diamond"),
-    "coqe": Look(STRONG[4], (), 2.6, "triangle-down"),
-    "mamba": Look(STRONG[1], (), 2.6, "square"),
-    "s4d": Look(STRONG[2], (), 2.6, "triangle-up"),
-    "s4": Look(STRONG[3], (), 2.6, "cross"),
+# Shapes that Vega has not, as paths within a square from -1 to 1.
+PATHS = {
+    "star": "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z",
+    "pentagon": "M0,-1L0.95,-0.31L0.59,0.81L-0.59,0.81L-0.95,-0.31Z",
+    "hexagon": "M-0.5,-0.87L0.5,-0.87L1,0L0.5,0.87L-0.5,0.87L-1,0Z",
+    "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
-SETS = {
-    "cnp": Look("#999933", LONG, 2.6, "circle", True),
-    "tnp": Look("#117733", LONG, 2.6, "square", True),
-    "pt-tnp": Look("#661100", LONG, 2.6, "triangle-up", True),
-    "lbanp": Look("#5B2C8A", LONG, 2.6, "diamond", True),
-    "cmanp": Look("#8E6CFF", LONG, 2.6, "triangle-down", True),
-    "icicl-cnp": Look("#A0A0FF", LONG, 2.6, "cross", True),
-    "icicl-tnp": Look("#003D33", LONG, 2.6, "triangle-right", True),
-}
-# Variants have the colour of their backbone, a dash for what they are told of positions, and shapes of their own: paths
-# within a square from -1 to 1 where Vega has no further ones.
-STAR = "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z"
-PENTAGON = "M0,-1L0.95,-0.31L0.59,0.81L-0.59,0.81L-0.95,-0.31Z"
-HEXAGON = "M-0.5,-0.87L0.5,-0.87L1,0L0.5,0.87L-0.5,0.87L-1,0Z"
-SALTIRE = "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z"
-VARIANTS = {
-    "gpt2-learned": replace(CAUSAL["gpt2"], dash=DASHES[1], shape="triangle-right"),
-    "gpt2-sinusoidal": replace(CAUSAL["gpt2"], dash=DASHES[2], shape="triangle-left"),
-    "gpt2-rotary": replace(CAUSAL["gpt2"], dash=DASHES[3], shape=STAR),
-    "coqe-learned": replace(CAUSAL["coqe"], dash=DASHES[1], shape=PENTAGON),
-    "coqe-sinusoidal": replace(CAUSAL["coqe"], dash=DASHES[2], shape=HEXAGON),
-    "coqe-rotary": replace(CAUSAL["coqe"], dash=DASHES[3], shape=SALTIRE),
-}
-VARIANTS = {name: replace(look, order="causal") for name, look in VARIANTS.items()}
-CAUSAL = {name: replace(look, order="causal") for name, look in CAUSAL.items()}
-SETS = {name: replace(look, order="set") for name, look in SETS.items()}
-OWN = CAUSAL | SETS
-SHIPPED = OWN | VARIANTS
+# Of variants: the dash says what they are told of positions.
+POSITIONS = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
+
+
+def _shipped() -> dict[str, Look]:
+    """The same look in every report, whoever else is in it; variants have the colour of their backbone."""
+    found = {}
+    for name, entry in BACKBONES.shipped.items():
+        assert entry.line is not None, f"the registry's entry of {name} has no line"
+        line, variant = entry.line, BACKBONES.variant(name)
+        set_model = line.kind == "set"
+        found[name] = Look(line.colour, LONG if set_model else (), 2.6, line.shape, set_model, line.kind)
+        if variant.backbone != name:
+            shape = PATHS.get(variant.shape, variant.shape)
+            found[name] = replace(found[name], dash=POSITIONS[variant.frozen["positions"]], shape=shape)
+    return found
+
+
+SHIPPED = _shipped()
+OWN = {name: look for name, look in SHIPPED.items() if BACKBONES.variant(name).backbone == name}
+CAUSAL = {name: look for name, look in OWN.items() if look.order == "causal"}
+SETS = {name: look for name, look in OWN.items() if look.order == "set"}
 BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
 # References that score the same by definition look like rules, not like contestants.

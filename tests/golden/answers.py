@@ -13,7 +13,7 @@ from torch import Tensor
 from iclbench.backbones.base import TaskShape
 from iclbench.config import versions
 from iclbench.config.cards import load_baseline, load_task, names
-from iclbench.config.registry import BACKBONES, canonical
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes
@@ -30,9 +30,9 @@ EPISODES = 4
 KEPT = 6
 
 KINDS = {
-    "families": {name: versions.of_prompts(name, {}) for name in versions.PROMPTS},
-    "estimators": versions.ESTIMATORS,
-    "backbones": versions.BACKBONES,
+    "families": {name: versions.of_prompts(name, {}) for name in FAMILIES.shipped},
+    "estimators": {name: versions.of_estimator(name) for name in ESTIMATORS.shipped},
+    "backbones": {name: versions.of_backbone(name) for name in BACKBONES.architectures() if name in BACKBONES.shipped},
 }
 
 

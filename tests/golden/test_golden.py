@@ -18,8 +18,7 @@ KEPT = {kind: json.loads((Path(__file__).parent / f"{kind}.json").read_text()) f
 def test_answers_are_those_of_the_number_that_stands_in_hashes(kind: str, name: str) -> None:
     kept, number = KEPT[kind][name], KINDS[kind][name]
     advice = (
-        "if this is meant, raise its number in iclbench/config/versions.py and run: "
-        f"python -m tests.golden {kind} {name}"
+        f"if this is meant, raise its code in iclbench/config/registry.py and run: python -m tests.golden {kind} {name}"
     )
     assert kept["number"] == number, f"{name} has number {number}, its kept answers {kept['number']}: {advice}"
     found = answers(kind, name)

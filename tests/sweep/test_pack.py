@@ -16,7 +16,7 @@ import torch
 
 from iclbench import tables
 from iclbench.backbones.base import Backbone
-from iclbench.config import versions
+from iclbench.config.registry import ESTIMATORS
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
@@ -29,7 +29,7 @@ from iclbench.sweep.pack import _Compared, _sort, pack, rounded, value_rows
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
-from tests.conftest import small_card
+from tests.conftest import raise_code, small_card
 from tests.prototypes import prototype_card
 
 FAILED = "tiny-linear-cnp-broken-smoke-s0"
@@ -362,7 +362,7 @@ def test_finished_cells_are_never_lost_by_packing_fewer(swept: tuple[Path, list[
 def test_cells_whose_code_changed_leave_and_are_listed_as_awaiting_recomputation(
     swept: tuple[Path, list[GridCell]], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(versions.ESTIMATORS, "decision-tree", 2)
+    raise_code(monkeypatch, ESTIMATORS, "decision-tree", 2)
     cells = [replace(cell) for cell in swept[1]]  # which look at the numbers again
     needed = {old.hash: new.hash for old, new in zip(swept[1], cells, strict=True)}
     cells = [replace(cell, needs=tuple(needed[need] for need in cell.needs)) for cell in cells]
