@@ -2,8 +2,7 @@
 
 import random
 import shutil
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,25 +12,15 @@ import tomli_w
 
 from iclbench import tables
 from tests.conftest import small_card
+from tests.forked import Command
 
 FILES = ("model.safetensors", "values.parquet")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "iclbench", *arguments]
-
-
 def run(*arguments: str, kill_after: float | None = None) -> bool:
     """Run a command to its end, or kill it after some seconds; returns whether it ended by itself, well."""
-    process = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        _, stderr = process.communicate(timeout=kill_after)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return False
-    assert process.returncode == 0, stderr
-    return True
+    with tempfile.TemporaryDirectory() as folder:
+        return Command(arguments, Path(folder) / "errors").ends(kill_after)
 
 
 def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, dice: random.Random) -> int:

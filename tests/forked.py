@@ -1,0 +1,43 @@
+"""Commands in processes that are forked from one that has imported torch: some seconds less for each of them, which
+tests that start and kill many have to wait for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import get_context
+from pathlib import Path
+
+_FORKS = get_context("forkserver")
+_FORKS.set_forkserver_preload(["iclbench.cli.train", "iclbench.cli.eval", "iclbench.training.run", "torch._dynamo"])
+
+
+class Command:
+    """`iclbench ARGUMENTS`, begun; what it writes to the error stream goes to a file."""
+
+    def __init__(self, arguments: Sequence[str], errors: Path) -> None:
+        self._errors = errors
+        self._process = _FORKS.Process(target=_run, args=(list(arguments), str(errors)))
+        self._process.start()
+
+    def ends(self, within: float | None = None) -> bool:
+        """Whether it ends by itself within so many seconds (None: however long it takes), or is killed then.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        self._process.join(within)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+            return False
+        assert self._process.exitcode == 0, self._errors.read_text()
+        return True
+
+
+def _run(arguments: list[str], errors: str) -> None:
+    from iclbench.cli.main import main
+
+    with Path(errors).open("w", buffering=1) as stream, redirect_stderr(stream), redirect_stdout(stream):
+        sys.exit(main(arguments))
