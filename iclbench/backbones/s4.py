@@ -11,7 +11,7 @@ all run there without transposing.
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -149,15 +149,18 @@ def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(x.device.type, enabled=False)
 
 
-class _S4Backbone(RecurrentBackbone[S4Settings], abstract=True):
+_Settings = TypeVar("_Settings", bound=S4Settings)
+
+
+class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
     """A stack of S4 blocks around one kind of system."""
 
-    def __init__(self, settings: S4Settings, shape: TaskShape) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         blocks = (S4Block(self.system(settings, shape), settings) for _ in range(settings.layers))
         super().__init__(settings, shape, settings.width, blocks)
 
     @staticmethod
-    def system(settings: Any, shape: TaskShape) -> StateSpace:
+    def system(settings: _Settings, shape: TaskShape) -> StateSpace:
         """The system of one block."""
         raise NotImplementedError
 
@@ -194,7 +197,7 @@ class _S4Backbone(RecurrentBackbone[S4Settings], abstract=True):
             return super().loss(episodes, progress, generator)
 
 
-class S4D(_S4Backbone):
+class S4D(_S4Backbone[S4DSettings]):
     """Diagonal state spaces, zero-order hold."""
 
     Settings = S4DSettings
@@ -204,7 +207,7 @@ class S4D(_S4Backbone):
         return Diagonal(settings.width, settings.state, (settings.dt_min, settings.dt_max), settings.init)
 
 
-class S4(_S4Backbone):
+class S4(_S4Backbone[S4Settings]):
     """HiPPO-LegS, normal plus low rank, bilinear."""
 
     Settings = S4Settings

@@ -5,10 +5,11 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from iclbench.config.cards import NoSettings
 from iclbench.estimators.base import Estimator, at_lengths
 
 
-class Averaging(Estimator):
+class Averaging(Estimator[NoSettings]):
     """Unbiased for x ~ N(0, I). A mean loses nothing in the points' own precision, so it stays there."""
 
     dtype = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -22,8 +22,10 @@ from iclbench.core.predictions import Point, Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.core.task import TaskFacts
 
+_Settings = TypeVar("_Settings", bound=Strict)
 
-class FittedPredictor(Predictor, abstract=True):
+
+class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
     """A classical method, of numbers or of class labels.
 
     Attributes:
@@ -41,8 +43,8 @@ class FittedPredictor(Predictor, abstract=True):
     dtype: ClassVar[torch.dtype | None] = torch.float64
     episodes_at_once: ClassVar[int] = 64
 
-    def __init__(self, settings: Any = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings: Any = self.Settings() if settings is None else settings
+    def __init__(self, settings: _Settings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+        self.settings: _Settings = cast(_Settings, self.Settings()) if settings is None else settings
         self.facts = facts or TaskFacts()
         self.seed = seed
 
@@ -79,7 +81,7 @@ class FittedPredictor(Predictor, abstract=True):
         return self._ask(context, full, lengths.unsqueeze(1), x_target.unsqueeze(1)).map(lambda t: t.squeeze(1))
 
 
-class Estimator(FittedPredictor, abstract=True):
+class Estimator(FittedPredictor[_Settings], abstract=True):
     """A method that predicts numbers. The answer from an empty context is 0."""
 
     @abstractmethod
@@ -114,7 +116,7 @@ class Estimator(FittedPredictor, abstract=True):
         return Point(mean.masked_fill_((lengths == 0)[..., None, None], 0))
 
 
-class LinearEstimator(Estimator, abstract=True):
+class LinearEstimator(Estimator[_Settings], abstract=True):
     """A method whose fit is a weight vector without intercept."""
 
     @abstractmethod

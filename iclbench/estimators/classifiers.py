@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from iclbench.config.cards import NoSettings
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical
@@ -23,7 +24,7 @@ from iclbench.estimators.base import FittedPredictor, leading, slices
 _SURE = 0.99
 
 
-class Classifier(FittedPredictor, abstract=True):
+class Classifier(FittedPredictor[NoSettings], abstract=True):
     """A method whose answer is the label of the nearest context point."""
 
     heads = ("categorical",)

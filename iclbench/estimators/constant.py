@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from iclbench.config.cards import NoSettings
 from iclbench.estimators.base import Estimator, at_lengths
 
 
-class Zero(Estimator):
+class Zero(Estimator[NoSettings]):
     """Always 0: scores 1 on noiseless families, by the choice of the normaliser."""
 
     dtype = None
@@ -24,7 +25,7 @@ class Zero(Estimator):
         return queries.new_zeros(queries.shape[:3])
 
 
-class Mean(Estimator):
+class Mean(Estimator[NoSettings]):
     """The mean of the outputs so far, whatever the query."""
 
     def answer(

@@ -29,7 +29,7 @@ class DescentSettings(Strict):
     step_size: StepSize = "raw"
 
 
-class GradientDescent(Estimator):
+class GradientDescent(Estimator[DescentSettings]):
     """The answer after `steps` steps."""
 
     Settings = DescentSettings

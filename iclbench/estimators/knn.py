@@ -16,7 +16,7 @@ class NeighbourSettings(Strict):
     k: PositiveInt = 3
 
 
-class NearestNeighbours(Estimator):
+class NearestNeighbours(Estimator[NeighbourSettings]):
     """Equally distant points: one of them counts, as in scikit-learn."""
 
     Settings = NeighbourSettings

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import warnings
 from collections import OrderedDict
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -36,7 +36,7 @@ class LassoSettings(Strict):
     alpha: PositiveFloat
 
 
-class Lasso(Estimator):
+class Lasso(Estimator[LassoSettings]):
     """One alpha; the answers for all of `ALPHAS` to a recent question are kept, so that five baselines share one path.
 
     Attributes:
@@ -46,7 +46,7 @@ class Lasso(Estimator):
     Settings = LassoSettings
     _recent: ClassVar[OrderedDict[bytes, tuple[Tensor, int]]] = OrderedDict()
 
-    def __init__(self, settings: Any = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+    def __init__(self, settings: LassoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
         super().__init__(settings, facts, seed)
         self.fallbacks = 0
 

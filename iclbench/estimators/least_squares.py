@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from iclbench.config.cards import NoSettings
 from iclbench.estimators.base import LinearEstimator
 from iclbench.estimators.recursive import minimum_norm, posterior_means
 
@@ -21,7 +22,7 @@ RCOND = 1e-6
 SMALLEST_PIVOT = 1e-8
 
 
-class LeastSquares(LinearEstimator):
+class LeastSquares(LinearEstimator[NoSettings]):
     """Bayes-optimal for noiseless linear functions; the limit of ridge for penalty -> 0."""
 
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:

@@ -32,7 +32,7 @@ class NetworkSettings(Strict):
     lr: PositiveFloat = 5e-3
 
 
-class TwoLayerNetwork(Estimator):
+class TwoLayerNetwork(Estimator[NetworkSettings]):
     """One hidden layer, Adam, full batches. The n-th network starts from the same weights in every episode."""
 
     Settings = NetworkSettings

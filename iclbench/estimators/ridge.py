@@ -26,7 +26,7 @@ class RidgeSettings(Strict):
     penalty: NonNegativeFloat | Literal["noise"] = "noise"
 
 
-class Ridge(LinearEstimator):
+class Ridge(LinearEstimator[RidgeSettings]):
     """No intercept. A penalty of 0 is minimum-norm least squares, the limit."""
 
     Settings = RidgeSettings
@@ -54,7 +54,7 @@ class KernelRidgeSettings(Strict):
     noise: PositiveFloat = 1e-2
 
 
-class KernelRidge(Estimator):
+class KernelRidge(Estimator[KernelRidgeSettings]):
     """Gaussian process regression with fixed settings: no marginal likelihood is maximised. Prior mean 0."""
 
     Settings = KernelRidgeSettings

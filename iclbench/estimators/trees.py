@@ -11,7 +11,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -37,7 +37,10 @@ _EPISODES = 16
 Compiled = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-class LibraryEstimator(Estimator, abstract=True):
+_Settings = TypeVar("_Settings", bound="TreeSettings | BoostingSettings")
+
+
+class LibraryEstimator(Estimator[_Settings], abstract=True):
     """A method of a library with `fit` and `predict`.
 
     Splits of equal gain are told apart by rounding, which depends on the order of the points: hence "causal".
@@ -140,7 +143,7 @@ class TreeSettings(Strict):
     backend: Backend = "auto"
 
 
-class GreedyTree(LibraryEstimator):
+class GreedyTree(LibraryEstimator[TreeSettings]):
     """`sklearn.tree.DecisionTreeRegressor`: squared error, best splits."""
 
     Settings = TreeSettings
@@ -193,7 +196,7 @@ class BoostingSettings(Strict):
     backend: Backend = "auto"
 
 
-class XGBoost(LibraryEstimator):
+class XGBoost(LibraryEstimator[BoostingSettings]):
     """`xgboost.XGBRegressor`, nothing subsampled."""
 
     Settings = BoostingSettings

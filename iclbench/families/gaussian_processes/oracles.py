@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar, Generic, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -37,14 +37,17 @@ DROPPED = 1e-5
 _NODES = 256
 
 
-class _GPOracle(Predictor, abstract=True):
+_Settings = TypeVar("_Settings", bound=Strict)
+
+
+class _GPOracle(Predictor, Generic[_Settings], abstract=True):
     """What both are built from; raises `UsageError` for any other family."""
 
     Settings: ClassVar[type[Strict]] = NoSettings
     costly: ClassVar[bool] = False
 
-    def __init__(self, settings: Any = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings: Any = self.Settings() if settings is None else settings
+    def __init__(self, settings: _Settings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+        self.settings: _Settings = cast(_Settings, self.Settings()) if settings is None else settings
         self.facts = facts or TaskFacts()
         if not isinstance(self.facts.family, GPMixture):
             raise UsageError(
@@ -63,7 +66,7 @@ class KnownKernel(State):
     lengthscale: Float[Tensor, " B"]
 
 
-class OracleKernel(_GPOracle, Oracle):
+class OracleKernel(_GPOracle[NoSettings], Oracle):
     """The exact posterior under the true kernel, noise included."""
 
     heads = ("gaussian",)
@@ -130,7 +133,7 @@ class BayesSettings(Strict):
     episodes: Annotated[int, Field(ge=0)] = 128
 
 
-class OracleBayes(_GPOracle):
+class OracleBayes(_GPOracle[BayesSettings]):
     """The posterior predictive over all kernels, given context and related datasets."""
 
     Settings = BayesSettings
