@@ -94,8 +94,8 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
                 keys=(0, [column.key for column in COLUMNS].index("n_points")),
             )
             episodes = batch["n_episodes"].dropna()
-            told = f"; all else is per episode, {episodes.iloc[0]} of them side by side" if len(episodes) else ""
-            out.print(f"Training steps are of a whole batch{told}.\n")
+            scope = f"; all else is per episode, {episodes.iloc[0]} of them side by side" if len(episodes) else ""
+            out.print(f"Training steps are of a whole batch{scope}.\n")
         several = Table("", "", "", at_once_table(group), AT_ONCE)
         if len(several.frame):
             table(

@@ -85,8 +85,8 @@ def notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
-    """Of the question `targets`: which episodes numbers are over, what adjusted ones are adjusted to, and what related
-    datasets gained, with the median and the share of a single episode that decides."""
+    """Notes below a table of the question `targets`: which episodes numbers are over, what adjusted ones are adjusted
+    to, and what related datasets gained, with the median and the share of a single episode that decides."""
     ok = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
     likelihood, gap = (ok[ok["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
     lines, most = [], likelihood["n_episodes"].max()

@@ -34,8 +34,8 @@ def loss(run: Run) -> float | None:
     """The training loss of the last logged steps; None: it is not known, or was no number."""
     found: Any = None
     if run.finished:
-        told = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value"))
-        curve = [row for row in told if row["metric"] == "loss" and row["axis"] == "train_step"]
+        values = rows(run.path / "values.parquet", ("metric", "axis", "axis_value", "value"))
+        curve = [row for row in values if row["metric"] == "loss" and row["axis"] == "train_step"]
         found = max(curve, key=lambda row: row["axis_value"] or 0.0)["value"] if curve else None
     elif run.checkpoints:
         from safetensors import SafetensorError, safe_open

@@ -231,7 +231,7 @@ class RunConfig(Strict):
 
 
 def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a run's configuration in plain values, what the weights depend on: not how the run is evaluated afterwards."""
+    """The part of a run's configuration, in plain values, that the weights depend on: not how the run is evaluated."""
     task = {key: value for key, value in plain["task"].items() if key in TaskConfig.marked(Mark.TRAINED)}
     return {**plain, "task": task}
 

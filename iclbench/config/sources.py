@@ -31,7 +31,7 @@ def source_hash(target: str) -> str:
 
 @lru_cache(maxsize=64)
 def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
-    """Of one version of the files, read once per process."""
+    """The hash of one version of the files, read once per process."""
     digest = hashlib.sha256()
     for name, path, _ in files:
         digest.update(f"{name}\0{_code(path)}\0".encode())

@@ -59,7 +59,7 @@ def heed_ctrl_c(error: BaseException | None = None) -> None:
 
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[None]:
-    """Whoever asks the process to end gets within the block what the user gets: `KeyboardInterrupt`, and so whatever is
+    """SIGTERM does within the block what Ctrl-C does: `KeyboardInterrupt`, and so whatever is
     saved or tidied up then."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

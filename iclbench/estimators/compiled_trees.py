@@ -229,7 +229,7 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
 @compiled
 @no_type_check
 def _partition(rows, f, start, end, goes_left, spare):
-    """Of the points sorted by one coordinate those that go left first; either side keeps its order."""
+    """Move the points that go left to the front, of those sorted by one coordinate; either side keeps its order."""
     kept, moved = start, 0
     for k in range(start, end):
         r = rows[f, k]

@@ -88,7 +88,7 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
             try:
                 answers = answer_compiled(method, inputs, outputs, few, asked)
             except OSError as error:  # from the folder where the compiled code is kept
-                _told_once(str(error))
+                _warn_once(str(error))
                 answers[few > 0] = np.nan
             open_ = (wanted > LIMIT) | np.isnan(answers).any(2)
             wanted = np.where(open_, wanted, 0)
@@ -105,12 +105,12 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
         try:
             return self.compiled()
         except ImportError as error:
-            _told_once(f"{one_line(error)} (pip install -U numba)")
+            _warn_once(f"{one_line(error)} (pip install -U numba)")
             return None
 
 
 @cache
-def _told_once(reason: str) -> None:
+def _warn_once(reason: str) -> None:
     log.warning("trees are fitted by the libraries, many times slower: %s", reason)
 
 

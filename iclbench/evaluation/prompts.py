@@ -54,7 +54,7 @@ class PromptSet:
 
     @property
     def together(self) -> int:
-        """So many neighbouring episodes count as one."""
+        """Episodes per bootstrap block."""
         return self.family.evaluators()[self.evaluator].together if self.evaluator else 1
 
     @property

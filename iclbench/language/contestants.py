@@ -1,4 +1,4 @@
-"""Who takes part in an evaluation of language models: a model under a method, and the baseline that always says the
+"""The contestants of an evaluation of language models: a model under a method, and the baseline that always says the
 same."""
 
 from __future__ import annotations

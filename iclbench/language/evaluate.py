@@ -99,7 +99,7 @@ def evaluate_model(
 
 
 class _Contestants:
-    """Who is asked: the model under the method, and the controls."""
+    """The contestants: the model under the method, and the controls."""
 
     def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
         self.controls, self.method = controls, method

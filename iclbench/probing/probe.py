@@ -114,7 +114,7 @@ def references(prompts: ProbeSet) -> list[str]:
 
 
 def _field(model: PredictorContestant, prompts: ProbeSet) -> Iterator[tuple[PredictorContestant, Callable[[], Tables]]]:
-    """Who meets this probe set, and what there is to do for each."""
+    """The contestants on this probe set, and what there is to do for each."""
     yield model, partial(_layers, model, prompts)
     for reference in contestants.baselines(prompts, references(prompts)):
         yield reference, partial(_level, reference, prompts)
@@ -163,13 +163,13 @@ def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
         search = tune_gamma(prompts, descent.step_size)
         gamma = search.best
         candidates = zip(search.grid.tolist(), search.errors.tolist(), strict=True)
-        told = shared | {"evaluator": SEARCH, "n_episodes": prompts.tasks}
-        rows += [told | {"axis": "gamma", "axis_value": g, "value": e} for g, e in candidates if np.isfinite(e)]
+        searched = shared | {"evaluator": SEARCH, "n_episodes": prompts.tasks}
+        rows += [searched | {"axis": "gamma", "axis_value": g, "value": e} for g, e in candidates if np.isfinite(e)]
         how = (
             f"the best of {len(search.grid)} from {search.grid[0]:.0e} to {search.grid[-1]:.0e} after {STEPS} steps on "
             f"{prompts.tasks} tasks of an independent draw"
         )
-        rows.append(told | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": how})
+        rows.append(searched | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": how})
     errors = step_errors(prompts, gamma, descent.step_size or "raw")
     rows += _along(shared | {"axis": "gd_step"}, [float(step) for step in range(1, STEPS + 1)], errors, prompts.seed)
     return {"values": rows}

@@ -71,7 +71,7 @@ class ProbeSet(PromptSet):
 
     @cached_property
     def tuning(self) -> Episodes:
-        """As many independent episodes of the same distribution, to tune a method on."""
+        """Validation episodes: as many, independent, of the same distribution, to tune a method on."""
         return self._split("probe-tuning", self.tasks)
 
     def blocks(self) -> Iterator[Episodes]:

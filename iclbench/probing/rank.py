@@ -64,7 +64,7 @@ class RankSet(ProbeSet):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """As many as there are contexts or queries, whichever are more; one query each."""
+        """Episodes: the larger of the numbers of contexts and queries, with one query each."""
         if self.evaluator:
             return self.draw("rank", self._drawn, self.context)
         return self._split("rank", self._drawn)

@@ -30,7 +30,7 @@ def trajectory(task: Slice) -> pd.DataFrame:
 
 
 def peaks(steps: pd.DataFrame, evaluator: str = "icl") -> pd.DataFrame:
-    """Of a `trajectory` the step at which the mean over runs was highest; of equal ones the first."""
+    """The first step of a `trajectory` at which the mean over runs was highest."""
     steps = steps[steps["evaluator"] == evaluator].sort_values("axis_value")
     best = steps.sort_values("value", ascending=False, kind="stable").drop_duplicates("contestant")
     return best.sort_values("contestant", ignore_index=True)

@@ -360,11 +360,14 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     costs, examples, cells = (_all(table, results, problems, again) for table in ("costs", "examples", "cells"))
     if tasks:
         costs, examples, cells = (rows[rows["task"].isin(list(tasks))] for rows in (costs, examples, cells))
-    told, values = values[values["preset"] == PRESET], values[values["preset"] != PRESET].reset_index(drop=True)
-    told, not_told = prepared(told)
-    language = Language(told, costs[costs["preset"] == PRESET], answers(results, told, problems))
+    language_rows, values = (
+        values[values["preset"] == PRESET],
+        values[values["preset"] != PRESET].reset_index(drop=True),
+    )
+    language_rows, unknown_models = prepared(language_rows)
+    language = Language(language_rows, costs[costs["preset"] == PRESET], answers(results, language_rows, problems))
     costs = costs[costs["preset"] != PRESET].reset_index(drop=True)
-    known = {*told["prompt_set"].dropna(), *values["prompt_set"].dropna()}
+    known = {*language_rows["prompt_set"].dropna(), *values["prompt_set"].dropna()}
     values, set_aside = comparable(name_variants(values))
     values, otherwise = on_one_line(values)
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
@@ -375,7 +378,7 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
         table["contestant"] = table["run"].map(names).fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
-    set_aside = (*passed_over, *set_aside, *otherwise, *not_told)
+    set_aside = (*passed_over, *set_aside, *otherwise, *unknown_models)
     return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells)
 
 

@@ -28,7 +28,7 @@ class Child:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._told = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # as long as the process
+        self._errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # as long as the process
 
     def send(self, **job: Any) -> None:
         """Ask for something; `receive` waits for the answer."""
@@ -37,7 +37,7 @@ class Child:
                 [sys.executable, "-c", CHILD],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._told,
+                stderr=self._errors,
                 encoding="utf-8",
             )
         assert self._process.stdin is not None
@@ -55,10 +55,10 @@ class Child:
         if not line.endswith("\n"):
             process = self._process
             self.close()
-            self._told.seek(0)
-            code, said = process.returncode, self._told.read()
-            self._told.seek(0)
-            self._told.truncate()
+            self._errors.seek(0)
+            code, said = process.returncode, self._errors.read()
+            self._errors.seek(0)
+            self._errors.truncate()
             raise ChildProcessError(why_ended(code, said))
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -38,7 +38,7 @@ def pixels(examples: pd.DataFrame) -> int | None:
 
 
 def one_run(examples: pd.DataFrame) -> pd.DataFrame:
-    """Of several runs (seeds) of a contestant only the first."""
+    """The rows of one run per contestant: the first of several seeds."""
     first = examples.groupby("contestant")["run"].transform("min")
     return examples[examples["run"] == first]
 

@@ -37,7 +37,7 @@ class Gain(Difference):
 
 
 def gain(more: pd.Series, less: pd.Series) -> Gain | None:
-    """Of one score per episode over another, paired; None with fewer than two common episodes or equal scores."""
+    """The gain of one score per episode over another, paired; None: fewer than two common episodes, or equal scores."""
     gains = score_gaps(more, less)
     if gains is None or not gains.any():
         return None

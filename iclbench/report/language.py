@@ -157,7 +157,7 @@ def prepared(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _comparable(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Of every task, number of demonstrations, shift, seed and order the prompt set that most contestants were asked,
+    """The prompt set that most contestants were asked, for every task, number of demonstrations, shift, seed and order,
     of equal ones the longest."""
     asked = values[
         values["prompt_set"].notna() & values["evaluator"].ne("development") & values["kind"].ne("published")

@@ -98,11 +98,11 @@ class _Comparison:
             gaps = None if own is None or of_oracle is None else curve_gaps(of_oracle, own)
             return gaps, "area under the curve of the squared error"
         for metric, what in (("log_likelihood", "log-likelihood"), ("squared_error", "squared error")):
-            asked, told = self._related(name, metric), self._related(oracle, metric)
-            if not asked or not told:
+            asked, allowed = self._related(name, metric), self._related(oracle, metric)
+            if not asked or not allowed:
                 continue
             # One that uses related datasets stands beside who was given as many; without any it is told what they tell.
-            counts = (asked[-1], asked[-1] if len(told) > 1 else told[0])
+            counts = (asked[-1], asked[-1] if len(allowed) > 1 else allowed[0])
             mine, best = (
                 self.errors.targets(self._runs(n), prompt_set, metric, count)
                 for n, count in zip((name, oracle), counts, strict=True)

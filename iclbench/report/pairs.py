@@ -1,4 +1,4 @@
-"""Who is better than whom: paired comparisons on the same episodes, and ranks that admit ties."""
+"""Paired comparisons of contestants on the same episodes, and ranks that admit ties."""
 
 from __future__ import annotations
 

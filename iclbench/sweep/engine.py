@@ -27,7 +27,7 @@ Work = Callable[[GridCell, Context], Outcome]
 
 @runtime_checkable
 class Report(Protocol):
-    """Whoever watches a sweep."""
+    """An observer of a sweep."""
 
     def started(self, cell: GridCell) -> None:
         """A worker takes up the cell."""

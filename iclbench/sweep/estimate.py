@@ -78,7 +78,7 @@ class Estimates:
         self.measured: dict[Trained, float] = {}
 
     def seconds(self, cell: GridCell) -> float | None:
-        """Of one cell on one worker; None: not known."""
+        """Seconds of one cell on one worker; None: not known."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
             if all(map(is_whole, run.written)):  # trained outside of any sweep: only its row is missing
@@ -88,7 +88,7 @@ class Estimates:
         return next((self._means[key] for key in _alike(cell) if key in self._means), None)
 
     def parameters(self, cell: GridCell) -> int | None:
-        """Of the backbone that a cell is about; None: not known."""
+        """Parameters of the backbone of a cell; None: not known."""
         key = _trained(cell)
         recorded = self._recorded("model", "parameters").get(key)
         if recorded is not None:

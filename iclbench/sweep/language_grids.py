@@ -146,7 +146,7 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
 
 
 def _identity(model: str, dtype: str) -> str | None:
-    """Of the files of a folder; None where there are none to read, of which the cell will say more."""
+    """Digest of the files of a folder; None where there are none to read, of which the cell will say more."""
     from iclbench.language.models import loading
 
     if not Path(model).expanduser().is_dir():

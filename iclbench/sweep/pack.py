@@ -189,7 +189,7 @@ def _is_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
 
 
 def _sort(values: pd.DataFrame) -> pd.Series:
-    """Of which kind of cell every row of `values` is: train, evaluate, probe, or the summary."""
+    """The kind of cell that every row of `values` is of: train, evaluate, probe, or the summary."""
     summary = values["metric"].isin(tables.COMPARING) | values["run"].eq("chance") | values["kind"].eq("published")
     trained = values["evaluator"].eq("train") | values["axis"].eq("train_step").fillna(False).astype(bool)
     sorts = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(INSIDE).to_numpy(bool)]

@@ -189,14 +189,14 @@ def first_difference(stored: pd.DataFrame, found: pd.DataFrame) -> str | None:
     Numbers are equal when all their digits are.
     """
     keys = tables.keys("values")
-    told = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE)]
-    sides = [frame.set_index(keys)[told] for frame in (stored, found)]
+    compared = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE)]
+    sides = [frame.set_index(keys)[compared] for frame in (stored, found)]
     for one, other, where in ((sides[1], sides[0], "only computed again"), (sides[0], sides[1], "only stored")):
         lonely = one.index.difference(other.index, sort=False)
         if len(lonely):
             return f"{len(lonely)} rows {where}, the first: {_place(keys, lonely[0])}"
     a, b = sides[0], sides[1].reindex(sides[0].index)
-    for name in told:
+    for name in compared:
         unequal = ~(a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).to_numpy(bool)
         if unequal.any():
             at = int(unequal.argmax())

@@ -79,9 +79,9 @@ def work(cell: GridCell, context: Context) -> Outcome:
     Raises:
         Interrupted: a signal came while training; a checkpoint was written, and the cell has no row.
     """
-    with _warnings() as told:
+    with _warnings() as messages:
         outcome = _outcome(cell, context)
-    outcome = replace(outcome, warnings=tuple(told))
+    outcome = replace(outcome, warnings=tuple(messages))
     record(context.results, cell, outcome, context)
     return outcome
 
@@ -111,16 +111,16 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
     """The warnings that are logged in the block."""
-    told: list[str] = []
+    messages: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(record.getMessage())
+            messages.append(record.getMessage())
 
     listener = Listener(logging.WARNING)
     log.addHandler(listener)
     try:
-        yield told
+        yield messages
     finally:
         log.removeHandler(listener)
 

@@ -76,8 +76,8 @@ def context_orders(values: pd.DataFrame) -> dict[str, str]:
     each = own.drop_duplicates("contestant")
     known = {str(name): _order(str(model)) for name, model in zip(each["contestant"], each["model"], strict=True)}
     said = own.dropna(subset="context_order").drop_duplicates("contestant")
-    told = {str(name): str(order) for name, order in zip(said["contestant"], said["context_order"], strict=True)}
-    return {name: order for name, order in known.items() if order is not None} | told
+    recorded = {str(name): str(order) for name, order in zip(said["contestant"], said["context_order"], strict=True)}
+    return {name: order for name, order in known.items() if order is not None} | recorded
 
 
 def _of_each(

@@ -126,9 +126,9 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def _own(raw: dict[bytes, bytes] | None) -> dict[str, str]:
-    """Of a file's metadata what we wrote."""
-    told = {k.decode(): v.decode() for k, v in (raw or {}).items() if k.startswith(b"iclbench.")}
-    return {key.removeprefix("iclbench."): value for key, value in told.items()}
+    """The entries of a file's metadata that iclbench wrote."""
+    entries = {k.decode(): v.decode() for k, v in (raw or {}).items() if k.startswith(b"iclbench.")}
+    return {key.removeprefix("iclbench."): value for key, value in entries.items()}
 
 
 def read_all(

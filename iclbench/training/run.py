@@ -86,11 +86,11 @@ def _train(run: Run, hold: Hold, context: Context, report: Report | None, monito
 def _reporting(report: Report) -> Callback:
     """Pass on what is logged."""
 
-    def told(training: Training) -> None:
+    def report_step(training: Training) -> None:
         if training.due(training.settings.log_every):
             report(training.progress.step, training.progress.losses[-1])
 
-    return told
+    return report_step
 
 
 def _keeping(run: Run, hold: Hold, stop: _Stop) -> Callback:

@@ -30,12 +30,12 @@ Formula = Callable[[Sequence[Any], Any], int]
 
 
 def per_output(weight: int = 1) -> Formula:
-    """So many for every element of the (first) output, twice as many for a complex one."""
+    """`weight` operations per element of the (first) output, twice as many for a complex one."""
     return lambda args, out: weight * _parts(_first(out)) * _first(out).numel()
 
 
 def per_input(weight: int = 1, position: int = 0) -> Formula:
-    """So many for every element of an argument, twice as many for a complex one."""
+    """`weight` operations per element of an argument, twice as many for a complex one."""
     return lambda args, out: weight * _parts(args[position]) * args[position].numel()
 
 

@@ -126,7 +126,7 @@ def _nothing(args: Any, out: Any) -> int:
 
 
 def _name(func: OpOverload) -> str:
-    """Of torch's own operations the bare name, without the underscore at the end of those that work in place."""
+    """The bare name of an operation of torch's own, without the underscore of those that work in place."""
     name = func._schema.name.removeprefix("aten::")
     return name.removesuffix("_") if func._schema.is_mutable else name
 

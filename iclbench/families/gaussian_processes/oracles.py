@@ -74,9 +74,9 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
     truth: dict[str, Tensor] | None = None
 
     def informed(self, truth: dict[str, Tensor]) -> OracleKernel:
-        told = type(self)(self.settings, self.facts)
-        told.truth = truth
-        return told
+        informed_copy = type(self)(self.settings, self.facts)
+        informed_copy.truth = truth
+        return informed_copy
 
     def condition(self, context: Points, related: Points | None = None) -> KnownKernel:
         if self.truth is None:

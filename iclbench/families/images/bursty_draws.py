@@ -1,4 +1,4 @@
-"""Who is in a bursty sequence: the split of the classes, Zipf draws of classes, and drawings that do not repeat.
+"""What a bursty sequence holds: the split of the classes, Zipf draws of classes, and drawings that do not repeat.
 
 Labels are numbers of a seeded permutation of the data's classes: rare classes first, then the common ones, then those
 held out, which have no label of their own in training. Training classes are ranked, the common ones first, both groups

@@ -83,7 +83,7 @@ def candidate_scores(
 
 
 def _rows(number: int, question: Question) -> list[_Row]:
-    """As few rows as serve all candidates: the longest first, and whoever begins one of them is read off it."""
+    """The fewest rows that serve all candidates: the longest first; one that begins another is read off its row."""
     waiting = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
     found: dict[tuple[int, ...], list[int]] = {}
     for candidate in waiting:

@@ -238,8 +238,8 @@ def _configuration(source: Source, raw: dict[str, Any]) -> Any:
 
 
 def _tokenizer(source: Source) -> Any:
-    """As tokenizer.json has it, where it says that it is all: for some architectures transformers would take the rules
-    by which the first tokenizer of that architecture split texts."""
+    """The tokenizer of tokenizer.json, where that file is complete: for some architectures transformers would take the
+    rules by which the first tokenizer of that architecture split texts."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 

@@ -113,7 +113,7 @@ class LanguageModel:
     def step(
         self, ids: Int[Tensor, "B L"], after: Memory | None = None, first: int | None = None
     ) -> tuple[Float[Tensor, "B V"], Memory]:
-        """As `read`, and the logits of the token that follows."""
+        """`read`, and the logits of the token that follows."""
         from iclbench.language.models import caches
 
         if self.forgets:

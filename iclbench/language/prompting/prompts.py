@@ -221,8 +221,8 @@ class LanguagePrompts:
 
 
 def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -> list[Example]:
-    """So many examples, one of each class in turn as long as there are any, in a random order. Where outputs are hardly
-    ever the same, this is a plain draw."""
+    """Draw `count` examples, one of each class in turn as long as there are any, in a random order. Where outputs are
+    hardly ever the same, this is a plain draw."""
     by_class: dict[str, list[int]] = defaultdict(list)
     for i in rng.permutation(len(pool)):
         by_class[pool[i].y].append(int(i))

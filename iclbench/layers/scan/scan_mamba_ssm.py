@@ -52,7 +52,7 @@ def selective_scan(
     C: Float[Tensor, "B T S"],
     h0: Float[Tensor, "B S D"],
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B S D"]]:
-    """As `scan.selective_scan`.
+    """`scan.selective_scan` with the kernels of mamba-ssm.
 
     Raises:
         UsageError: more states than the kernel knows.

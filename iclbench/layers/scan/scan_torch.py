@@ -23,7 +23,7 @@ _NARROW = 256
 
 
 def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """As `scan.selective_scan`, in the precision of A whatever the rest comes in."""
+    """`scan.selective_scan` in plain torch, in the precision of A whatever the rest comes in."""
     with torch.autocast(u.device.type, enabled=False):
         y, last, _ = _forward(*(t.to(A.dtype) for t in (u, dt, A, B, C, h0)))
     return y, last

@@ -46,7 +46,7 @@ def selective_scan(
     warps: int = WARPS,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B S D"]]:
-    """As `scan.selective_scan`.
+    """`scan.selective_scan` with our own Triton kernels.
 
     Args:
         channels: channels per program, a power of two.
@@ -204,7 +204,7 @@ def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _plain(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """As the kernels take them; nothing is copied that is so already."""
+    """Tensors in the layout of the kernels; one that has it is not copied."""
     return *(t.contiguous() for t in (u, dt)), A.float().contiguous(), *(t.contiguous() for t in (B, C, h0.float()))
 
 

@@ -98,10 +98,10 @@ def _layers(looks: Mapping[str, Look], rows: Sequence[str], scale: Scale, legend
         return alt.Chart().transform_filter(f"datum.part === '{name}'")
 
     ends = "isValid(datum.low) ? format(datum.low, '.3f') + ' to ' + format(datum.high, '.3f') : 'none'"
-    told = (
+    fields = (
         f"{{'contestant': datum.contestant, '': datum.note, 'value': format(datum.value, '.3f'), 'interval': {ends}}}"
     )
-    tooltip = alt.TooltipValue(alt.ExprRef(told))
+    tooltip = alt.TooltipValue(alt.ExprRef(fields))
     mean = part("mean")
     # No sorting of the y axis by a level, which has no row of its own.
     level = (

@@ -174,12 +174,12 @@ def _layers(
     )
     ends = "format(datum.lowest, '.3f') + ' to ' + format(datum.highest, '.3f')"
     interval = "isValid(datum.low) ? format(datum.low, '.3f') + ' to ' + format(datum.high, '.3f') : 'none'"
-    told = (
+    fields = (
         "isValid(datum.score) ? {'title': datum.contestant + ' on ' + datum.row, 'score': format(datum.score, '.3f'), "
         f"'interval': {interval}, 'seeds': datum.runs > 1 ? datum.runs + ', ' + {ends} : datum.runs, "
         "'': datum.reason} : {'title': datum.contestant + ' on ' + datum.row, '': datum.status + ': ' + datum.reason}"
     )
-    tooltip = alt.TooltipValue(alt.ExprRef(told))
+    tooltip = alt.TooltipValue(alt.ExprRef(fields))
     edge: dict[str, Any] = {"stroke": "white", "strokeWidth": 1.5}
     layers = [
         # Every cell, also those that the next layer covers: the first layer says in which order columns come.

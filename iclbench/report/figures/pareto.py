@@ -129,8 +129,8 @@ def _layers(looks: Mapping[str, Look], legend: bool) -> list[dict[str, Any]]:
     y = alt.Y("score", type="quantitative", title="score", scale=alt.Scale(zero=False, padding=16))
 
     best, others = (alt.Chart().transform_filter(test) for test in ("datum.front", "!datum.front"))
-    told = "{'contestant': datum.contestant, 'score': format(datum.score, '.3f'), 'cost': datum.shown}"
-    tooltip = alt.TooltipValue(alt.ExprRef(told))
+    fields = "{'contestant': datum.contestant, 'score': format(datum.score, '.3f'), 'cost': datum.shown}"
+    tooltip = alt.TooltipValue(alt.ExprRef(fields))
     layers = [
         best.mark_line(interpolate="step-after", color="#777", strokeWidth=1.4, strokeDash=[4, 3]).encode(
             x=x, y=y, order=alt.Order("cost", type="quantitative")

@@ -87,7 +87,7 @@ def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
     lacking = of.groupby("contestant")["row"].nunique() < of["row"].nunique() / 2
     ranked = [str(name) for name in sorted(rank.index, key=lambda name: (lacking[name], rank[name], name))]
-    asked = {name for (_, name), why in _told(results, contests).items() if why.keys() - {"skipped"}}
+    asked = {name for (_, name), why in _reasons(results, contests).items() if why.keys() - {"skipped"}}
     return [*ranked, *sorted(asked & _trained(results, contests) - {*ranked})]
 
 
@@ -129,13 +129,13 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     rows = [*(contest.title for contest in contests), *awaited(results, contests)]
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
-    told = _told(results, contests)
-    told |= _told_of_baselines(results, told)
+    all_reasons = _reasons(results, contests)
+    all_reasons |= _reasons_of_baselines(results, all_reasons)
     status, reasons = [], []
     for row, name, score, best in zip(
         cells["row"], cells["contestant"], cells["score"], cells["reason"].astype(object), strict=True
     ):
-        why = told.get((row, name), {})
+        why = all_reasons.get((row, name), {})
         reason = "; ".join(reason for lines in why.values() for reason in lines)
         missing = next((status for status in MISSING if status in why), "not run")
         status.append(missing if pd.isna(score) else "ok")
@@ -145,7 +145,7 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     return cells.assign(reason=cells["reason"].mask(nothing & cells["reason"].eq(""), NOT_LEARNED))
 
 
-def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
+def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
     """By row and contestant: every status that is not good, and the reasons for it."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
 
@@ -168,13 +168,13 @@ def _told(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str]
     return found
 
 
-def _told_of_baselines(
-    results: Results, told: dict[tuple[str, str], dict[str, list[str]]]
+def _reasons_of_baselines(
+    results: Results, all_reasons: dict[tuple[str, str], dict[str, list[str]]]
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
     """By row what is told of any baseline, for the cell of the best of them."""
     baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - {*NOTHING}
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for (row, name), why in told.items():
+    for (row, name), why in all_reasons.items():
         if name in baselines:
             of_row = found.setdefault((row, BEST), {})
             for status, lines in why.items():

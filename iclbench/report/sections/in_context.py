@@ -102,6 +102,6 @@ def _peaks(task: Slice) -> pd.DataFrame:
 
 
 def _winner(low: pd.Series, high: pd.Series) -> pd.Series:
-    """Who answers where context and weights disagree."""
+    """Figure: whether context or weights decide where they disagree."""
     winner = pd.Series("neither", index=low.index, dtype="string").where(low.notna() & high.notna())
     return winner.mask((low > 0.5).fillna(False), "context").mask((high < 0.5).fillna(False), "weights")

@@ -144,12 +144,12 @@ def _data(found: Language, tasks: Sequence[str]) -> str:
 
 def _sources(theirs: pd.DataFrame) -> Table:
     order = ["task", "contestant", "n_context"]
-    told = [*order, "value", "data", "our_data", "evaluator", "reason"]
+    shown = [*order, "value", "data", "our_data", "evaluator", "reason"]
     return Table(
         name="language-published-sources",
         title="Where the published numbers come from",
         caption="Every published number of a task that was asked, and how it was read.",
-        frame=theirs.sort_values(order, ignore_index=True)[told],
+        frame=theirs.sort_values(order, ignore_index=True)[shown],
         columns=(
             Column("task", "task"),
             Column("contestant", "contestant"),

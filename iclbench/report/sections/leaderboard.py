@@ -1,4 +1,4 @@
-"""Who is best: area under the learning curve with honest ties, error at a few context sizes, score and costs."""
+"""Leaderboard: area under the learning curve with honest ties, error at a few context sizes, score and costs."""
 
 from __future__ import annotations
 
@@ -152,10 +152,10 @@ def with_failed(task: Slice, evaluator: str, frame: pd.DataFrame) -> pd.DataFram
     rows = rows[~rows["contestant"].isin(frame["contestant"])]
     if rows.empty:
         return frame.assign(failed=pd.Series(pd.NA, index=frame.index, dtype="string"))
-    told = rows.groupby("contestant", as_index=False).agg(
+    failures = rows.groupby("contestant", as_index=False).agg(
         kind=("kind", "first"), failed=("reason", lambda reasons: "; ".join(dict.fromkeys(reasons)))
     )
-    return pd.concat([frame, told.reindex(columns=[*frame.columns, "failed"])], ignore_index=True)
+    return pd.concat([frame, failures.reindex(columns=[*frame.columns, "failed"])], ignore_index=True)
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:

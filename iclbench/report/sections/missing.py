@@ -92,10 +92,10 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     cells = task.results.cells
     # What makes no sense with a task does so at no preset.
     without = cells["kind"].eq("train") & cells["status"].eq("skipped")
-    told = cells.loc[(cells["task"] == task.task) & (without | (cells["preset"] == task.preset)), "contestant"]
+    listed = cells.loc[(cells["task"] == task.task) & (without | (cells["preset"] == task.preset)), "contestant"]
     return found + [
         (task.task, task.preset, name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}")
-        for name in sorted(anywhere - set(here.get(task.task, [])) - set(told))  # a sweep says why, under coverage
+        for name in sorted(anywhere - set(here.get(task.task, [])) - set(listed))  # a sweep says why, under coverage
     ]
 
 

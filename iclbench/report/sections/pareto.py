@@ -153,7 +153,7 @@ def _figure(results: Results, name: str, title: str, caption: str, rows: pd.Data
 
 
 def _fronts(each: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], name: str, preset: str) -> Table:
-    """Who is on the front of every task and cost, the cheapest first."""
+    """The contestants on the front of every task and cost, the cheapest first."""
     named: dict[str, dict[str, str]] = {}
     for cost, rows in each.items():
         both = pd.concat([means[cost].assign(panel=_ALL), rows]) if cost in means else rows

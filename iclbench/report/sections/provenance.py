@@ -9,14 +9,14 @@ from iclbench.report.data import Results
 
 def section(results: Results) -> Section:
     own = results.rows[results.rows["kind"] != "published"]
-    told = results.language
+    of_models = results.language
     frame = own.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
         episodes=("n_episodes", "max"), contestants=("contestant", "nunique"), runs=("run", "nunique")
     )
-    versions = ", ".join(sorted({*own["version"], *told.rows["version"]}))
+    versions = ", ".join(sorted({*own["version"], *of_models.rows["version"]}))
     text = Text(
-        f"Written by iclbench {versions} from {plural(len(results.rows) + len(told.rows), 'row')} of values and "
-        f"{plural(len(results.costs) + len(told.costs), 'row')} of costs. The prompt set names "
+        f"Written by iclbench {versions} from {plural(len(results.rows) + len(of_models.rows), 'row')} of values and "
+        f"{plural(len(results.costs) + len(of_models.costs), 'row')} of costs. The prompt set names "
         "the frozen episodes and the card's hash the exact protocol; equal hashes mean comparable numbers. "
         "Figures on this page carry six significant digits; the CSV files carry every digit."
     )

@@ -38,7 +38,7 @@ def section(task: Slice) -> Section | None:
     table = Table(
         name=f"{task.id}-published",
         title=f"{task.task}: published numbers beside ours",
-        caption=f"Ours: preset {task.preset}. {_SCALES}{_told(both)} A dash: not measured here.",
+        caption=f"Ours: preset {task.preset}. {_SCALES}{_hint(both)} A dash: not measured here.",
         frame=both,
         columns=_shown(both),
     )
@@ -58,8 +58,8 @@ def everywhere(results: Results) -> Section | None:
         name="published",
         title="Published numbers beside ours",
         caption="All numbers of papers that the task cards carry and that were measured here too. "
-        f"{_SCALES}{_told(frame)} Training steps: of our runs. Rows of a task that differ in our preset show what size "
-        "alone changes.",
+        f"{_SCALES}{_hint(frame)} Training steps: of our runs. Rows of a task that differ in our preset show what "
+        "size alone changes.",
         frame=frame,
         columns=(Column("task", "task"), *_shown(frame)),
         group="task",
@@ -68,7 +68,7 @@ def everywhere(results: Results) -> Section | None:
     return Section("published", "Published against ours", (*figures, table))
 
 
-def _told(both: pd.DataFrame) -> str:
+def _hint(both: pd.DataFrame) -> str:
     """What ceiling-adjusted means, where something is."""
     return f" {ADJUSTED[0].upper()}{ADJUSTED[1:]}" if both["adjusted"].notna().any() else ""
 
@@ -104,7 +104,7 @@ def _figure(task: str, name: str, both: pd.DataFrame) -> Figure:
         f"{task}: published against ours",
         f"{measure.label.capitalize()}. Black: numbers of papers. In colour: ours at the same place, at the preset "
         f"named{', ceiling-adjusted where the ceiling is known' if both['adjusted'].notna().any() else ''}. {_SCALES}"
-        f"{_told(both)}",
+        f"{_hint(both)}",
         data,
         list(dict.fromkeys(data["panel"])),
         list(dict.fromkeys(data["row"])),

@@ -50,8 +50,8 @@ class Paired:
     def of(cls, a: pd.Series, b: pd.Series) -> Paired:
         """a - b; p is 1 where all differences are zero."""
         gaps = (a - b).to_numpy(float)
-        told = gaps[gaps != 0]  # as in the test
-        ahead = bool(np.sign(told) @ stats.rankdata(np.abs(told)) > 0)
+        nonzero = gaps[gaps != 0]  # as in the test
+        ahead = bool(np.sign(nonzero) @ stats.rankdata(np.abs(nonzero)) > 0)
         return cls(float(gaps.mean()), ahead, float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0)
 
 

@@ -97,10 +97,10 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
             gap = contest.difference(first, second)
             if gap is not None and not gap.tied:
                 found.append((abs(gap.value), contest.title, _in_words(contest, first, second, words, gap)))
-    told: dict[str, str] = {}
+    by_title: dict[str, str] = {}
     for _, title, sentence in sorted(found, key=lambda one: (-one[0], one[1])):
-        told.setdefault(title, sentence)
-    yield from list(told.values())[:FINDINGS]
+        by_title.setdefault(title, sentence)
+    yield from list(by_title.values())[:FINDINGS]
 
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:

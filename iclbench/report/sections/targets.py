@@ -1,4 +1,4 @@
-"""Who predicts targets best: log-likelihood with honest ties, squared error, and how well intervals are calibrated."""
+"""Leaderboard of the question `targets`: log-likelihood with honest ties, squared error, calibration."""
 
 from __future__ import annotations
 
