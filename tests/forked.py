@@ -1,13 +1,17 @@
-"""Commands in processes that are forked from one that has imported torch: some seconds less for each of them, which
-tests that start and kill many have to wait for."""
+"""Commands and functions in processes that are forked from one that has imported torch: some seconds less for each of
+them, which tests that start and kill many have to wait for, and a heap in which nothing else was done."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _FORKS = get_context("forkserver")
 _FORKS.set_forkserver_preload(["iclbench.cli.train", "iclbench.cli.eval", "iclbench.training.run", "torch._dynamo"])
@@ -34,6 +38,21 @@ class Command:
             return False
         assert self._process.exitcode == 0, self._errors.read_text()
         return True
+
+
+def answer(function: Callable[..., T], *arguments: object) -> T:
+    """What a function of a module returns, called in a process of its own."""
+    here, there = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=_call, args=(there, function, arguments))
+    process.start()
+    there.close()
+    found: T = here.recv()
+    process.join()
+    return found
+
+
+def _call(answers: Connection, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    answers.send(function(*arguments))
 
 
 def _run(arguments: list[str], errors: str) -> None:

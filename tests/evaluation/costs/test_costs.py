@@ -18,6 +18,7 @@ from iclbench.core.measure import _reset_resident_peak
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from tests.forked import answer
 
 WIDTH, LAYERS, EPISODES = 16, 2, 4
 
@@ -221,14 +222,12 @@ def test_memory_that_the_allocator_keeps_for_later_is_seen_every_time() -> None:
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
 def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
-    family, one = task.build(), contestant("gpt2", heads=2)
+    """In processes of their own, as above."""
     longer = task.model_copy(update={"points": 29})
-    few, many = (
-        next(
-            c.value
-            for c in costs.training_costs(one, family, longer, TrainSettings(steps=1, batch=b))
-            if c.metric == "bytes"
-        )
-        for b in (64, 256)
-    )
-    assert 2.5 < many / few < 5
+    few, many = (answer(bytes_of_a_step, longer, batch) for batch in (64, 256))
+    assert 3 < many / few < 4.5
+
+
+def bytes_of_a_step(task: TaskConfig, batch: int) -> float:
+    found = costs.training_costs(contestant("gpt2", heads=2), task.build(), task, TrainSettings(steps=1, batch=batch))
+    return next(cost.value for cost in found if cost.metric == "bytes")
