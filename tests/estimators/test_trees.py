@@ -145,7 +145,7 @@ def test_answers_do_not_depend_on_numba_being_there(
     expected = make().predict_next(points, prefixes=PREFIXES).mean
     for module in ("compiled_trees", "compiled_boosting"):
         monkeypatch.setitem(sys.modules, f"iclbench.estimators.{module}", None)
-    trees._told_once.cache_clear()
+    trees._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert torch.equal(make().predict_next(points, prefixes=PREFIXES).mean, expected)
         make().predict_next(points, prefixes=PREFIXES)
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(
     expected = GreedyTree().predict_next(points).mean
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(trees, "answer_compiled", lambda *arrays: (_ for _ in ()).throw(full))
-    trees._told_once.cache_clear()
+    trees._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert torch.equal(GreedyTree().predict_next(points).mean, expected)
     assert "No space left on device" in caplog.text

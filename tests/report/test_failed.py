@@ -10,7 +10,7 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, Slice, load
 from iclbench.report.sections import heat_map, leaderboard, missing, summary
-from iclbench.report.sections.heat_map import _told
+from iclbench.report.sections.heat_map import _reasons
 from iclbench.report.sections.summary import lacking
 from tests.report import synthetic
 
@@ -69,8 +69,8 @@ def test_the_score_is_missing_for_that_reason_and_nowhere_else(results: Results)
     contests = normalised.contests(results, "small")
     found = {contest.task.task: set(contest.scores["contestant"]) for contest in contests}
     assert "gpt2" not in found["linear"] and "gpt2" in found["sparse-linear"]
-    told = _told(results, contests)
-    assert told[next(c.title for c in contests if c.task.task == "linear"), "gpt2"] == {
+    reasons = _reasons(results, contests)
+    assert reasons[next(c.title for c in contests if c.task.task == "linear"), "gpt2"] == {
         "failed": [f"{BROKEN}: {REASON}"]
     }
 
