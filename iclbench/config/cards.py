@@ -168,6 +168,15 @@ class TrainSettings(Strict):
     checkpoint_every: Annotated[PositiveInt, Mark.OBSERVING] = 1000
     log_every: Annotated[PositiveInt, Mark.OBSERVING] = 100
 
+    def in_steps(self, steps: int) -> dict[str, Any]:
+        """What changes, in plain values, where training takes so many steps instead: warm-up and curriculum take the
+        same share of them."""
+        ratio = steps / self.steps
+        curriculum = self.curriculum.model_dump(exclude_none=True)
+        for ramp in curriculum.values():
+            ramp["every"] = max(1, round(ramp["every"] * ratio))
+        return {"steps": steps, "warmup": round(self.warmup * ratio), "curriculum": curriculum}
+
     def at_full_size(self) -> TrainSettings:
         """The same without a curriculum: steps of the size that training ends with."""
         return self.model_copy(update={"curriculum": Curriculum()})

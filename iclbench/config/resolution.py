@@ -123,6 +123,24 @@ class TaskConfig(Strict):
             _ = family.normaliser  # looked at by its watch: errors divided by 0 would be found after training only
         return family
 
+    def shape(self, family: Family) -> TaskShape:
+        """What a backbone is told about the task."""
+        from iclbench.core.task import TaskShape
+
+        return TaskShape(
+            x_dim=family.x_dim,
+            points=self.drawn(self.points),
+            y_dim=family.y_dim,
+            classes=family.classes,
+            x_shape=family.x_shape,
+            head=self.head,
+            question=self.question,
+            related=family.related_sets,
+            related_points=family.related_points,
+            floor=self.floor or 0.0,
+            components=self.components or 8,
+        )
+
     def tests(self, family: Family, asked: Sequence[str]) -> list[str]:
         """The evaluators of these names, in either spelling, as the family spells them.
 
@@ -205,21 +223,7 @@ class RunConfig(Strict):
 
     def shape(self, family: Family) -> TaskShape:
         """What the backbone is told about the task."""
-        from iclbench.core.task import TaskShape
-
-        return TaskShape(
-            x_dim=family.x_dim,
-            points=self.task.drawn(self.task.points),
-            y_dim=family.y_dim,
-            classes=family.classes,
-            x_shape=family.x_shape,
-            head=self.task.head,
-            question=self.task.question,
-            related=family.related_sets,
-            related_points=family.related_points,
-            floor=self.task.floor or 0.0,
-            components=self.task.components or 8,
-        )
+        return self.task.shape(family)
 
     def build(self, family: Family, anywhere: bool = False) -> Backbone:
         """The untrained backbone for the task's family, its weights drawn from the run's own stream; `anywhere` as in
@@ -371,19 +375,21 @@ def resolve_run(
     config_file: Path | None = None,
 ) -> RunConfig:
     """The frozen configuration of a run; raises `UsageError` naming the first thing that does not fit."""
-    tables = typed_tables(overrides, config_file)
+    return resolve_tables(task, backbone, preset, seed, typed_tables(overrides, config_file))
+
+
+def resolve_tables(
+    task: str, backbone: str, preset: str = "small", seed: int = 0, tables: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """The same from tables `task`, `backbone` and `train`, as `--config` holds them."""
+    tables = tables or {}
     frozen, card = resolve_task(task, preset, tables.get("task"))
     chosen = card.preset(canonical(preset), frozen.name)
     name = backbone if ":" in backbone else canonical(backbone)
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
     settings = _settings(name, frozen.name, chosen, tables.get("backbone", {}))
-    train = chosen.train.model_dump(mode="json", exclude_none=True)
-    for each in BACKBONES.names_in_cards(name):
-        train = _merge(train, chosen.train_for.get(each, {}))
-        validate(TrainSettings, train, f"task '{frozen.name}': train_for.{each}")
-    training = validate(TrainSettings, _merge(train, tables.get("train", {})), "-o train")
-    _check_monitored(frozen, training)
+    training = resolve_training(frozen, chosen, name, tables.get("train", {}))
     return validate(
         RunConfig,
         {
@@ -400,6 +406,17 @@ def resolve_run(
         },
         "run",
     )
+
+
+def resolve_training(task: TaskConfig, preset: Preset, backbone: str | None, typed: Mapping[str, Any]) -> TrainSettings:
+    """How a backbone is trained: as the preset says of all, of this one (None: of none), and as the user says."""
+    train = preset.train.model_dump(mode="json", exclude_none=True)
+    for each in [] if backbone is None else BACKBONES.names_in_cards(backbone):
+        train = _merge(train, preset.train_for.get(each, {}))
+        validate(TrainSettings, train, f"task '{task.name}': train_for.{each}")
+    training = validate(TrainSettings, _merge(train, typed), "-o train")
+    _check_monitored(task, training)
+    return training
 
 
 def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any]) -> Strict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,20 @@ _OWN = ("paper",)
 
 
 def check_size(
-    task: str, backbone: str, preset: str, overrides: Sequence[str] = (), config_file: Path | None = None
+    task: str,
+    backbone: str,
+    preset: str,
+    overrides: Sequence[str] = (),
+    config_file: Path | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raise `UsageError` where nobody says how big a built-in backbone is; of a plug-in's own size there is a note."""
-    if (line := missing_size(task, backbone, preset, overrides, config_file)) is None:
+    """Raise `UsageError` where nobody says how big a built-in backbone is; of a plug-in's own size there is a note.
+
+    Args:
+        task, backbone, preset, overrides, config_file: as `iclbench train` takes them.
+        given: settings of the backbone that are given in another way.
+    """
+    if (line := missing_size(task, backbone, preset, overrides, config_file, given)) is None:
         return
     if ":" not in backbone and BACKBONES.entry(backbone).package == "iclbench":
         raise UsageError(line)
@@ -31,14 +41,19 @@ def check_size(
 
 
 def missing_size(
-    task: str, backbone: str, preset: str, overrides: Sequence[str] = (), config_file: Path | None = None
+    task: str,
+    backbone: str,
+    preset: str,
+    overrides: Sequence[str] = (),
+    config_file: Path | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> str | None:
     """That the preset of the task's card has no size for this backbone and nobody gave one, with what to do; None: it
     has, or somebody did."""
     name, card = load_task(task)
     preset = canonical(preset)
     backbone = backbone if ":" in backbone else canonical(backbone)
-    given = typed_tables(overrides, config_file).get("backbone", {})
+    given = {**typed_tables(overrides, config_file).get("backbone", {}), **(given or {})}
     known = set(BACKBONES.names_in_cards(backbone))
     if preset in _OWN or known & card.preset(preset, name).backbones.keys() or any(map(_is_size, given.items())):
         return None

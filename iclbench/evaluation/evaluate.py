@@ -43,8 +43,13 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
     >>> values.query("metric == 'squared_error' and n_context == 5")["contestant"].tolist()
     ['mine', 'ridge']
     """
-    found = [tables.frame("values", _scored(each, prompts)[0]["values"]) for each in contestants]
+    found = [tables.frame("values", cell_tables(each, prompts)["values"]) for each in contestants]
     return pd.concat(found, ignore_index=True) if found else tables.frame("values", [])
+
+
+def cell_tables(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
+    """The rows of all tables of one contestant on a prompt set: `values`, `errors` and what else there is."""
+    return _scored(contestant, prompts)[0]
 
 
 def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:

@@ -22,7 +22,7 @@ are in units of the metric.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -63,7 +63,22 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
-    values = _values(results, prompts)
+    scores = scores_of(_values(results, prompts), lambda: tables.read_all("errors", folder), prompts)
+    if scores is None:
+        remove(path)
+        return
+    with writing(results):
+        tables.write("values", scores, path, {})
+
+
+def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts: PromptSet) -> pd.DataFrame | None:
+    """The scores of all contestants of one prompt set as rows of `values`; None: there is nothing to compare with.
+
+    Args:
+        values: the rows of everybody on these prompts.
+        errors: gives the table `errors` of them, where it is needed.
+        prompts: the prompt set.
+    """
     failed = sorted(values.loc[values["kind"].eq("oracle") & values["status"].eq("failed"), "run"].unique())
     values = values[values["status"].eq("ok") & values["axis"].isna()]
     if prompts.evaluator:
@@ -71,16 +86,12 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     elif prompts.task.question == "next":
         scores = _of_errors(values[values["metric"] == "auc"], "squared_error", failed)
     elif prompts.task.head != "categorical":
-        scores = _of_likelihoods(folder, values, prompts)
+        scores = _of_likelihoods(errors(), values, prompts)
         if scores is None:
             scores = _of_errors(values[values["metric"] == "squared_error"], "squared_error", failed)
     else:
         scores = None
-    if scores is None:
-        remove(path)
-        return
-    with writing(results):
-        tables.write("values", scores.sort_values(["run", "n_related"]), path, {})
+    return None if scores is None else scores.sort_values(["run", "n_related"])
 
 
 def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
@@ -126,9 +137,8 @@ def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     return Line(_ACCURACY, test.chance, best, name).of(rows)
 
 
-def _of_likelihoods(folder: Path, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
+def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     """From log-likelihoods, on the episodes that all oracles were asked; None where no oracle has any."""
-    errors = tables.read_all("errors", folder)
     likelihoods, squared = (_by_episode(errors, metric) for metric in ("log_likelihood", "squared_error"))
     named = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
     oracles = [(str(run), 0) for run in named if (run, 0) in likelihoods]

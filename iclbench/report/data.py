@@ -382,6 +382,19 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells)
 
 
+def of_values(values: pd.DataFrame) -> Results:
+    """What a report can say of rows of the table `values` alone, without a folder; raises `UsageError` where there are
+    none."""
+    if values.empty:
+        raise UsageError("there are no rows to report on; icl.evaluate(...) and open_results(...).values() give some")
+    rows, set_aside = comparable(name_variants(tables.validate("values", values)))
+    rows, otherwise = on_one_line(rows)
+    empty = {table: tables.frame(table, []) for table in ("costs", "examples", "answers")}
+    language = Language(rows.iloc[:0], empty["costs"], empty["answers"])
+    errors = EpisodeScores(iter(()), set())
+    return Results(rows, empty["costs"], errors, empty["examples"], language, (), (*set_aside, *otherwise))
+
+
 def data_note(rows: pd.DataFrame) -> pd.Series:
     """For the name of a published contestant: the data that its number is for, behind a comma; empty: no data set.
 

@@ -1,0 +1,90 @@
+"""Untrained backbones for a task, by name or as functions: `Mamba(task, layers=4)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from iclbench.api.tasks import Task
+from iclbench.backbones.base import Backbone
+from iclbench.backbones.image_backbone import ImageBackbone
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import RunConfig, resolve_tables
+from iclbench.config.sizes import check_size
+from iclbench.core.errors import UsageError
+from iclbench.core.predictor import Predictor
+
+
+def configured(
+    task: Task,
+    name: str,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The configuration of a run, as the command `train` would resolve it."""
+    check_size(task.card, name, task.preset, given=settings or {})
+    tables = {"task": dict(task.changes), "backbone": dict(settings or {}), "train": dict(training or {})}
+    return resolve_tables(task.card, name, task.preset, seed, tables)
+
+
+def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
+    """An untrained backbone for a task.
+
+    Args:
+        name: `iclbench list backbones`, or `package.module:Class`.
+        task: what it is built for.
+        seed: of the initial weights: those of a run with this seed.
+        settings: of the backbone (`iclbench show NAME`); where none are given, its size is that of the task's preset.
+
+    Raises:
+        UsageError: there is no such backbone or setting, a value does not fit, or nobody says how big it is to be.
+
+    >>> from iclbench.api.tasks import task
+    >>> backbone("s4d", task("linear", "smoke"), layers=1, width=8).parameter_count
+    473
+    """
+    return configured(task, name, seed, settings).build(task.family)
+
+
+def _named(name: str, class_name: str) -> Callable[..., Backbone]:
+    def build(task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
+        return backbone(name, task, seed=seed, **settings)
+
+    build.__name__ = build.__qualname__ = class_name
+    build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}."""
+    return build
+
+
+CMANP = _named("cmanp", "CMANP")
+CNP = _named("cnp", "CNP")
+CoQE = _named("coqe", "CoQE")
+GPT2 = _named("gpt2", "GPT2")
+ICICLCNP = _named("icicl-cnp", "ICICLCNP")
+ICICLTNP = _named("icicl-tnp", "ICICLTNP")
+LBANP = _named("lbanp", "LBANP")
+Mamba = _named("mamba", "Mamba")
+PTTNP = _named("pt-tnp", "PTTNP")
+S4 = _named("s4", "S4")
+S4D = _named("s4d", "S4D")
+TNP = _named("tnp", "TNP")
+Transformer = _named("transformer", "Transformer")
+
+
+def check_fits(model: Backbone, task: Task) -> None:
+    """Raise `UsageError` where a model was built for other inputs, outputs or another head than the task has."""
+    for name in ("x_dim", "y_dim", "classes", "x_shape", "head"):
+        own, asked = getattr(model.shape, name), getattr(task.shape, name)
+        if own != asked:
+            raise UsageError(f"the model was built for {name}={own}, {task} has {name}={asked}; build it for this task")
+
+
+def registered_name(model: Predictor) -> str | None:
+    """The name under which a model's class and settings are registered, variants included; None: under none."""
+    inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
+    target = f"{type(inner).__module__}:{type(inner).__qualname__}"
+    for name, entry in sorted(BACKBONES.entries.items()):
+        frozen = BACKBONES.variant(name).frozen if entry.package == "iclbench" else {}
+        if entry.target == target and all(getattr(inner.settings, k, None) == v for k, v in frozen.items()):
+            return name
+    return None

@@ -1,0 +1,168 @@
+"""Charts of result tables: the figures of the report, as Altair charts for a notebook.
+
+Every function takes rows of the table `values`: from `icl.evaluate(...)` or `icl.open_results(...).values()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import altair as alt
+import pandas as pd
+
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.metrics import metric as known_metric
+from iclbench.report.blocks import Figure, Section
+from iclbench.report.data import Results, Slice, of_values
+from iclbench.report.figures.marks import Marks
+from iclbench.report.sections import extrapolation as extrapolation_section
+from iclbench.report.sections import heat_map as heat_map_section
+from iclbench.report.sections import learning_curves as curves_section
+from iclbench.report.sections import probing as probing_section
+from iclbench.report.sections import shifts as shifts_section
+from iclbench.report.style import CONFIG
+
+# What a specification of several figures has once.
+_OF_THE_WHOLE = ("$schema", "config", "params")
+
+__all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe", "shifts"]
+
+
+def learning_curves(
+    values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
+) -> alt.Chart:
+    """Errors against the number of examples in context, on the training distribution, with 95 % bands of backbones.
+
+    Args:
+        values: rows of the table `values`.
+        task, preset: which, where there are several.
+        metric: of the column `metric`; None: squared error where it was measured.
+
+    Raises:
+        UsageError: there is nothing to draw, or it is not said of which task.
+    """
+    return _chart(
+        curves_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)),
+        "learning curves (question: next)",
+    )
+
+
+def extrapolation(
+    values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
+) -> alt.Chart:
+    """The same beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`."""
+    return _chart(
+        extrapolation_section.section(_slice(of_values(values), task, preset)),
+        "more examples than in training (extrapolate=N)",
+    )
+
+
+def shifts(
+    values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
+) -> alt.Chart:
+    """The same under shifts, a panel for each. Arguments as in `learning_curves`."""
+    return _chart(shifts_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)), "a shift")
+
+
+def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
+    """What linear probes read off every layer: of `iclbench probe`, from `open_results(...).values()`. Arguments as in
+    `learning_curves`."""
+    return _chart(probing_section.section(_slice(of_values(values), task, preset)), "a probe")
+
+
+def heat_map(values: pd.DataFrame) -> alt.Chart:
+    """Every task against every backbone: one normalised score each.
+
+    Raises:
+        UsageError: there are no scores; they need the baseline zero among the contestants.
+    """
+    results = of_values(values)
+    return _chart(heat_map_section.section(results), "scores of a backbone (evaluate it beside the baseline zero)")
+
+
+def leaderboard(
+    values: pd.DataFrame, task: str | None = None, preset: str | None = None, shift: str = "none"
+) -> alt.Chart:
+    """All contestants of one task by their headline number, best first, with 95 % intervals.
+
+    Args:
+        values: rows of the table `values`.
+        task, preset: which, where there are several.
+        shift: the distribution that they are asked on.
+
+    Raises:
+        UsageError: there is nothing to draw, or it is not said of which task.
+    """
+    slice_ = _slice(of_values(values), task, preset)
+    rows, what = _headline(slice_, shift)
+    known = known_metric(what)
+    order = rows.sort_values("value", ascending=known.lower_is_better)["contestant"].tolist()
+    looks = {name: slice_.looks[name] for name in order}
+    marks = Marks(looks, False)
+    base = alt.Chart(rows, title=f"{slice_.task}: {known.label}{'' if shift == 'none' else f', {shift}'}")
+    scale = alt.Scale(type="log" if known.logarithmic and (rows["low"] > 0).all() else "linear", zero=False)
+    y = alt.Y("contestant:N", sort=order, title=None)
+    ends = base.mark_rule(strokeWidth=2).encode(
+        x=alt.X("low:Q", scale=scale, title=known.label), x2="high:Q", y=y, color=marks.colour
+    )
+    columns = ["contestant", "kind", "value", "low", "high"]
+    points = base.mark_point(size=90, strokeWidth=2, opacity=1).encode(
+        x=alt.X("value:Q", scale=scale), y=y, tooltip=columns, **marks.points
+    )
+    return alt.layer(ends, points).properties(width=420).configure(**CONFIG)
+
+
+def _headline(task: Slice, shift: str) -> tuple[pd.DataFrame, str]:
+    """One row per contestant, and the metric: the area under the curve, or what the question of the task asks."""
+    curves = task.summaries[task.summaries["shift"].eq(shift) & task.summaries["metric"].eq("auc")]
+    if len(curves):
+        return curves.drop_duplicates("contestant"), "auc"
+    targets = task.targets[task.targets["shift"].eq(shift) & task.targets["axis"].isna()]
+    for name in ("log_likelihood", "squared_error"):
+        rows = targets[targets["metric"].eq(name)].sort_values("n_related")
+        if len(rows):
+            return rows.drop_duplicates("contestant", keep="last"), name
+    raise UsageError(f"nothing to rank: task '{task.task}' has no finished row under shift '{shift}'")
+
+
+def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+    """The rows of one metric; the training's own stay."""
+    measured = values.loc[values["n_context"].notna(), "metric"].unique()
+    if metric is None:
+        metric = next((name for name in ("squared_error", "log_likelihood") if name in measured), None)
+    elif metric not in measured:
+        raise UnknownNameError("metric", metric, map(str, measured))
+    return values if metric is None else values[values["metric"].eq(metric) | values["n_context"].isna()]
+
+
+def _slice(results: Results, task: str | None, preset: str | None) -> Slice:
+    """The rows of one task; raises `UsageError` where it is not said which, or there is none."""
+    found = results.slices
+    for kind, asked in (("task", task), ("preset", preset)):
+        if asked is not None:
+            known = {str(getattr(each, kind)) for each in found}
+            if asked not in known:
+                raise UnknownNameError(kind, asked, known)
+            found = [each for each in found if getattr(each, kind) == asked]
+    if len(found) != 1:
+        each = ", ".join(one.title for one in found) or "none"
+        raise UsageError(f"say which with task= and preset=, or give the rows of one trained length; there are: {each}")
+    return found[0]
+
+
+def _chart(section: Section | None, what: str) -> alt.Chart:
+    """The figures of a section, one below the other."""
+    figures = [] if section is None else list(_figures(section))
+    if not figures:
+        raise UsageError(f"nothing to draw: the rows hold no finished {what}")
+    drawn = [figure.printed() for figure in figures]
+    if len(drawn) == 1:
+        return alt.Chart.from_dict(drawn[0])
+    whole = {key: drawn[0][key] for key in _OF_THE_WHOLE if key in drawn[0]}
+    whole["resolve"] = {"scale": dict.fromkeys(("color", "strokeDash"), "independent")}
+    parts = [{key: part for key, part in each.items() if key not in _OF_THE_WHOLE} for each in drawn]
+    return alt.Chart.from_dict({**whole, "vconcat": parts})
+
+
+def _figures(section: Section) -> Iterator[Figure]:
+    return (block for block in section.walk() if isinstance(block, Figure))

@@ -1,0 +1,211 @@
+"""Answers of a model for arrays: contexts in, predictions out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from iclbench.api.device import chosen_device
+from iclbench.backbones.base import Backbone
+from iclbench.config.runs import Run, find
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
+
+
+def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
+    """What a model answers at some inputs after seeing a context; nothing is trained.
+
+    Args:
+        model: a backbone, a `Trained` model or a finished run.
+        X_context: inputs of the context, `(N, Dx)` or, of several episodes, `(B, N, Dx)`; arrays or frames.
+        y_context: its outputs, `(N,)` or `(N, Dy)`, numbers or class labels from 0; of several episodes with B before.
+        X_query: inputs to be answered, `(Q, Dx)` or `(B, Q, Dx)`; no query sees another.
+        return_std: also the standard deviation, of a model that predicts distributions.
+
+    Returns:
+        Means in the shape of `y_context` with Q in place of N, of class labels the likeliest; with `return_std` a pair.
+
+    Raises:
+        UsageError: shapes or types do not fit the model or one another, or it predicts single values and `return_std`
+            is asked.
+
+    >>> from iclbench.api.models import GPT2
+    >>> from iclbench.api.tasks import task
+    >>> model = GPT2(task("linear", "smoke", dim=2), layers=1, width=16)
+    >>> predict(model, np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
+    (5,)
+    """
+    prediction, single, flat = _answer(_model(model), X_context, y_context, X_query)
+    found = prediction.point()
+    if not return_std:
+        return _array(found, single, flat)
+    if not isinstance(prediction, Gaussian | Mixture):
+        raise UsageError(
+            "return_std: the model answers single values; build it for a task with head='gaussian' (or 'mixture')"
+        )
+    return _array(found, single, flat), _array(prediction.std, single, flat)
+
+
+def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
+    """Probabilities of all classes, `(Q, classes)` or `(B, Q, classes)`; arguments as in `predict`.
+
+    Raises:
+        UsageError: as `predict`; or the model predicts numbers.
+    """
+    prediction, single, _ = _answer(_model(model), X_context, y_context, X_query)
+    if not isinstance(prediction, Categorical):
+        raise UsageError("predict_proba: the model predicts numbers, not classes")
+    return _array(prediction.logits.softmax(-1), single, False)
+
+
+class Trained:
+    """The model of a finished run.
+
+    Attributes:
+        run: the run.
+        device: where the model computes.
+    """
+
+    def __init__(self, run: Run, device: str = "cpu", data_dir: Path | None = None) -> None:
+        self.run, self.device, self._data_dir = run, device, data_dir
+
+    @cached_property
+    def model(self) -> Backbone:
+        """The backbone with its weights, in eval mode; raises `UsageError` where the run is not finished."""
+        return self.run.load(self.device, self._data_dir)
+
+    def predict(self, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
+        """See `predict`."""
+        return predict(self.model, X_context, y_context, X_query, return_std=return_std)
+
+    def predict_proba(self, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
+        """See `predict_proba`."""
+        return predict_proba(self.model, X_context, y_context, X_query)
+
+    def __repr__(self) -> str:
+        return f"load({str(self.run.path)!r})"
+
+
+def load(
+    run: Run | str | Path,
+    results: str | Path = "results",
+    *,
+    device: str = "auto",
+    data_dir: str | Path | None = None,
+) -> Trained:
+    """The model of a finished run.
+
+    Args:
+        run: what `train` returned, the name of a run, or its folder.
+        results: results folder, for a name.
+        device: auto, cpu, cuda, cuda:1, ...
+        data_dir: folder with your copies of data sets, for tasks that need them.
+
+    Raises:
+        UsageError: there is no such run, or it is not finished.
+    """
+    if not isinstance(run, Run):
+        run = Run(Path(run)) if (Path(run) / "config.toml").is_file() else find(Path(results), str(run))
+    found = Trained(run, chosen_device(device), None if data_dir is None else Path(data_dir))
+    _ = found.model
+    return found
+
+
+def _model(model: Any) -> Backbone:
+    if isinstance(model, Run):
+        model = Trained(model)
+    if isinstance(model, Trained):
+        return model.model
+    if not isinstance(model, Backbone):
+        raise UsageError(f"predict takes a backbone, icl.load(...) or a finished run, not {type(model).__name__}")
+    return model
+
+
+def _answer(model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> tuple[Prediction, bool, bool]:
+    """The prediction `(B, Q)`; whether there was no axis of episodes, and none of outputs."""
+    x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
+    if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
+        raise UsageError(
+            f"X_context {_shape(x)} and X_query {_shape(queries)}: both are (points, Dx), or both (B, points, Dx) with "
+            "the same B"
+        )
+    single = x.dim() == 2
+    y, flat = _outputs(model, y_context, x)
+    if single:
+        x, y, queries = x.unsqueeze(0), y.unsqueeze(0), queries.unsqueeze(0)
+    if reason := model.too_long(x.shape[1]):
+        raise UsageError(f"X_context has {x.shape[1]} points: {reason}")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return model.predict_targets(Points.full(x.to(device), y.to(device)), queries.to(device)), single, flat
+    finally:
+        model.train(was_training)
+
+
+def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
+    found = _floats(name, values)
+    if found.dim() not in (2, 3) or found.shape[-1] != model.shape.x_dim:
+        raise UsageError(
+            f"{name} has shape {_shape(found)}: expected (points, {model.shape.x_dim}) or (B, points, "
+            f"{model.shape.x_dim}), since the model was built for {model.shape.x_dim} input dimensions"
+        )
+    return found
+
+
+def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """Outputs of `(*B, N, Dy)`, or labels of `(*B, N)`; and whether the axis of outputs was left out."""
+    if model.shape.classes is not None:
+        return _labels(values, x, model.shape.classes), True
+    found, outputs = _floats("y_context", values), model.shape.y_dim
+    flat = outputs == 1 and found.shape == x.shape[:-1]
+    if not flat and found.shape != (*x.shape[:-1], outputs):
+        either = f"{_shape(x[..., 0])} or " if outputs == 1 else ""
+        raise UsageError(
+            f"y_context has shape {_shape(found)}: expected {either}{(*x.shape[:-1], outputs)} beside X_context of "
+            f"shape {_shape(x)}"
+        )
+    return (found.unsqueeze(-1) if flat else found), flat
+
+
+def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
+    found = np.asarray(values)
+    if found.dtype.kind not in "iu":
+        raise UsageError(f"y_context has dtype {found.dtype}: expected whole numbers, class labels below {classes}")
+    if found.shape != x.shape[:-1]:
+        raise UsageError(f"y_context has shape {found.shape}: expected {_shape(x[..., 0])}, a label per point")
+    if found.size and (found.min() < 0 or found.max() >= classes):
+        raise UsageError(f"y_context has labels from {found.min()} to {found.max()}: expected 0 to {classes - 1}")
+    return torch.as_tensor(found.astype(np.int64))
+
+
+def _floats(name: str, values: Any) -> torch.Tensor:
+    try:
+        found = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+        if found.dtype.kind not in "fiub":
+            raise ValueError(f"dtype {found.dtype}")
+        found = found.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}: expected an array of numbers ({str(error).splitlines()[0]})") from None
+    if not np.isfinite(found).all():
+        raise UsageError(f"{name} holds NaN or infinity; fill the gaps in, or leave those points out")
+    return torch.from_numpy(np.ascontiguousarray(found))
+
+
+def _shape(t: torch.Tensor) -> tuple[int, ...]:
+    return tuple(t.shape)
+
+
+def _array(t: torch.Tensor, single: bool, flat: bool) -> np.ndarray:
+    """As a NumPy array, without the axes that were not asked for."""
+    if flat and t.is_floating_point():
+        t = t.squeeze(-1)
+    found: np.ndarray = (t[0] if single else t).cpu().numpy()
+    return found

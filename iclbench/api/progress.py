@@ -1,0 +1,47 @@
+"""A progress bar on a terminal, a line that is written over in a notebook, nothing where output is piped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# Called with the number of steps done and what is to be said beside it.
+Update = Callable[[int, str], None]
+
+
+@contextmanager
+def progress_bar(label: str, total: int, shown: bool = True) -> Iterator[Update]:
+    """Show how far some steps have come.
+
+    Args:
+        label: what stands before it.
+        total: number of steps.
+        shown: whether anything is shown at all.
+    """
+    if shown and "ipykernel" in sys.modules:
+        yield _in_notebook(label, total)
+    elif shown and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, TextColumn("{task.fields[said]}"), console=Console(stderr=True)) as bar:
+            task = bar.add_task(label, total=total, said="")
+            yield lambda step, said: bar.update(task, completed=step, said=said)
+    else:
+        yield lambda step, said: None
+
+
+def _in_notebook(label: str, total: int) -> Update:
+    from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+
+    def line(step: int, said: str) -> dict[str, str]:
+        return {"text/plain": f"{label}: {step}/{total} {said}".rstrip()}
+
+    handle = display(line(0, ""), raw=True, display_id=True)
+
+    def update(step: int, said: str) -> None:
+        handle.update(line(step, said), raw=True)
+
+    return update

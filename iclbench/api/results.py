@@ -1,0 +1,86 @@
+"""Results folders: their tables as frames, and the report on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.api.predict import Trained, load
+from iclbench.config.runs import Run, all_runs
+from iclbench.core.errors import UsageError
+from iclbench.report import build
+
+
+class ResultsFolder:
+    """The tables of a results folder; every method reads anew.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def values(self) -> pd.DataFrame:
+        """Scores of all contestants, with intervals: one row per measured value."""
+        return tables.read_all("values", self.path)
+
+    def costs(self) -> pd.DataFrame:
+        """Parameters, seconds, bytes and floating-point operations."""
+        return tables.read_all("costs", self.path)
+
+    def errors(self) -> pd.DataFrame:
+        """Scores of single episodes, by which contestants are paired."""
+        return tables.read_all("errors", self.path)
+
+    def examples(self) -> pd.DataFrame:
+        """Points and predictions of the first few episodes."""
+        return tables.read_all("examples", self.path)
+
+    def answers(self) -> pd.DataFrame:
+        """What language models answered, question by question."""
+        return tables.read_all("answers", self.path)
+
+    def cells(self) -> pd.DataFrame:
+        """What became of every cell of the sweeps."""
+        return tables.read_all("cells", self.path)
+
+    def runs(self) -> list[Run]:
+        """The runs that were begun here."""
+        return all_runs(self.path)
+
+    def load(self, run: str) -> Trained:
+        """The model of a finished run, by its name."""
+        return load(run, self.path)
+
+    def __repr__(self) -> str:
+        return f"open_results({str(self.path)!r})"
+
+
+def open_results(path: str | Path = "results") -> ResultsFolder:
+    """The tables of a results folder.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if not Path(path).is_dir():
+        raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train make one")
+    return ResultsFolder(Path(path))
+
+
+def write_report(results: str | Path = "results", folder: str | Path | None = None, tasks: Sequence[str] = ()) -> Path:
+    """Write the report page of a results folder with its figures' data and tables; returns the page.
+
+    Args:
+        results: results folder.
+        folder: where to; None: `report` in the results folder.
+        tasks: only these; none: all.
+
+    Raises:
+        UsageError: there is nothing to report.
+    """
+    where = Path(results) / "report" if folder is None else Path(folder)
+    return build(Path(results), where, tasks=tasks).page

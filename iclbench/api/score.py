@@ -1,0 +1,127 @@
+"""Scores on frozen prompts, in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.api.models import check_fits, registered_name
+from iclbench.api.predict import Trained
+from iclbench.api.tasks import Task
+from iclbench.backbones.base import Backbone
+from iclbench.config.runs import Run
+from iclbench.core.errors import UsageError
+from iclbench.core.predictor import Predictor
+from iclbench.evaluation.cells import Tables
+from iclbench.evaluation.contestants import PredictorContestant, baselines, in_memory
+from iclbench.evaluation.evaluate import cell_tables
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.scores import scores_of
+from iclbench.families.shifts import Shift
+
+# What can be scored: a model, a finished run, or the name of a baseline.
+Scored = Predictor | Run | Trained | str
+
+
+def evaluate(
+    models: Scored | Sequence[Scored] | Mapping[str, Scored],
+    task: Task,
+    shifts: Sequence[str] = ("none",),
+    *,
+    extrapolate: int | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Score models and baselines on the same frozen prompts: those of `iclbench eval` for this task and seed.
+
+    Args:
+        models: models, finished runs and names of baselines (`iclbench list baselines`), or a mapping from names to
+            such; a model goes by the name of its backbone.
+        task: whose prompts; its preset says how many episodes.
+        shifts: changes of the distribution (`iclbench show TASK`); "none" is the training distribution.
+        extrapolate: also ask with up to so many examples in context.
+        seed: of the prompts; those of another seed are independent.
+
+    Returns:
+        A tidy frame with the columns of the table `values`: a row per contestant, prompt set, metric and number of
+        examples, with 95 % intervals over episodes. With the baseline `zero` among them, the rows `score` are
+        normalised by it and by the oracle or the best baseline. What failed is a row with a reason.
+
+    Raises:
+        UsageError: there is no such baseline or shift, or a model does not fit the task.
+
+    >>> from iclbench.api.tasks import task
+    >>> found = evaluate(["ridge", "zero"], task("linear", "smoke", dim=2, episodes=16))
+    >>> sorted(found.loc[found["metric"] == "auc", "contestant"])
+    ['ridge', 'zero']
+    """
+    asked = {name: _model(model) for name, model in _names(models).items()}
+    for model in asked.values():
+        if isinstance(model, Backbone):
+            check_fits(model, task)
+    beyond = [] if extrapolate is None else [Shift().with_examples(extrapolate).name]
+    family = task.family.held_out()
+    names = dict.fromkeys(family.parse_shift(shift).name for shift in [*shifts, *beyond])
+    frames = []
+    for shift in names:
+        prompts = PromptSet(task.config, task.preset, shift, seed, task.data_dir, family)
+        cells = [cell_tables(_contestant(name, model, prompts), prompts) for name, model in asked.items()]
+        values, errors = (_together(kind, cells) for kind in ("values", "errors"))
+        scores = scores_of(values, partial(_given, errors), prompts)
+        frames += [values] if scores is None else [values, scores]
+    return tables.union("values", frames)
+
+
+def _given(errors: pd.DataFrame) -> pd.DataFrame:
+    return errors
+
+
+def _together(kind: tables.TableName, found: Sequence[Tables]) -> pd.DataFrame:
+    """The rows of one table of several contestants."""
+    return tables.union(
+        kind,
+        [
+            tables.validate(kind, rows) if isinstance(rows, pd.DataFrame) else tables.frame(kind, rows)
+            for rows in (each[kind] for each in found if kind in each)
+        ],
+    )
+
+
+def _names(models: Scored | Sequence[Scored] | Mapping[str, Scored]) -> dict[str, Scored]:
+    """A name for each; equal ones are numbered."""
+    if isinstance(models, Mapping):
+        return dict(models)
+    each = list(models) if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    found: dict[str, Scored] = {}
+    seen: Counter[str] = Counter()
+    for model in each:
+        name = _name(model)
+        seen[name] += 1
+        found[name if seen[name] == 1 else f"{name}-{seen[name]}"] = model
+    return found
+
+
+def _name(model: Scored) -> str:
+    if isinstance(model, str):
+        return model
+    if isinstance(model, Run):
+        return model.name
+    if isinstance(model, Trained):
+        return model.run.name
+    if isinstance(model, Predictor):
+        return registered_name(model) or type(model).__name__
+    raise UsageError(f"evaluate takes models, runs and names of baselines, not {type(model).__name__}")
+
+
+def _model(model: Scored) -> Predictor | str:
+    """What answers; of a run its backbone, a name as it is."""
+    if isinstance(model, Run):
+        model = Trained(model)
+    return model.model if isinstance(model, Trained) else model
+
+
+def _contestant(name: str, model: Predictor | str, prompts: PromptSet) -> PredictorContestant:
+    return baselines(prompts, [model])[0] if isinstance(model, str) else in_memory(name, model)

@@ -1,0 +1,109 @@
+"""Tasks: a family of functions at one size, which draws episodes and knows what a backbone is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from iclbench.config.cards import Preset, load_task
+from iclbench.config.registry import canonical
+from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.episodes import Episodes
+from iclbench.core.seeds import generator
+from iclbench.core.task import TaskShape
+from iclbench.families.base import Family
+from iclbench.families.request import Request
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A task card at one preset, with changes.
+
+    Attributes:
+        card: the name of the card, or a path to a `.toml` file.
+        preset: smoke, grid, small or paper.
+        changes: keys of the task that differ from the card, as behind `-o task.`.
+        data_dir: where the family finds its data sets.
+    """
+
+    card: str
+    preset: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    data_dir: Path | None = None
+
+    @cached_property
+    def config(self) -> TaskConfig:
+        """The task with everything filled in."""
+        return resolve_task(self.card, self.preset, self.changes, "task")[0]
+
+    @cached_property
+    def family(self) -> Family:
+        """What draws the episodes."""
+        return self.config.build(self.data_dir)
+
+    @cached_property
+    def sizes(self) -> Preset:
+        """What the card's preset says of backbones and of training."""
+        return load_task(self.card)[1].preset(self.preset, self.config.name)
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def shape(self) -> TaskShape:
+        """What a backbone is told about the task."""
+        return self.config.shape(self.family)
+
+    def sample(
+        self, episodes: int, seed: int = 0, *, shift: str = "none", points: int | None = None, device: str = "cpu"
+    ) -> Episodes:
+        """Draw episodes; equal seeds give equal episodes.
+
+        Args:
+            episodes: B, how many.
+            seed: of the draw; training and evaluation draw from streams of their own.
+            shift: a change of the distribution, as `iclbench show TASK` lists them.
+            points: examples in context; None: as many as in training.
+            device: where the tensors are made.
+
+        Returns:
+            `context.x` of `(B, N, Dx)` and so on. With the question `next` the last point is only ever asked, so that N
+            is the number of examples plus one.
+
+        Raises:
+            UsageError: the family has no such shift.
+        """
+        count = self.config.drawn(self.config.points if points is None else points)
+        return self.family.sample(
+            Request(
+                episodes, count, generator(seed, "sample", device=device), shift=self.family.parse_shift(shift).name
+            )
+        )
+
+    def __repr__(self) -> str:
+        changes = "".join(f", {key}={value!r}" for key, value in self.changes.items())
+        return f"task({self.card!r}, preset={self.preset!r}{changes})"
+
+
+def task(name: str, preset: str = "small", *, data_dir: str | Path | None = None, **changes: Any) -> Task:
+    """A task by the name of its card (`iclbench list tasks`) or a path to one.
+
+    Args:
+        name: of the card.
+        preset: its size: smoke, grid, small or paper.
+        data_dir: folder with your copies of data sets.
+        changes: of the task, as behind `-o task.`: `dim=5, head="gaussian", points=20`.
+
+    Raises:
+        UsageError: there is no such card, preset or key, or a value does not fit.
+
+    >>> task("skewed-linear", preset="smoke", dim=5, head="gaussian").shape.x_dim
+    5
+    """
+    found = Task(name, canonical(preset), changes, None if data_dir is None else Path(data_dir))
+    _ = found.family  # what does not fit is said now
+    return found

@@ -1,0 +1,139 @@
+"""Training: in memory, or as a run in a results folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from iclbench.api.device import chosen_device
+from iclbench.api.models import check_fits, configured, registered_name
+from iclbench.api.progress import progress_bar
+from iclbench.api.tasks import Task
+from iclbench.backbones.base import Backbone
+from iclbench.config.resolution import resolve_training
+from iclbench.config.runs import Run, create
+from iclbench.core.context import Context
+from iclbench.core.errors import UsageError
+from iclbench.evaluation.monitor import Monitor
+from iclbench.training.fit import Callback, Training
+from iclbench.training.fit import fit as fit_in_memory
+from iclbench.training.run import train as train_run
+
+
+def fit(
+    model: Backbone,
+    task: Task,
+    steps: int | None = None,
+    lr: float | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> pd.DataFrame:
+    """Train a backbone in place, in memory, on fresh episodes of a task.
+
+    Args:
+        model: what is trained; it is left on the device, in eval mode.
+        task: draws the episodes; its preset says how to train.
+        steps: so many instead of the preset's; warm-up and curriculum take the same share of them.
+        lr: peak learning rate; None: that of the preset, for this backbone.
+        seed: of the episodes and of whatever the loss draws.
+        device: auto, cpu, cuda, cuda:1, ...
+        progress: whether a bar is shown, on a terminal or in a notebook.
+        callbacks: called with the `Training` after every step.
+        settings: further ones, as behind `-o train.`: `batch=64, schedule="constant"`.
+
+    Returns:
+        A frame with the columns step, loss: the mean training loss of the steps up to each.
+
+    Raises:
+        UsageError: a setting does not fit, or the model is none that can be trained.
+        TrainingDivergedError: the loss or a weight is NaN or infinite.
+
+    >>> from iclbench.api.models import GPT2
+    >>> from iclbench.api.tasks import task
+    >>> small = task("linear", "smoke", dim=2)
+    >>> fit(GPT2(small, layers=1, width=16), small, steps=20, log_every=10)["step"].tolist()
+    [10, 20]
+    """
+    if not isinstance(model, Backbone):
+        raise UsageError(f"fit trains backbones (icl.backbone(NAME, task), or your own), not {type(model).__name__}")
+    check_fits(model, task)
+    name, given = registered_name(model), dict(settings)
+    if steps is not None:
+        of_preset = resolve_training(task.config, task.sizes, name, {})
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise UsageError(f"steps={steps!r}: expected a whole number of at least 1")
+        given = {**of_preset.in_steps(steps), "log_every": min(of_preset.log_every, max(1, steps // 20)), **given}
+    if lr is not None:
+        given["lr"] = lr
+    training = resolve_training(task.config, task.sizes, name, given)
+    with progress_bar(name or type(model).__name__, training.steps, progress) as update:
+
+        def show(at: Training) -> None:
+            if at.due(training.log_every):
+                update(at.progress.step, f"loss {at.progress.losses[-1]:.4f}")
+
+        found = fit_in_memory(
+            model,
+            task.config,
+            training,
+            [show, *callbacks],
+            seed=seed,
+            device=chosen_device(device),
+            data_dir=task.data_dir,
+        )
+    return pd.DataFrame({"step": found.steps, "loss": found.losses})
+
+
+def train(
+    task: Task,
+    backbone: str,
+    *,
+    name: str | None = None,
+    seed: int = 0,
+    results: str | Path = "results",
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    progress: bool = True,
+    **training: Any,
+) -> Run:
+    """Train a run in a results folder, as `iclbench train`: the same call again continues where it stopped, and does
+    nothing when it is finished.
+
+    Args:
+        task: the task at a preset.
+        backbone: its name, or `package.module:Class`.
+        name: of the run; default TASK-BACKBONE-PRESET-sSEED.
+        seed: of weights and episodes.
+        results: results folder.
+        settings: of the backbone, as behind `-o backbone.`.
+        device: auto, cpu, cuda, cuda:1, ...
+        progress: whether a bar is shown.
+        training: as behind `-o train.`: `steps=300, lr=1e-3`.
+
+    Returns:
+        The run; `load` gives its model.
+
+    Raises:
+        UsageError: something does not fit, or the folder holds another run of this name.
+        Interrupted: Ctrl-C; a checkpoint was written.
+    """
+    run = create(Path(results), configured(task, backbone, seed, settings, training), name, task.data_dir)
+    if run.finished:
+        return run
+    with progress_bar(run.name, run.config.train.steps, progress) as update:
+        last: dict[str, float] = {}
+
+        def report(step: int, loss: float) -> None:
+            update(step, " ".join([f"loss {loss:.4f}", *(f"{test} {share:.2f}" for test, share in last.items())]))
+
+        context = Context(data_dir=task.data_dir, device=chosen_device(device))
+        train_run(run, context, report, partial(Monitor, watch=last.update))
+    return run

@@ -1,0 +1,55 @@
+"""A tiny classification family of plain vectors: noisy copies of one centre per class, new ones in every episode."""
+
+from __future__ import annotations
+
+import torch
+
+from iclbench.config.cards import Strict
+from iclbench.core.episodes import Episodes, Points
+from iclbench.families.base import Family
+from iclbench.families.request import Request
+
+CLASSES = 5
+CARD = {
+    "family": "tests.api.blobs:Blobs",
+    "summary": "noisy copies of centres",
+    "question": "targets",
+    "head": "categorical",
+    "baselines": ["majority"],
+    "presets": {
+        "smoke": {
+            "points": 20,
+            "episodes": 16,
+            "train": {"steps": 60, "batch": 16, "lr": 0.003, "log_every": 20},
+            "backbones": {"cnp": {"width": 16}},
+        }
+    },
+}
+
+
+class Parameters(Strict):
+    """How many features there are."""
+
+    dim: int = 10
+
+
+class Blobs(Family):
+    """Labels by the nearest centre."""
+
+    Parameters = Parameters
+    questions = frozenset({"targets"})
+    classes = CLASSES
+
+    @property
+    def x_dim(self) -> int:
+        return int(self.parameters.dim)
+
+    def sample(self, request: Request) -> Episodes:
+        count, draw = request.points + 4, request.generator
+        centres = torch.randn(request.episodes, CLASSES, self.x_dim, generator=draw)
+        labels = torch.randint(CLASSES, (request.episodes, count), generator=draw)
+        x = centres.gather(1, labels.unsqueeze(-1).expand(-1, -1, self.x_dim))
+        every = Points.full(x + 0.3 * torch.randn(x.shape, generator=draw), labels)
+        asked = every.span(request.points)
+        choices = torch.ones(request.episodes, CLASSES, dtype=torch.bool)
+        return Episodes(every.span(0, request.points), asked.mask, asked, classes=CLASSES, choices=choices)

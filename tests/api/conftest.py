@@ -1,0 +1,43 @@
+"""Runs that are trained once for all tests of the API."""
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+import iclbench as icl
+from iclbench.api.tasks import Task
+from iclbench.config.runs import Run
+from tests.api.blobs import CARD
+
+
+@pytest.fixture(scope="session")
+def linear() -> Task:
+    return icl.task("linear", preset="smoke", dim=10, head="gaussian", points=20, episodes=16)
+
+
+@pytest.fixture(scope="session")
+def run(linear: Task, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A TNP on linear functions, trained for seconds."""
+    results = tmp_path_factory.mktemp("api") / "results"
+    return icl.train(linear, "tnp", name="tour", results=results, steps=40, progress=False)
+
+
+@pytest.fixture(scope="session")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A CNP on blobs of five classes."""
+    folder = tmp_path_factory.mktemp("api-classes")
+    (folder / "blobs.toml").write_text(tomli_w.dumps(CARD))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ICLBENCH_TRUST", "tests")
+        return icl.train(icl.task(str(folder / "blobs.toml"), "smoke"), "cnp", results=folder / "results", name="blobs")
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICLBENCH_TRUST", "tests")
+
+
+@pytest.fixture
+def results(run: Run) -> Path:
+    return run.path.parents[1]

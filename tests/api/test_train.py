@@ -1,0 +1,110 @@
+"""Training through the API: in memory as in a folder, and scaled to the steps that are asked."""
+
+import doctest
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import iclbench as icl
+from iclbench.api import models
+from iclbench.api import train as module
+from iclbench.api.models import registered_name
+from iclbench.cli.main import main
+from iclbench.config.cards import TrainSettings
+from iclbench.config.runs import Run
+from iclbench.core.errors import UsageError
+from iclbench.training.fit import Training
+
+SIZE = {"layers": 1, "width": 16, "heads": 2}
+
+
+def test_a_run_trained_by_the_command_has_the_weights_of_one_trained_here_or_in_memory(tmp_path: Path) -> None:
+    task = icl.task("linear", "smoke", dim=3)
+    overrides = ["-o", "task.dim=3", *(part for k, v in SIZE.items() for part in ("-o", f"backbone.{k}={v}"))]
+    command = ["train", "linear", "gpt2", "-p", "smoke", "--seed", "3", "-o", "train.steps=12", *overrides]
+    assert main([*command, "--results", str(tmp_path / "typed")]) == 0
+    run = icl.train(task, "gpt2", seed=3, results=tmp_path / "called", settings=SIZE, steps=12, progress=False)
+    typed = tmp_path / "typed" / "runs" / run.name / "model.safetensors"
+    assert run.weights.read_bytes() == typed.read_bytes()
+    assert icl.train(task, "gpt2", seed=3, results=tmp_path / "called", settings=SIZE, steps=12).finished
+    model = icl.GPT2(task, seed=3, **SIZE)
+    # As the run: steps that are given as a setting are not scaled.
+    history = icl.fit(model, task, seed=3, progress=False, **{"steps": 12} | _unscaled(task))
+    assert isinstance(history, pd.DataFrame) and history["step"].iloc[-1] == 12
+    for name, weights in run.load().state_dict().items():
+        assert torch.equal(weights, model.state_dict()[name]), name
+
+
+def _unscaled(task: icl.Task) -> dict[str, object]:
+    whole = task.sizes.train
+    return {"curriculum": whole.curriculum.model_dump(exclude_none=True), "warmup": whole.warmup, "log_every": 1}
+
+
+def test_warm_up_and_curriculum_take_the_same_share_of_other_steps() -> None:
+    curriculum = {"dims": {"start": 5, "every": 200}, "points": {"start": 11, "by": 2, "every": 300}}
+    settings = TrainSettings.model_validate({"steps": 1000, "warmup": 100, "curriculum": curriculum})
+    shorter = TrainSettings.model_validate(settings.model_dump(exclude_none=True) | settings.in_steps(250))
+    assert (shorter.steps, shorter.warmup) == (250, 25)
+    assert shorter.curriculum.dims.every == 50 and shorter.curriculum.points.every == 75
+    for step in range(250):
+        assert abs(shorter.curriculum.dims.at(step, 20) - settings.curriculum.dims.at(4 * step, 20)) <= 1
+
+
+def test_callbacks_see_every_step_and_losses_fall() -> None:
+    task = icl.task("linear", "smoke", dim=2)
+    seen: list[int] = []
+
+    def note(training: Training) -> None:
+        seen.append(training.progress.step)
+
+    model = icl.TNP(task, layers=1, width=16, heads=2)
+    history = icl.fit(model, task, 80, 3e-3, callbacks=[note], progress=False, curriculum={})
+    assert seen == list(range(1, 81)) and list(history.columns) == ["step", "loss"]
+    assert history["loss"].iloc[-3:].mean() < history["loss"].iloc[:3].mean()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"steps": 0}, "steps=0: expected a whole number"),
+        ({"steps": 2.5}, "steps=2.5"),
+        ({"lr": -1.0}, "lr"),
+        ({"stpes": 3}, "stpes"),
+        ({"device": "gpu"}, "device='gpu'"),
+    ],
+)
+def test_wrong_settings_are_one_line(change: dict, line: str) -> None:
+    task = icl.task("linear", "smoke", dim=2)
+    with pytest.raises(UsageError, match=line) as error:
+        icl.fit(icl.GPT2(task, **SIZE), task, **{"steps": 2, **change}, progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_for_another_task_and_what_is_no_model_are_refused() -> None:
+    task, other = icl.task("linear", "smoke", dim=2), icl.task("linear", "smoke", dim=3)
+    with pytest.raises(UsageError, match=r"built for x_dim=2.*dim=3.*has x_dim=3"):
+        icl.fit(icl.GPT2(task, **SIZE), other)
+    with pytest.raises(UsageError, match="not Linear"):
+        icl.fit(torch.nn.Linear(2, 1), task)
+    with pytest.raises(UsageError, match="has no size for 'icicl-tnp'"):
+        icl.ICICLTNP(icl.task("linear", "grid"))
+
+
+def test_models_are_known_by_the_names_of_their_variants() -> None:
+    task = icl.task("linear", "smoke", dim=2)
+    for name in ("gpt2", "gpt2-rotary", "coqe-learned", "cnp"):
+        assert registered_name(icl.backbone(name, task)) == name
+
+
+def test_examples_of_the_documentation_hold() -> None:
+    assert doctest.testmod(models).failed == doctest.testmod(module).failed == 0
+
+
+def test_a_run_continues_where_it_stopped(tmp_path: Path) -> None:
+    task = icl.task("linear", "smoke", dim=2)
+    run = icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=6, progress=False)
+    assert isinstance(run, Run) and run.finished
+    with pytest.raises(UsageError, match="steps"):
+        icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=7, progress=False)
