@@ -1,5 +1,6 @@
 """PNG files: what is written can be read, filters as the specification defines them, damage is an error."""
 
+import math
 import struct
 import zlib
 from io import BytesIO
@@ -86,7 +87,7 @@ def checksum_changed(data):
         (checksum_changed(png.encode(GREY)), "damaged .*checksum"),
         (file_of(7, 5, 8, filtered(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"pHYs", b"")), "damaged"),
         (file_of(7, 5, 8, filtered(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"tRNS", b"")), "damaged"),
-        (file_of(7, 5, 8, filtered(GREY, 0)[:-1]), "damaged .*truncated"),
+        (file_of(7, 5, 8, filtered(GREY, 0)[:-1]), "damaged .*(truncated|too early)"),
         (file_of(7, 5, 8, b"\x07" + bytes(7) + bytes(32)), "damaged"),
         (file_of(7, 5, 16, bytes(75)), "another kind"),
         (file_of(7, 5, 8, filtered(GREY, 0), colour=2), "another kind"),
@@ -107,3 +108,32 @@ def test_any_damage_is_read_or_refused(place, change):
         png.decode(data[:place] + change + data[place + len(change) :])
     except ValueError as error:
         assert "PNG" in str(error)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("interlaced", [False, True])
+def test_fewer_rows_than_the_header_announces_are_no_image(bits: int, interlaced: bool) -> None:
+    """With sound checksums and a complete stream: only their number is wrong."""
+    whole = _file(8, 8, bits, interlaced)
+    assert png.decode(whole).shape == (8, 8)
+    for taller in (9, 20):
+        with pytest.raises(ValueError, match="ends too early"):
+            png.decode(_file(8, 8, bits, interlaced, announced=taller))
+
+
+def _file(width: int, height: int, bits: int, interlaced: bool, announced: int | None = None) -> bytes:
+    """A black image, of which the header may say that it is taller."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+    rows = b""
+    for x, y, dx, dy in passes if interlaced else [(0, 0, 1, 1)]:
+        for _ in range(y, height, dy):
+            columns = len(range(x, width, dx))
+            if columns:
+                rows += b"\0" * (1 + math.ceil(columns * bits / 8))
+    header = struct.pack(">IIBBBBB", width, announced or height, bits, 0, 0, 0, int(interlaced))
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
