@@ -7,7 +7,7 @@ evaluate it on random inputs; `FunctionFamily` asks them for just these two thin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,7 +22,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UnknownNameError
 from iclbench.families.request import Request, by_request, take_requests
 from iclbench.families.sampling import normal
-from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, repeated
+from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, kinds_of, repeated
 
 Truth = dict[str, Tensor]
 
@@ -198,6 +198,8 @@ class Family(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         take_requests(cls)
+        if isinstance(named := vars(cls).get("shift_kinds"), Set):
+            cls.shift_kinds = kinds_of(named)
 
     @abstractmethod
     def sample(self, request: Request) -> Episodes:

@@ -1,12 +1,16 @@
 """Requests, and families and callers of version 0.1.0, which name their parts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from iclbench.core.errors import UsageError
 from iclbench.families.base import Family
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.linear import Linear
 from iclbench.families.request import Request
+from iclbench.families.shifts import FUNCTION_KINDS
 
 
 def request(**options):
@@ -68,3 +72,17 @@ def test_a_family_that_takes_requests_is_defined_without_a_warning(recwarn):
 
     assert issubclass(New, Family) and not [w for w in recwarn if w.category is DeprecationWarning]
     assert same(New(Linear.Parameters(dim=3)).sample(request()), Linear(Linear.Parameters(dim=3)).sample(request()))
+
+
+@pytest.mark.parametrize("named", [frozenset({"noisy", "points"}), FUNCTION_KINDS - {"orthants"}])
+def test_a_family_of_version_0_1_0_names_its_shifts_in_a_set(named: object) -> None:
+    class Older(Linear):
+        shift_kinds = named
+
+    family = Older(Linear.Parameters(dim=3))
+    asked = Request(2, 4, torch.Generator().manual_seed(0), shift="noisy-0.5")
+    expected = Linear(Linear.Parameters(dim=3)).sample(replace(asked, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(family.sample(asked).context.y, expected.context.y)
+    assert family.parse_shift("noisy-0.5").kind == "noisy" and family.parse_shift("points-9").examples == 9
+    with pytest.raises(UsageError, match="orthants"):
+        family.parse_shift("orthants")
