@@ -85,8 +85,8 @@ class Prediction(TensorRecord):
         raise NotImplementedError(f"{type(self).__name__} does not write point()")
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor] | None:
-        """Ends of the central interval that holds this much probability, per output, `(*shape, dy)` each; None: there
-        is none (a single value, classes)."""
+        """Ends of the central interval that holds this much probability (from 0 to 1), per output, `(*shape, dy)`
+        each; None: there is none (a single value, classes). Raises `ValueError` for another level."""
         return None
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -162,7 +162,7 @@ class Gaussian(Prediction):
         return self.mean
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        half = _half_width(level) * self.std
+        half = _half_width(_checked(level)) * self.std
         return self.mean - half, self.mean + half
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -254,12 +254,15 @@ class Mixture(Prediction):
         return self.mean
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        if _checked(level) == 1:  # beyond what bisection reaches
+            everything = torch.full_like(self.mean, math.inf)
+            return -everything, everything
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, k, dy = self.means.shape
         weights = self.logits.softmax(-1).reshape(-1, k)
-        component = torch.multinomial(weights, n, replacement=True, generator=generator).T.reshape(n, *shape, 1, 1)
+        component = _drawn(weights, n, generator).T.reshape(n, *shape, 1, 1)
         at = component.expand(n, *shape, 1, dy)
         mean, std = (t.expand(n, *t.shape).gather(-2, at).squeeze(-2) for t in (self.means, self.stds))
         return mean + std * _normal(mean.shape, mean, generator)
@@ -327,7 +330,7 @@ class Categorical(Prediction):
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, classes = self.logits.shape
         probabilities = self.logits.softmax(-1).reshape(-1, classes)
-        return torch.multinomial(probabilities, n, replacement=True, generator=generator).T.reshape(n, *shape)
+        return _drawn(probabilities, n, generator).T.reshape(n, *shape)
 
     def columns(self) -> dict[str, Tensor]:
         probabilities = self.logits.softmax(-1)
@@ -335,6 +338,19 @@ class Categorical(Prediction):
 
 
 @cache
+def _checked(level: float) -> float:
+    if not 0 <= level <= 1:
+        raise ValueError(f"an interval holds a probability from 0 to 1, not {level}")
+    return level
+
+
+def _drawn(probabilities: Float[Tensor, "P k"], n: int, generator: torch.Generator) -> Int[Tensor, "P n"]:
+    """`n` independent draws from every row; none where n is 0, which torch refuses."""
+    if n == 0:
+        return torch.empty(len(probabilities), 0, dtype=torch.long, device=probabilities.device)
+    return torch.multinomial(probabilities, n, replacement=True, generator=generator)
+
+
 def _half_width(level: float) -> float:
     """Half the width of the central interval of a standard normal that holds this much probability."""
     from scipy.special import ndtri

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, MixtureSameFamily, Normal
 
-from iclbench.core.predictions import HEADS, Categorical, Gaussian, HeadSettings, Mixture, Point
+from iclbench.core.predictions import HEADS, Categorical, Gaussian, HeadSettings, Mixture, Point, Prediction
 
 Y = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
 
@@ -196,3 +196,27 @@ def test_every_prediction_has_a_point_and_only_those_with_a_spread_an_interval(n
     if ends is not None:
         assert (ends[0] < prediction.point()).all() or name == "mixture"
         assert (ends[0] < ends[1]).all()
+
+
+def _distributions() -> list[Prediction]:
+    zeros = torch.zeros(2, 1)
+    return [Gaussian(zeros, zeros + 1), Mixture(torch.zeros(2, 2), torch.zeros(2, 2, 1), torch.ones(2, 2, 1))]
+
+
+@pytest.mark.parametrize("prediction", _distributions(), ids=lambda p: type(p).__name__)
+def test_intervals_hold_a_probability_and_the_whole_line_at_most(prediction: Prediction) -> None:
+    low, high = prediction.interval(1.0)
+    assert (low == -math.inf).all() and (high == math.inf).all()
+    for level in (-0.1, 1.5, math.nan):
+        with pytest.raises(ValueError, match="from 0 to 1"):
+            prediction.interval(level)
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [*_distributions(), Categorical(torch.zeros(2, 3)), Point(torch.zeros(2, 1))],
+    ids=lambda p: type(p).__name__,
+)
+def test_no_draws_are_an_empty_tensor(prediction: Prediction) -> None:
+    found = prediction.sample(0, torch.Generator().manual_seed(0))
+    assert found.shape == (0, *prediction.point().shape) and found.dtype == prediction.point().dtype
