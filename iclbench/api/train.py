@@ -71,6 +71,7 @@ def fit(
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise UsageError(f"steps={steps!r}: expected a whole number of at least 1")
         given = {**of_preset.in_steps(steps), "log_every": min(of_preset.log_every, max(1, steps // 20)), **given}
+    given.setdefault("evaluate_every", 0)  # a run's business; callbacks do it here
     if lr is not None:
         given["lr"] = lr
     training = resolve_training(task.config, task.sizes, name, given)

@@ -20,6 +20,7 @@ from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import read_about
 from iclbench.core.task import TaskShape
 from iclbench.layers.vision.image_encoder import EncoderName
+from iclbench.moved import renamed
 
 
 class BackboneSettings(Strict):
@@ -43,6 +44,7 @@ def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> 
 
 
 _Settings = TypeVar("_Settings", bound=Strict)
+__getattr__ = renamed(__name__, check_heads="iclbench.layers.attention:check_heads")
 
 
 class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):

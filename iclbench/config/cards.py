@@ -147,8 +147,8 @@ class Curriculum(Strict):
 class TrainSettings(Strict):
     """Everything the training loop needs to know besides the task and the backbone.
 
-    Every `evaluate_every` steps, and after the last, the model is put to `evaluators` (0: never); none named: to all
-    those of the card.
+    Every `evaluate_every` steps, and after the last, the model is evaluated by `evaluators` (0: never); none named: by
+    all those of the card.
     """
 
     steps: PositiveInt

@@ -139,8 +139,10 @@ class Registry:
         return found
 
     def _add(self, found: dict[str, Entry], name: str, entry: Entry) -> None:
-        if name in found and found[name].target != entry.target:
-            other = found[name]
+        other = found.get(name)
+        if other is not None and other.target == entry.target:
+            return  # the same class, which the entry that stands knows more of
+        if other is not None:
             raise UsageError(
                 f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
                 f"{entry.target} ({entry.package}); uninstall one of them"
@@ -150,7 +152,7 @@ class Registry:
     @property
     def shipped(self) -> dict[str, Entry]:
         """The entries of iclbench itself, in the order in which they stand here."""
-        return {name: entry for name, entry in self.entries.items() if entry.package == "iclbench"}
+        return {name: self.entries[name] for name in self._builtin}
 
     def names(self) -> list[str]:
         return sorted(self.entries)

@@ -115,7 +115,7 @@ def other_labels(y: Tensor, classes: int | None) -> Tensor:
     return 3 - 2 * y if classes is None else (y + 1) % classes
 
 
-def put(into: Tensor, places: Tensor, values: Tensor) -> Tensor:
+def placed(into: Tensor, places: Tensor, values: Tensor) -> Tensor:
     """`values` at the given positions of axis 1."""
     index = places.reshape(*places.shape, *[1] * (into.dim() - 2)).expand(values.shape)
     return into.scatter(1, index, values)

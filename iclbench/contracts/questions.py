@@ -14,7 +14,7 @@ from iclbench.contracts.contract import (
     assert_close,
     contract,
     other_labels,
-    put,
+    placed,
     targets_of,
 )
 from iclbench.core.episodes import Episodes, Points, take
@@ -133,9 +133,9 @@ def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: 
     noise = torch.full_like(context.x.repeat(1, 2, 1), 7.0)
     labels = context.y.repeat(1, 2, *[1] * (context.y.dim() - 2)).roll(1, 1)
     padded = Points(
-        put(noise, places, context.x),
-        put(labels, places, context.y),
-        put(torch.zeros_like(context.mask).repeat(1, 2), places, context.mask),
+        placed(noise, places, context.x),
+        placed(labels, places, context.y),
+        placed(torch.zeros_like(context.mask).repeat(1, 2), places, context.mask),
     )
     assert_close(
         ask_targets(predictor, episodes, padded, x),

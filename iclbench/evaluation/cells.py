@@ -189,6 +189,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "family": prompts.family_name,
         "data": prompts.data,
         "contestant": contestant.name,
+        "model": contestant.model_name or contestant.name,
         "method": contestant.applied,
         "kind": contestant.kind,
         "preset": prompts.preset,

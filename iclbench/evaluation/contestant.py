@@ -17,6 +17,8 @@ class Contestant:
         seed: seed of the run, None where nothing was trained.
         variant: what was trained, the same for all seeds; None where nothing was.
         trained_on: the task that it was trained on, where the prompts are of another.
+        model_name: the contestant without method and without the task that it was trained on; of a baseline its name
+            without a number at the end (lasso of lasso-1e-2); None: the name.
         applied: the method that is applied to it, as its name ends; None: none.
         device: where it computes.
         libraries: versions that its answers may depend on, recorded in the file.
@@ -30,6 +32,7 @@ class Contestant:
     variant: str | None = None
     trained_on: str | None = None
     applied: str | None = None
+    model_name: str | None = None
     device: str = "cpu"
     libraries: dict[str, str] = field(default_factory=dict)
 

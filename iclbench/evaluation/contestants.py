@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -29,6 +30,9 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 
+# The number that ends a baseline's name: knn-3, lasso-1e-2.
+_NUMBER = re.compile(r"-\d[\d.]*(e-?\d+)?$")
+
 
 @dataclass(frozen=True)
 class PredictorContestant(Contestant):
@@ -51,7 +55,7 @@ class PredictorContestant(Contestant):
 
 def in_memory(name: str, predictor: Predictor, device: str = "cpu") -> PredictorContestant:
     """A predictor of a notebook, which is already on the device; no cell of a results folder is ever taken for its."""
-    return PredictorContestant(name, name, "backbone", uuid4().hex, device=device, predictor=predictor)
+    return PredictorContestant(name, name, "backbone", uuid4().hex, model_name=name, device=device, predictor=predictor)
 
 
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
@@ -78,6 +82,7 @@ def _of_run(
         content_hash(depends_on),
         config.seed,
         config.variant,
+        model_name=config.backbone.name,
         device=device,
         libraries={"torch": torch.__version__},
         predictor=model,
@@ -188,5 +193,13 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     kind = "oracle" if oracle and not lost else "baseline"
     episodes = getattr(settings, "episodes", None) or None
     return PredictorContestant(
-        name, name, kind, identity, prefixes=prefixes, episodes=episodes, libraries=libraries, predictor=predictor
+        name,
+        name,
+        kind,
+        identity,
+        model_name=_NUMBER.sub("", name),
+        prefixes=prefixes,
+        episodes=episodes,
+        libraries=libraries,
+        predictor=predictor,
     )

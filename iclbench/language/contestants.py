@@ -57,6 +57,7 @@ def contestant(
         identity,
         variant=content_hash(what, 8),
         applied=method.suffix or None,
+        model_name=model.name,
         device=model.device,
         libraries=libraries,
         model=model,

@@ -1,4 +1,5 @@
-"""GPT-2's block: layers, names and initial weights of `transformers.GPT2Model`, to the last digit of every draw.
+"""GPT-2's block: layers, names and initial weights of `transformers.GPT2Model`, to the last digit of every draw (of
+transformers 5.15 and later; before, what is added to the residual stream was not scaled down).
 
 Its names are those of runs that were trained before, and its draws those behind their seeds; a test holds both against
 transformers, which takes seconds to import and is not needed to train.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle, product
 from typing import Any
 
-from iclbench.config.registry import BACKBONES
+from iclbench.config.registry import BACKBONES, Backbones
 
 STRONG = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MUTED = ("#B2455A", "#5A4FA8", "#9A8A2E", "#2F8A57", "#3E8CA8", "#8F4478", "#A0603A", "#6E7F80")
@@ -80,25 +80,27 @@ PATHS = {
     "hexagon": "M-0.5,-0.87L0.5,-0.87L1,0L0.5,0.87L-0.5,0.87L-1,0Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
-# Of variants: the dash says what they are told of positions.
+# Of variants: the dash says what they are told of positions, or that something else is theirs.
 POSITIONS = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
+OTHERWISE = (6, 2, 1, 2, 1, 2)
 
 
-def _shipped() -> dict[str, Look]:
+def shipped(registry: Backbones) -> dict[str, Look]:
     """The same look in every report, whoever else is in it; variants have the colour of their backbone."""
     found = {}
-    for name, entry in BACKBONES.shipped.items():
+    for name, entry in registry.shipped.items():
         assert entry.line is not None, f"the registry's entry of {name} has no line"
-        line, variant = entry.line, BACKBONES.variant(name)
+        line, variant = entry.line, registry.variant(name)
         set_model = line.kind == "set"
         found[name] = Look(line.colour, LONG if set_model else (), 2.6, line.shape, set_model, line.kind)
         if variant.backbone != name:
             shape = PATHS.get(variant.shape, variant.shape)
-            found[name] = replace(found[name], dash=POSITIONS[variant.frozen["positions"]], shape=shape)
+            dash = POSITIONS.get(str(variant.frozen.get("positions")), OTHERWISE)
+            found[name] = replace(found[name], dash=dash, shape=shape or line.shape)
     return found
 
 
-SHIPPED = _shipped()
+SHIPPED = shipped(BACKBONES)
 OWN = {name: look for name, look in SHIPPED.items() if BACKBONES.variant(name).backbone == name}
 CAUSAL = {name: look for name, look in OWN.items() if look.order == "causal"}
 SETS = {name: look for name, look in OWN.items() if look.order == "set"}

@@ -28,13 +28,18 @@ _COARSE = "/coarse"
 
 
 def filled(values: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `values`, with their exact types, with the columns of schema 3 filled where they are missing.
-
-    Tables of schema 3 have a model and a distribution in every row: nothing is missing there.
-    """
-    if values["model"].notna().all() and values["distribution"].notna().all():
+    """Rows of `values`, with their exact types, with the columns of schema 3 filled in rows without a model: those that
+    were written since have one."""
+    older = values["model"].isna()
+    if not older.any():
         return values
-    v, score, language = values, values["metric"].eq("score"), values["preset"].eq("language")
+    if older.all():
+        return _filled(values)
+    return pd.concat([values[~older], _filled(values[older])]).loc[values.index]
+
+
+def _filled(v: pd.DataFrame) -> pd.DataFrame:
+    score, language = v["metric"].eq("score"), v["preset"].eq("language")
     method = v["method"].fillna(_of_each(v["contestant"], _method))
     model = v["model"].fillna(_models(v.assign(method=method)))
     distribution = v["distribution"].fillna(_of_each(v["shift"], lambda name: _shift(name)[0]))

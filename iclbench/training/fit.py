@@ -99,7 +99,7 @@ def fit(
 
     Raises:
         TrainingDivergedError: the loss or a weight is NaN or infinite; found where the loss is logged, and at the end.
-        UsageError: it is not said how many points the episodes of a family have.
+        UsageError: it is not said how many points the episodes of a family have; or the settings ask for evaluations.
 
     >>> from iclbench.config.resolution import resolve_run
     >>> tiny = ["task.dim=2", "backbone.layers=1", "backbone.width=16", "train.steps=20", "train.log_every=10"]
@@ -113,6 +113,8 @@ def fit(
     >>> all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
     True
     """
+    if settings.evaluate_every:
+        raise UsageError("fit evaluates nothing by itself: leave evaluate_every at 0 and give a callback")
     if isinstance(task, TaskConfig):
         data = TrainingData.of(task, task.build(data_dir))
     elif points is None:
@@ -230,8 +232,10 @@ class Training:
         self.mean_loss()
         with self._meter.stopped():
             self.backbone.eval()
-            yield
-            self.backbone.train()
+            try:
+                yield
+            finally:
+                self.backbone.train()
 
     def diverged(self, what: str) -> TrainingDivergedError:
         """The error that says so, of this step."""
@@ -279,6 +283,8 @@ class _Meter:
         """Neither the time nor the memory of the block counts."""
         self._read_peak()
         stopped = time.perf_counter()
-        yield
-        self._memory.restart_peak()
-        self._started += time.perf_counter() - stopped
+        try:
+            yield
+        finally:
+            self._memory.restart_peak()
+            self._started += time.perf_counter() - stopped

@@ -92,6 +92,13 @@ def test_a_model_for_another_task_and_what_is_no_model_are_refused() -> None:
         icl.ICICLTNP(icl.task("linear", "grid"))
 
 
+def test_a_task_whose_runs_are_evaluated_while_they_train_is_trained_without() -> None:
+    task = icl.task("bursty", "smoke")
+    assert task.sizes.train.evaluate_every
+    history = icl.fit(icl.backbone("cnp", task), task, steps=1, progress=False)
+    assert history["step"].tolist() == [1]
+
+
 def test_models_are_known_by_the_names_of_their_variants() -> None:
     task = icl.task("linear", "smoke", dim=2)
     for name in ("gpt2", "gpt2-rotary", "coqe-learned", "cnp"):

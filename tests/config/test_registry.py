@@ -82,3 +82,9 @@ def test_reading_cards_imports_no_torch():
     code = f"import sys, iclbench.config.cards as cards; cards.load_task('linear'); print({heavy})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_a_package_that_registers_a_class_of_ours_under_its_name_changes_nothing(plugins):
+    """Its hashes stay those of our number, however the package is called."""
+    found = plugins(linear="iclbench.families.linear:Linear", other="iclbench.families.linear:SparseLinear")
+    assert found.entry("linear").package == "iclbench" and list(found.shipped) == ["linear"]

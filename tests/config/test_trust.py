@@ -158,7 +158,7 @@ def test_the_report_loads_no_class_and_reads_no_run() -> None:
     assert "iclbench.core.formats" in imported
     assert not imported & {"iclbench.config.resolution", "iclbench.config.runs"}
     names = [re.findall(r"iclbench\.config\.registry import (.*)", text) for text in files.values()]
-    assert sorted(filter(None, names)) == [["BACKBONES"], ["TESTS, canonical"]]
+    assert sorted(filter(None, names)) == [["BACKBONES, Backbones"], ["TESTS, canonical"]]
     assert not [
         file for file, text in files.items() if re.search(r"(TESTS|BACKBONES)\.(get|subclass|available)\(", text)
     ]

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from iclbench import tables
-from iclbench.config.resolution import resolve_task
+from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.predictions import Categorical, Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells
 from iclbench.evaluation.contestants import baselines, in_memory
 from iclbench.evaluation.evaluate import evaluate, evaluate_cell
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.training.fit import fit
 from tests.prototypes import prototype_card
 
 
@@ -89,3 +90,30 @@ def test_a_predictor_in_memory_is_nobody_whose_cell_is_kept(card_path: Path, tmp
 def test_the_example_of_the_docstring_runs() -> None:
     found = doctest.testmod(sys.modules[evaluate.__module__])
     assert found.attempted and not found.failed
+
+
+def test_a_model_is_scored_as_it_is_used_and_left_in_the_mode_that_it_was_in() -> None:
+    """Its statistics of batches do not move, noise of dropout is off, and training goes on as if nobody had looked."""
+    config = resolve_run("linear", "s4", "smoke", overrides=["task.dim=2", "task.episodes=8", "backbone.dropout=0.5"])
+    prompts = PromptSet(config.task, "smoke")
+    model = config.build(config.task.build()).train()
+    first, second = (evaluate([in_memory("mine", model)], prompts) for _ in range(2))
+    pd.testing.assert_frame_equal(first, second)
+    assert model.training and all(module.training for module in model.modules())
+    pd.testing.assert_frame_equal(first, evaluate([in_memory("mine", model.eval())], prompts))
+    assert not model.training
+
+
+def test_evaluating_while_training_changes_nothing_of_what_is_trained() -> None:
+    config = resolve_run("bursty", "cnp", "smoke", overrides=["task.episodes=8", "backbone.encoder=resnet-64"])
+    prompts = PromptSet(config.task, "smoke")
+    settings = config.train.model_copy(update={"steps": 2, "evaluate_every": 0})
+
+    def trained(look: bool) -> dict[str, torch.Tensor]:
+        model = config.build(config.task.build())
+        looking = [lambda at: evaluate([in_memory("now", at.backbone)], prompts)]
+        fit(model, config.task, settings, looking if look else [])
+        return model.state_dict()
+
+    watched, plain = trained(look=True), trained(look=False)
+    assert all(torch.equal(watched[name], plain[name]) for name in plain)

@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.config.registry import BACKBONES, Backbones, Variant
 from iclbench.core.metrics import metric
+from iclbench.report import style
 from iclbench.report.blocks import Figure
 from iclbench.report.data import load
 from iclbench.report.figures import curves, learning
@@ -218,14 +220,22 @@ def test_shipped_backbones_differ_without_any_colour() -> None:
 
 
 def test_the_kinds_of_backbones_are_what_their_classes_say() -> None:
-    from iclbench.config.registry import BACKBONES
-
     assert set(OWN) == set(BACKBONES.architectures()) and set(SHIPPED) == set(BACKBONES.names())
     for name, look in SHIPPED.items():
         assert BACKBONES.get(name).order == look.order
     assert len(SHIPPED) - len(OWN) == 6
     for name in SHIPPED:
         assert SHIPPED[name].colour == OWN[BACKBONES.variant(name).backbone].colour
+
+
+def test_a_variant_that_is_not_about_positions_has_a_look_of_its_own() -> None:
+    wide = Backbones(
+        {"mamba": BACKBONES.entry("mamba")}, {"mamba-wide": Variant("mamba", {"expand": 4}, "wider", "star")}
+    )
+    found = style.shipped(wide)
+    own, other = found["mamba-wide"], found["mamba"]
+    assert own.colour == other.colour and own.shape == style.PATHS["star"]
+    assert own.dash not in {look.dash for look in SHIPPED.values()}
 
 
 def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None:

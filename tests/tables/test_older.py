@@ -146,3 +146,33 @@ def test_strata_and_processes_of_related_datasets_are_told_from_names() -> None:
     of_part, of_bin = tables.frame("values", [ROW | more for more in shifts]).to_dict("records")
     assert of_part["stratum"] == "rbf" and pd.isna(of_part["related_from"])
     assert pd.isna(of_bin["stratum"]) and of_bin["related_from"] == "near"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shift"),
+    [
+        ("backbone", "my+repeat-net", "none"),
+        ("baseline", "tree-2nd-order-boost", "none"),
+        ("backbone", "plain", "mismatch-foo-2"),
+    ],
+)
+def test_what_a_row_of_today_says_is_not_read_off_its_names(kind: str, name: str, shift: str) -> None:
+    own = {"run": name, "contestant": name, "kind": kind, "shift": shift, "model": name}
+    row = tables.frame("values", [ROW | own]).iloc[0]
+    assert row["model"] == name and pd.isna(row["method"]) and pd.isna(row["related_from"])
+
+
+def test_rows_of_before_and_of_today_stand_together_each_with_its_own() -> None:
+    rows = [
+        ROW | {"run": "a", "contestant": "gpt2+repeat-2", "kind": "backbone"},
+        ROW | {"run": "b", "contestant": "my+repeat-net", "kind": "backbone", "model": "my+repeat-net"},
+    ]
+    found = tables.frame("values", rows)
+    assert found["run"].tolist() == ["a", "b"] and found["model"].tolist() == ["gpt2", "my+repeat-net"]
+
+
+def test_baselines_of_today_say_their_model_themselves() -> None:
+    task, _ = resolve_task("linear", "smoke")
+    names = ["lasso-1e-2", "knn-3", "decision-tree-2", "mlp-50", "ridge", "gd-plus-plus"]
+    asked = {each.name: each.model_name for each in baselines(PromptSet(task, "smoke"), names)}
+    assert list(asked.values()) == ["lasso", "knn", "decision-tree", "mlp", "ridge", "gd-plus-plus"]

@@ -95,6 +95,11 @@ def test_a_family_alone_does_not_say_how_many_points() -> None:
         fit(tiny(), FAMILY, SETTINGS)
 
 
+def test_evaluations_that_nobody_would_do_are_refused() -> None:
+    with pytest.raises(UsageError, match="leave evaluate_every at 0"):
+        fit(tiny(), FAMILY, SETTINGS.model_copy(update={"evaluate_every": 5}), points=4)
+
+
 def test_a_run_that_is_watched_is_not_trained_without_its_monitor(tmp_path: Path) -> None:
     config = resolve_run("bursty", "transformer", "smoke")
     assert config.train.evaluate_every

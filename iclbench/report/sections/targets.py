@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, number, signed
+from iclbench.core.metrics import METRICS, metric
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
@@ -15,19 +16,22 @@ from iclbench.report.sections.leaderboard import cost_column, placed, remarks, w
 from iclbench.report.target_scores import main_counts, overall
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
+# What sections of their own are about.
+_ELSEWHERE = ("gap", "score", "log_likelihood_adjusted")
 
 
 def section(task: Slice) -> Section | None:
     rows = overall(task.targets)
-    rows = rows[(rows["shift"] == "none") & rows["metric"].isin(_METRICS)]
-    if rows.empty:
+    rows = rows[(rows["shift"] == "none") & ~rows["metric"].isin(_ELSEWHERE)]
+    if not rows["metric"].isin(_METRICS).any():
         return None
     return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *remarks(task, "targets")))
 
 
 def board(task: Slice, rows: pd.DataFrame) -> Table:
     """A row per contestant and number of related datasets (none, one, the most)."""
-    frame = _wide(rows[rows["n_related"].isin(main_counts(rows))])
+    further = further_metrics(rows["metric"])
+    frame = _wide(rows[rows["n_related"].isin(main_counts(rows))], (*_METRICS, *further))
     frame = frame.sort_values(
         ["log_likelihood", "squared_error", "contestant", "n_related"],
         ascending=[False, True, True, True],
@@ -47,6 +51,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         _measured("squared_error", "squared error", number),
         Column("covered_50", "in the 50 % interval", _percent, True, episodes="covered_50_episodes"),
         Column("covered_90", "in the 90 % interval", _percent, True, episodes="covered_90_episodes"),
+        *(_measured(name, metric(name).label, metric(name).show) for name in further),
         *map(cost_column, ("parameters", "train_seconds")),
         Column("failed", "failed"),
     )
@@ -74,17 +79,24 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     )
 
 
+def further_metrics(measured: Iterable[str]) -> list[str]:
+    """The metrics that have no column of their own here, in the order of the registry, unknown ones last."""
+    order = {name: place for place, name in enumerate(METRICS)}
+    found = set(map(str, measured)) - {*_METRICS, *_ELSEWHERE}
+    return sorted(found, key=lambda name: (order.get(name, len(order)), name))
+
+
 def _measured(key: str, header: str, show: Callable[[Any], str]) -> Column:
     """A column with its interval, and the number of episodes where others were asked more."""
     return Column(key, header, show, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
 
 
-def _wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """Columns contestant, kind, n_related, runs, and every metric with the ends of its interval."""
+def _wide(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
+    """Columns contestant, kind, n_related, runs, and every one of the metrics with the ends of its interval."""
     keys = ["contestant", "kind", "n_related"]
     frame = rows.groupby(keys, as_index=False).agg(runs=("runs", "max"))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
-    for name in _METRICS:
+    for name in metrics:
         own = rows.loc[rows["metric"] == name, [*keys, "value", "low", "high", "n_episodes"]]
         ends = {end: f"{name}_{end}" for end in ("low", "high")}
         own = own.rename(columns={"value": name, "n_episodes": f"{name}_episodes", **ends})
