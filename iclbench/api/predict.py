@@ -110,7 +110,8 @@ def load(
         UsageError: there is no such run, or it is not finished.
     """
     if not isinstance(run, Run):
-        run = Run(Path(run)) if (Path(run) / "config.toml").is_file() else find(Path(results), str(run))
+        path = Path(run).absolute()
+        run = Run(path) if (path / "config.toml").is_file() else find(Path(results).absolute(), str(run))
     found = Trained(run, chosen_device(device), None if data_dir is None else Path(data_dir))
     _ = found.model
     return found

@@ -68,7 +68,7 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
     """
     if not Path(path).is_dir():
         raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train make one")
-    return ResultsFolder(Path(path))
+    return ResultsFolder(Path(path).absolute())
 
 
 def write_report(results: str | Path = "results", folder: str | Path | None = None, tasks: Sequence[str] = ()) -> Path:

@@ -126,7 +126,7 @@ def train(
         UsageError: something does not fit, or the folder holds another run of this name.
         Interrupted: Ctrl-C; a checkpoint was written.
     """
-    run = create(Path(results), configured(task, backbone, seed, settings, training), name, task.data_dir)
+    run = create(Path(results).absolute(), configured(task, backbone, seed, settings, training), name, task.data_dir)
     if run.finished:
         return run
     with progress_bar(run.name, run.config.train.steps, progress) as update:
