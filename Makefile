@@ -2,6 +2,7 @@
 # make test       lint, types, tests: what CI runs
 # make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
+# make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios against plain re-implementations
 
@@ -17,7 +18,7 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes: modules are compiled for the first of them alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-kernels mutation lint bench clean
+.PHONY: demo test test-slow test-kernels test-trackers mutation lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
@@ -30,6 +31,9 @@ test-slow: $(VENV)/.installed-dev
 
 test-kernels: $(VENV)/.installed-kernels
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/layers/scan/test_scan_triton.py
+
+test-trackers: $(VENV)/.installed-trackers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/training/test_trackers.py
 
 # Each mutant meets the tests that call the changed function, the fastest first. A pattern tries all that it fits;
 # MUTANTS= (nothing) goes on with whatever was not tried before, or has changed since, in all modules.
@@ -70,6 +74,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-kernels: $(VENV)/.installed-dev
 	$(PIP) -e ".[kernels]"
+	@touch $@
+
+$(VENV)/.installed-trackers: $(VENV)/.installed-dev
+	$(PIP) -e ".[tensorboard,wandb,mlflow]"
 	@touch $@
 
 $(VENV)/.installed-mutation: $(VENV)/.installed-dev

@@ -22,6 +22,7 @@ from iclbench.evaluation.monitor import Monitor
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
 from iclbench.training.run import train as train_run
+from iclbench.training.trackers import check_trackers, tracked
 
 
 def fit(
@@ -103,6 +104,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
     progress: bool = True,
+    log: Sequence[str] = (),
     **training: Any,
 ) -> Run:
     """Train a run in a results folder, as `iclbench train`: the same call again continues where it stopped, and does
@@ -117,6 +119,7 @@ def train(
         settings: of the backbone, as behind `-o backbone.`.
         device: auto, cpu, cuda, cuda:1, ...
         progress: whether a bar is shown.
+        log: trackers that are told of losses and scores: tensorboard, wandb, mlflow.
         training: as behind `-o train.`: `steps=300, lr=1e-3`.
 
     Returns:
@@ -126,14 +129,17 @@ def train(
         UsageError: something does not fit, or the folder holds another run of this name.
         Interrupted: Ctrl-C; a checkpoint was written.
     """
+    check_trackers(log)
     run = create(Path(results).absolute(), configured(task, backbone, seed, settings, training), name, task.data_dir)
     if run.finished:
         return run
-    with progress_bar(run.name, run.config.train.steps, progress) as update:
+    with tracked(run, log) as trackers, progress_bar(run.name, run.config.train.steps, progress) as update:
         last: dict[str, float] = {}
 
         def report(step: int, loss: float) -> None:
             update(step, " ".join([f"loss {loss:.4f}", *(f"{test} {share:.2f}" for test, share in last.items())]))
+            for tracker in trackers:
+                tracker.log(step, {"loss": loss, **last})
 
         context = Context(data_dir=task.data_dir, device=chosen_device(device))
         train_run(run, context, report, partial(Monitor, watch=last.update))

@@ -30,6 +30,14 @@ Device = Annotated[str, typer.Option("--device", envvar="ICLBENCH_DEVICE", help=
 Threads = Annotated[
     int, typer.Option("--threads", envvar="ICLBENCH_THREADS", min=1, help="Torch threads; small models want one.")
 ]
+Trackers = Annotated[
+    list[str],
+    typer.Option(
+        "--log",
+        metavar="TRACKER",
+        help="tensorboard, wandb (offline) or mlflow, beside our own tables; may be repeated.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.options import RESULTS, DataDir, Device, MaxBytes, Results, Threads, Trust
+from iclbench.cli.options import RESULTS, DataDir, Device, MaxBytes, Results, Threads, Trackers, Trust
 
 
 def train(
@@ -44,5 +44,6 @@ def train(
     max_bytes: MaxBytes = None,
     device: Device = "auto",
     threads: Threads = 1,
+    log: Trackers = [],  # noqa: B006  # Typer copies it
 ) -> None:
     """Train a backbone on a task. The same command again continues the run where it stopped."""

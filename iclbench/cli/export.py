@@ -1,0 +1,52 @@
+"""`iclbench export RUN... --log TRACKER`: the curves and scores of finished runs for a tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.cli.terminal import out
+from iclbench.config.runs import Run, find
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import plural
+from iclbench.training.trackers import check_trackers, tracked
+
+
+def export(run: list[str], log: list[str], results: Path) -> None:
+    """Write the training curves and scores of finished runs for TensorBoard, W&B or MLflow."""
+    check_trackers(log)
+    runs = [find(results, name) for name in run]
+    for each in runs:
+        if not each.finished:
+            raise UsageError(f"run '{each.name}' has not finished training; continue it with iclbench train")
+    values = tables.read_all("values", results)
+    for each in runs:
+        rows = list(logged(each, values[values["run"] == each.name]))
+        with tracked(each, log) as trackers:
+            for step, measured in rows:
+                for tracker in trackers:
+                    tracker.log(step, measured)
+        out.print(f"{each.name}: {plural(len(rows), 'step')} for {', '.join(log)}")
+
+
+def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:
+    """What is known of a run after some of its steps, in order; scores on prompt sets stand at the last."""
+    ok = values[values["status"].eq("ok") & values["value"].notna()]
+    curve = ok[ok["axis"].eq("train_step").fillna(False)]
+    whole = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["n_related"].isna()]
+    whole = whole[whole["prompt_set"].notna()]
+    found: dict[int, dict[str, float]] = {}
+    for evaluator, name, step, value in _columns(curve, "evaluator", "metric", "axis_value", "value"):
+        found.setdefault(int(step), {})[name if evaluator == "train" else f"{evaluator}/{name}"] = float(value)
+    last = found.setdefault(run.config.train.steps, {})
+    for evaluator, shift, name, value in _columns(whole, "evaluator", "shift", "metric", "value"):
+        last[f"{evaluator}/{shift}/{name}"] = float(value)
+    yield from sorted(found.items())
+
+
+def _columns(rows: pd.DataFrame, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(rows[name].tolist() for name in names), strict=True)
