@@ -47,7 +47,7 @@ def imported(target: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Line:
+class Stroke:
     """How a backbone of iclbench is drawn in every figure: `iclbench.report.style` says how lines of its kind look.
 
     Attributes:
@@ -80,7 +80,7 @@ class Entry:
     package: str = "iclbench"
     group: str = ""
     code: int = 1
-    line: Line | None = None
+    line: Stroke | None = None
 
     def load(self) -> Any:
         """Import the class; raises `UsageError` with the import's own words when it cannot be had here."""
@@ -339,67 +339,67 @@ BACKBONES = Backbones(
         "gpt2": Entry(
             "iclbench.backbones.gpt2:GPT2",
             "causal Transformer without positions (Radford et al. 2019; Grazzi et al. 2024)",
-            line=Line("#0072B2", "circle", "causal"),
+            line=Stroke("#0072B2", "circle", "causal"),
         ),
         "transformer": Entry(
             "iclbench.backbones.transformer:Transformer",
             "causal, sinusoidal positions (Chan et al. 2022)",
-            line=Line("#56B4E9", "diamond", "causal"),
+            line=Stroke("#56B4E9", "diamond", "causal"),
         ),
         "coqe": Entry(
             "iclbench.backbones.coqe:CoQE",
             "context and query encoded apart (CoQE); on numbers without positions",
-            line=Line("#E69F00", "triangle-down", "causal"),
+            line=Stroke("#E69F00", "triangle-down", "causal"),
         ),
         "mamba": Entry(
             "iclbench.backbones.mamba:Mamba",
             "selective state spaces (Gu and Dao 2023)",
-            line=Line("#D55E00", "square", "causal"),
+            line=Stroke("#D55E00", "square", "causal"),
         ),
         "s4d": Entry(
             "iclbench.backbones.s4:S4D",
             "diagonal state spaces (Gu et al. 2022)",
-            line=Line("#009E73", "triangle-up", "causal"),
+            line=Stroke("#009E73", "triangle-up", "causal"),
         ),
         "s4": Entry(
             "iclbench.backbones.s4:S4",
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
-            line=Line("#CC79A7", "cross", "causal"),
+            line=Stroke("#CC79A7", "cross", "causal"),
         ),
         "cnp": Entry(
             "iclbench.backbones.cnp:CNP",
             "conditional neural process (Garnelo et al. 2018)",
-            line=Line("#999933", "circle", "set"),
+            line=Stroke("#999933", "circle", "set"),
         ),
         "tnp": Entry(
             "iclbench.backbones.tnp:TNP",
             "transformer neural process (Nguyen and Grover 2022)",
-            line=Line("#117733", "square", "set"),
+            line=Stroke("#117733", "square", "set"),
         ),
         "pt-tnp": Entry(
             "iclbench.backbones.pt_tnp:PTTNP",
             "TNP through pseudo-tokens (Feng et al. 2023)",
-            line=Line("#661100", "triangle-up", "set"),
+            line=Stroke("#661100", "triangle-up", "set"),
         ),
         "lbanp": Entry(
             "iclbench.backbones.lbanp:LBANP",
             "latent bottlenecked attentive NP (Feng et al. 2022)",
-            line=Line("#5B2C8A", "diamond", "set"),
+            line=Stroke("#5B2C8A", "diamond", "set"),
         ),
         "cmanp": Entry(
             "iclbench.backbones.cmanp:CMANP",
             "constant-memory attentive NP (Feng et al. 2023)",
-            line=Line("#8E6CFF", "triangle-down", "set"),
+            line=Stroke("#8E6CFF", "triangle-down", "set"),
         ),
         "icicl-cnp": Entry(
             "iclbench.backbones.cnp:ICICLCNP",
             "CNP that also reads related datasets",
-            line=Line("#A0A0FF", "cross", "set"),
+            line=Stroke("#A0A0FF", "cross", "set"),
         ),
         "icicl-tnp": Entry(
             "iclbench.backbones.icicl_tnp:ICICLTNP",
             "pseudo-token TNP that also reads related datasets",
-            line=Line("#003D33", "triangle-right", "set"),
+            line=Stroke("#003D33", "triangle-right", "set"),
         ),
     },
     VARIANTS,
