@@ -1,0 +1,56 @@
+"""What `fit` and `train` show while they work: a bar on a terminal, one line in a notebook, nothing when piped."""
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+import iclbench as icl
+from iclbench.api.progress import progress_bar
+
+SIZE = {"layers": 1, "width": 16, "heads": 2}
+
+
+def test_in_a_notebook_one_line_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, content: dict[str, str], raw: bool) -> None:
+            assert raw
+            shown.append(content["text/plain"])
+
+    def display(content: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+        assert raw and display_id
+        shown.append(content["text/plain"])
+        return Handle()
+
+    stand_in: Any = types.ModuleType("IPython.display")
+    stand_in.display = display
+    for name, module in {
+        "ipykernel": None,
+        "IPython": types.ModuleType("IPython"),
+        "IPython.display": stand_in,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    task = icl.task("linear", "smoke", dim=2)
+    history = icl.fit(icl.GPT2(task, **SIZE), task, steps=4, log_every=2)
+    losses = [f"{loss:.4f}" for loss in history["loss"]]
+    assert shown == ["gpt2: 0/4", f"gpt2: 2/4 loss {losses[0]}", f"gpt2: 4/4 loss {losses[1]}"]
+
+
+def test_nothing_is_shown_where_output_is_piped(capsys: pytest.CaptureFixture[str]) -> None:
+    task = icl.task("linear", "smoke", dim=2)
+    icl.fit(icl.GPT2(task, **SIZE), task, steps=2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar("gpt2", 10) as update:
+        update(10, "loss 0.5")
+    out, err = capsys.readouterr()
+    assert out == "" and "gpt2" in err and "10/10" in err and "loss 0.5" in err
+    with progress_bar("gpt2", 10, shown=False) as update:
+        update(10, "loss 0.5")
+    assert capsys.readouterr() == ("", "")
