@@ -46,6 +46,8 @@ class _InContext(BaseEstimator):
 
     def _take(self, X: np.ndarray) -> None:
         """Note the training set's inputs and how they are scaled, and draw the contexts."""
+        if not _positive(self.n_contexts):
+            raise ValueError(f"n_contexts={self.n_contexts!r}: expected a whole number of at least 1")
         self.trained_ = self._trained()
         known = self.trained_.model.shape.x_dim
         if X.shape[1] > known:
@@ -72,6 +74,10 @@ class _InContext(BaseEstimator):
     def _queries(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "contexts_")
         return self._features(validate_data(self, X, reset=False, dtype=np.float64))
+
+
+def _positive(number: Any) -> bool:
+    return isinstance(number, int | np.integer) and bool(number > 0)
 
 
 class InContextRegressor(RegressorMixin, _InContext):

@@ -43,7 +43,7 @@ def learning_curves(
     """
     return _chart(
         curves_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)),
-        "learning curves (question: next)",
+        "rows of learning curves (question: next)",
     )
 
 
@@ -52,8 +52,8 @@ def extrapolation(
 ) -> alt.Chart:
     """The same beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`."""
     return _chart(
-        extrapolation_section.section(_slice(of_values(values), task, preset)),
-        "more examples than in training (extrapolate=N)",
+        extrapolation_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)),
+        "rows with more examples than in training (extrapolate=N)",
     )
 
 
@@ -61,13 +61,15 @@ def shifts(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
     """The same under shifts, a panel for each. Arguments as in `learning_curves`."""
-    return _chart(shifts_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)), "a shift")
+    return _chart(
+        shifts_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)), "rows under a shift"
+    )
 
 
 def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
     """What linear probes read off every layer: of `iclbench probe`, from `open_results(...).values()`. Arguments as in
     `learning_curves`."""
-    return _chart(probing_section.section(_slice(of_values(values), task, preset)), "a probe")
+    return _chart(probing_section.section(_slice(of_values(values), task, preset)), "rows of a probe")
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:
@@ -77,7 +79,10 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
         UsageError: there are no scores; they need the baseline zero among the contestants.
     """
     results = of_values(values)
-    return _chart(heat_map_section.section(results), "scores of a backbone (evaluate it beside the baseline zero)")
+    return _chart(
+        heat_map_section.section(results),
+        "scores of a backbone (evaluate it beside the baselines zero and another one)",
+    )
 
 
 def leaderboard(
@@ -154,7 +159,7 @@ def _chart(section: Section | None, what: str) -> alt.Chart:
     """The figures of a section, one below the other."""
     figures = [] if section is None else list(_figures(section))
     if not figures:
-        raise UsageError(f"nothing to draw: the rows hold no finished {what}")
+        raise UsageError(f"nothing to draw: there are no finished {what}")
     drawn = [figure.printed() for figure in figures]
     if len(drawn) == 1:
         return alt.Chart.from_dict(drawn[0])

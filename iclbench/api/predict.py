@@ -15,6 +15,10 @@ from iclbench.config.runs import Run, find
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
+from iclbench.core.predictor import join_positions
+
+# Queries answered at once: attention of each to itself alone takes memory by their square.
+_AT_ONCE = 1024
 
 
 def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
@@ -144,9 +148,11 @@ def _answer(model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> tu
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     was_training = model.training
     model.eval()
+    context = Points.full(x.to(device), y.to(device))
     try:
         with torch.no_grad():
-            return model.predict_targets(Points.full(x.to(device), y.to(device)), queries.to(device)), single, flat
+            parts = [model.predict_targets(context, part.to(device)) for part in queries.split(_AT_ONCE, 1)]
+            return join_positions(parts), single, flat
     finally:
         model.train(was_training)
 
@@ -209,4 +215,6 @@ def _array(t: torch.Tensor, single: bool, flat: bool) -> np.ndarray:
     if flat and t.is_floating_point():
         t = t.squeeze(-1)
     found: np.ndarray = (t[0] if single else t).cpu().numpy()
+    if not np.isfinite(found).all():
+        raise UsageError("the model's answers are not finite; bring inputs and outputs to the scale of its task")
     return found

@@ -71,7 +71,9 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
     return ResultsFolder(Path(path).absolute())
 
 
-def write_report(results: str | Path = "results", folder: str | Path | None = None, tasks: Sequence[str] = ()) -> Path:
+def write_report(
+    results: str | Path = "results", folder: str | Path | None = None, tasks: str | Sequence[str] = ()
+) -> Path:
     """Write the report page of a results folder with its figures' data and tables; returns the page.
 
     Args:
@@ -83,4 +85,4 @@ def write_report(results: str | Path = "results", folder: str | Path | None = No
         UsageError: there is nothing to report.
     """
     where = Path(results) / "report" if folder is None else Path(folder)
-    return build(Path(results), where, tasks=tasks).page
+    return build(Path(results), where, tasks=[tasks] if isinstance(tasks, str) else tasks).page

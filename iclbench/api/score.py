@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import count
 
 import pandas as pd
 
@@ -30,7 +30,7 @@ Scored = Predictor | Run | Trained | str
 def evaluate(
     models: Scored | Sequence[Scored] | Mapping[str, Scored],
     task: Task,
-    shifts: Sequence[str] = ("none",),
+    shifts: str | Sequence[str] = ("none",),
     *,
     extrapolate: int | None = None,
     seed: int = 0,
@@ -62,9 +62,10 @@ def evaluate(
     for model in asked.values():
         if isinstance(model, Backbone):
             check_fits(model, task)
+    asked_for = [shifts] if isinstance(shifts, str) else shifts
     beyond = [] if extrapolate is None else [Shift().with_examples(extrapolate).name]
     family = task.family.held_out()
-    names = dict.fromkeys(family.parse_shift(shift).name for shift in [*shifts, *beyond])
+    names = dict.fromkeys(family.parse_shift(shift).name for shift in [*asked_for, *beyond])
     frames = []
     for shift in names:
         prompts = PromptSet(task.config, task.preset, shift, seed, task.data_dir, family)
@@ -91,22 +92,23 @@ def _together(kind: tables.TableName, found: Sequence[Tables]) -> pd.DataFrame:
 
 
 def _names(models: Scored | Sequence[Scored] | Mapping[str, Scored]) -> dict[str, Scored]:
-    """A name for each; equal ones are numbered."""
+    """A name for each; models of one name are numbered, baselines have their own."""
     if isinstance(models, Mapping):
+        for name, model in models.items():
+            if isinstance(model, str) and model != name:
+                raise UsageError(f"'{name}': a baseline goes by its own name; write '{model}': '{model}'")
         return dict(models)
     each = list(models) if isinstance(models, Sequence) and not isinstance(models, str) else [models]
-    found: dict[str, Scored] = {}
-    seen: Counter[str] = Counter()
+    found: dict[str, Scored] = {model: model for model in each if isinstance(model, str)}
     for model in each:
-        name = _name(model)
-        seen[name] += 1
-        found[name if seen[name] == 1 else f"{name}-{seen[name]}"] = model
+        if not isinstance(model, str):
+            name = _name(model)
+            free = (f"{name}-{number}" if number > 1 else name for number in count(1))
+            found[next(each for each in free if each not in found)] = model
     return found
 
 
 def _name(model: Scored) -> str:
-    if isinstance(model, str):
-        return model
     if isinstance(model, Run):
         return model.name
     if isinstance(model, Trained):

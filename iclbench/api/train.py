@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from iclbench.api.device import chosen_device
@@ -69,9 +70,12 @@ def fit(
     name, given = registered_name(model), dict(settings)
     if steps is not None:
         of_preset = resolve_training(task.config, task.sizes, name, {})
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
             raise UsageError(f"steps={steps!r}: expected a whole number of at least 1")
-        given = {**of_preset.in_steps(steps), "log_every": min(of_preset.log_every, max(1, steps // 20)), **given}
+        scaled = of_preset.in_steps(int(steps)) | {"log_every": min(of_preset.log_every, max(1, int(steps) // 20))}
+        if isinstance(own := given.get("curriculum"), Mapping) and own:
+            given["curriculum"] = {**scaled["curriculum"], **own}
+        given = {**scaled, **given}
     given.setdefault("evaluate_every", 0)  # a run's business; callbacks do it here
     if lr is not None:
         given["lr"] = lr
@@ -108,7 +112,7 @@ def train(
     **training: Any,
 ) -> Run:
     """Train a run in a results folder, as `iclbench train`: the same call again continues where it stopped, and does
-    nothing when it is finished.
+    nothing when it is finished. Unlike `fit`, other `steps` leave warm-up and curriculum as the preset has them.
 
     Args:
         task: the task at a preset.

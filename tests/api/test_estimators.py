@@ -62,3 +62,6 @@ def test_more_features_classes_or_the_other_kind_of_run_are_refused(run: Run, cl
         InContextClassifier(classes).fit(np.zeros((6, 5)), np.arange(6))
     with pytest.raises(ValueError, match="give a finished run"):
         InContextRegressor().fit(X[:, :5], y)
+    for number in (0, 1.5, "a"):
+        with pytest.raises(ValueError, match="n_contexts"):
+            InContextRegressor(run, n_contexts=number).fit(X[:, :5], y)

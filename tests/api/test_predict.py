@@ -69,6 +69,17 @@ def test_what_does_not_fit_is_one_line(run: Run, arrays: tuple, line: str) -> No
     assert "\n" not in str(error.value)
 
 
+def test_thousands_of_queries_are_answered_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = icl.predict(run, X, Y, np.tile(QUERIES, (4, 1)))
+    monkeypatch.setattr(module, "_AT_ONCE", 5)
+    np.testing.assert_allclose(icl.predict(run, X, Y, np.tile(QUERIES, (4, 1))), whole, atol=1e-5)
+
+
+def test_answers_that_are_not_finite_are_refused(run: Run) -> None:
+    with pytest.raises(UsageError, match="not finite; bring inputs"):
+        icl.predict(run, X * 1e30, Y * 1e30, QUERIES * 1e30)
+
+
 def test_single_values_have_no_spread_and_learned_positions_an_end() -> None:
     task = icl.task("linear", "smoke", dim=10, points=8)
     model = icl.backbone("gpt2-learned", task, layers=1, width=16, heads=2)

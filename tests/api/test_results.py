@@ -38,9 +38,17 @@ def test_charts_are_altair_with_every_contestant(chart: str, scores: pd.DataFram
         assert '"ridge"' in spec and '"zero"' in spec
 
 
+def test_a_metric_is_drawn_where_it_is_asked_for(scores: pd.DataFrame) -> None:
+    for chart in (icl.plot.learning_curves, icl.plot.extrapolation, icl.plot.shifts):
+        assert "log-likelihood" in chart(scores, metric="log_likelihood").to_json()
+        assert "log-likelihood" not in chart(scores).to_json()
+        with pytest.raises(UsageError, match="metric"):
+            chart(scores, metric="nope")
+
+
 def test_charts_say_what_is_missing(scores: pd.DataFrame) -> None:
     for chart in ("probe", "learning_curves"):
-        with pytest.raises(UsageError, match=r"no rows|nothing to draw"):
+        with pytest.raises(UsageError, match=r"no rows|nothing to draw: there are no finished rows"):
             getattr(icl.plot, chart)(scores[scores["shift"] == "sideways"] if chart != "probe" else scores)
     with pytest.raises(UsageError, match="linear"):
         icl.plot.learning_curves(scores, "linaer")

@@ -39,6 +39,17 @@ def test_models_are_numbered_where_they_have_one_name() -> None:
     assert set(icl.evaluate(models[0], task)["contestant"]) == {"cnp"}
 
 
+def test_nobody_is_lost_where_names_meet() -> None:
+    task = icl.task("linear", "smoke", dim=2, episodes=8)
+    one, other = (icl.CNP(task, width=8, seed=seed) for seed in (0, 1))
+
+    own = type("ridge", (type(one),), {})(one.settings, one.shape)  # a class by the name of a baseline
+    found = icl.evaluate([own, one, other, "ridge", "zero", "zero"], task, "none")
+    assert set(found["contestant"]) == {"ridge-2", "cnp", "cnp-2", "ridge", "zero"}
+    with pytest.raises(UsageError, match="'b': a baseline goes by its own name"):
+        icl.evaluate({"a": one, "b": "zero"}, task)
+
+
 def test_more_examples_than_in_training_are_rows_of_their_own() -> None:
     task = icl.task("linear", "smoke", dim=2, points=5, episodes=8)
     found = icl.evaluate(["ridge"], task, extrapolate=9)

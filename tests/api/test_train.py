@@ -3,6 +3,7 @@
 import doctest
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -50,6 +51,17 @@ def test_warm_up_and_curriculum_take_the_same_share_of_other_steps() -> None:
     assert shorter.curriculum.dims.every == 50 and shorter.curriculum.points.every == 75
     for step in range(250):
         assert abs(shorter.curriculum.dims.at(step, 20) - settings.curriculum.dims.at(4 * step, 20)) <= 1
+
+
+def test_a_part_of_the_curriculum_that_is_given_leaves_the_other_scaled() -> None:
+    task = icl.task("linear", "small", dim=5)
+    whole, seen = task.sizes.train, []
+    model = icl.GPT2(task, **SIZE)
+    points = {"points": {"start": 3, "every": 1}}
+    icl.fit(model, task, np.int64(1), curriculum=points, batch=2, progress=False, callbacks=[seen.append])
+    settings = seen[0].settings
+    assert settings.steps == 1 and settings.curriculum.points.start == 3
+    assert settings.curriculum.dims.every == max(1, round(whole.curriculum.dims.every / whole.steps))
 
 
 def test_callbacks_see_every_step_and_losses_fall() -> None:
