@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from iclbench.config.resolution import resolve_training
 from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.evaluation.monitor import Monitor
+from iclbench.evaluation.reported_training import train_reported
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
-from iclbench.training.run import train as train_run
-from iclbench.training.trackers import check_trackers, tracked
+from iclbench.training.trackers import check_trackers
 
 
 def fit(
@@ -137,14 +135,6 @@ def train(
     run = create(Path(results).absolute(), configured(task, backbone, seed, settings, training), name, task.data_dir)
     if run.finished:
         return run
-    with tracked(run, log) as trackers, progress_bar(run.name, run.config.train.steps, progress) as update:
-        last: dict[str, float] = {}
-
-        def report(step: int, loss: float) -> None:
-            update(step, " ".join([f"loss {loss:.4f}", *(f"{test} {share:.2f}" for test, share in last.items())]))
-            for tracker in trackers:
-                tracker.log(step, {"loss": loss, **last})
-
-        context = Context(data_dir=task.data_dir, device=chosen_device(device))
-        train_run(run, context, report, partial(Monitor, watch=last.update))
+    with progress_bar(run.name, run.config.train.steps, progress) as update:
+        train_reported(run, Context(data_dir=task.data_dir, device=chosen_device(device)), update, log)
     return run

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from iclbench.cli.options import set_up_torch
@@ -13,7 +11,7 @@ from iclbench.config.runs import Run, check_name, create, run_name
 from iclbench.config.sizes import check_size
 from iclbench.config.trust import typed
 from iclbench.core.context import Context
-from iclbench.training.trackers import check_trackers, tracked
+from iclbench.training.trackers import check_trackers
 
 
 def train(
@@ -42,25 +40,8 @@ def train(
     if run.finished:
         say(f"run '{run.name}' is finished")
     else:
-        train_run(run, chosen, threads, data_dir, log=log)
+        from iclbench.evaluation.reported_training import train_reported
+
+        with step_bar(run.name, run.config.train.steps) as update:
+            train_reported(run, Context(data_dir=data_dir, device=chosen, threads=threads), update, log)
     out.print(run.name)
-
-
-def train_run(
-    run: Run, device: str, threads: int, data_dir: Path | None, label: str | None = None, log: Sequence[str] = ()
-) -> None:
-    """Train a run with a progress bar, which also shows the accuracies of the last evaluation, and for trackers."""
-    from iclbench.evaluation.monitor import Monitor
-    from iclbench.training.run import train as run_training
-
-    with tracked(run, log) as trackers, step_bar(label or run.name, run.config.train.steps) as update:
-        last: dict[str, float] = {}
-
-        def report(step: int, loss: float) -> None:
-            found = [f"{name} {accuracy:.2f}" for name, accuracy in last.items()]
-            update(step, " ".join([f"loss {loss:.4f}", *found]))
-            for tracker in trackers:
-                tracker.log(step, {"loss": loss, **last})
-
-        context = Context(data_dir=data_dir, device=device, threads=threads)
-        run_training(run, context, report, partial(Monitor, watch=last.update))

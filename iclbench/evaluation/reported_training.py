@@ -1,0 +1,32 @@
+"""Training a run with all that is said of it while it goes on: a bar, the accuracies of its evaluations, trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from iclbench.config.runs import Run
+from iclbench.core.context import Context
+from iclbench.evaluation.monitor import Monitor
+from iclbench.training.run import train
+from iclbench.training.trackers import tracked
+
+
+def train_reported(run: Run, context: Context, update: Callable[[int, str], None], log: Sequence[str] = ()) -> None:
+    """Train a run, see `iclbench.training.run.train`.
+
+    Args:
+        run: the run.
+        context: where to train, and where families find their data sets.
+        update: called with the steps done and what there is to say: the loss, the accuracies of the last evaluation.
+        log: names of trackers that are told the same.
+    """
+    last: dict[str, float] = {}
+    with tracked(run, log) as trackers:
+
+        def report(step: int, loss: float) -> None:
+            update(step, " ".join([f"loss {loss:.4f}", *(f"{name} {accuracy:.2f}" for name, accuracy in last.items())]))
+            for tracker in trackers:
+                tracker.log(step, {"loss": loss, **last})
+
+        train(run, context, report, partial(Monitor, watch=last.update))
