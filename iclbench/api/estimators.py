@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -29,7 +30,7 @@ class _InContext(BaseEstimator):
         results: str | Path = "results",
         n_contexts: int = 4,
         random_state: Any = 0,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
     ) -> None:
         self.run = run
         self.results = results

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from iclbench.api.tasks import Task
+from iclbench.api import arguments
+from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.image_backbone import ImageBackbone
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import RunConfig, resolve_tables
 from iclbench.config.sizes import check_size
+from iclbench.config.trust import typed
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
 
@@ -23,9 +25,38 @@ def configured(
     training: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """The configuration of a run, as the command `train` would resolve it."""
-    check_size(task.card, name, task.preset, given=settings or {})
-    tables = {"task": dict(task.changes), "backbone": dict(settings or {}), "train": dict(training or {})}
-    return resolve_tables(task.card, name, task.preset, seed, tables)
+    task, name, seed = given_task(task), _given_name(name), arguments.seed(seed)
+    of_backbone, of_training = (
+        arguments.settings(kind, {} if given is None else given)
+        for kind, given in (("settings", settings), ("training", training))
+    )
+    typed(name)
+    check_size(task.card, name, task.preset, given=of_backbone)
+    tables = {"task": dict(task.changes), "backbone": of_backbone, "train": of_training}
+    return resolve_tables(task.card, name, task.preset, seed, tables, typed_as="")
+
+
+def _given_name(value: Any) -> str:
+    """The name of a backbone that a function was given.
+
+    Raises:
+        UsageError: it is no string, or names a class that nobody else could import.
+    """
+    if isinstance(value, type):
+        target = f"{value.__module__}:{value.__qualname__}"
+    elif isinstance(value, str):
+        target = value
+    else:
+        advice = "icl.fit trains a model that is there" if isinstance(value, Predictor) else "`iclbench list backbones`"
+        raise UsageError(f"backbone: expected a name, like 'gpt2', got {arguments.shown(value)} ({advice})")
+    if target.partition(":")[0] == "__main__":
+        raise UsageError(
+            f"'{target}' lives in this notebook or script alone, and whoever loads the run cannot import it: put the "
+            "class into a module (my_net.py) and write 'my_net:Net', or train an instance, icl.fit(Net(...), task)"
+        )
+    if target is not value:
+        raise UsageError(f"backbone: expected a name, got {arguments.shown(value)}; write '{target}'")
+    return target
 
 
 def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
@@ -73,6 +104,7 @@ Transformer = _named("transformer", "Transformer")
 
 def check_fits(model: Backbone, task: Task) -> None:
     """Raise `UsageError` where a model was built for other inputs, outputs or another head than the task has."""
+    task = given_task(task)
     for name in ("x_dim", "y_dim", "classes", "x_shape", "head"):
         own, asked = getattr(model.shape, name), getattr(task.shape, name)
         if own != asked:

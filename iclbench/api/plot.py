@@ -6,10 +6,13 @@ Every function takes rows of the table `values`: from `icl.evaluate(...)` or `ic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from iclbench import tables
+from iclbench.api import arguments
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.metrics import metric as known_metric
 from iclbench.report.blocks import Figure, Section
@@ -42,7 +45,7 @@ def learning_curves(
         UsageError: there is nothing to draw, or it is not said of which task.
     """
     return _chart(
-        curves_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)),
+        curves_section.section(_slice(of_values(_of_metric(_rows(values), metric)), task, preset)),
         "rows of learning curves (question: next)",
     )
 
@@ -52,7 +55,7 @@ def extrapolation(
 ) -> alt.Chart:
     """The same beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`."""
     return _chart(
-        extrapolation_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)),
+        extrapolation_section.section(_slice(of_values(_of_metric(_rows(values), metric)), task, preset)),
         "rows with more examples than in training (extrapolate=N)",
     )
 
@@ -62,14 +65,14 @@ def shifts(
 ) -> alt.Chart:
     """The same under shifts, a panel for each. Arguments as in `learning_curves`."""
     return _chart(
-        shifts_section.section(_slice(of_values(_of_metric(values, metric)), task, preset)), "rows under a shift"
+        shifts_section.section(_slice(of_values(_of_metric(_rows(values), metric)), task, preset)), "rows under a shift"
     )
 
 
 def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
     """What linear probes read off every layer: of `iclbench probe`, from `open_results(...).values()`. Arguments as in
     `learning_curves`."""
-    return _chart(probing_section.section(_slice(of_values(values), task, preset)), "rows of a probe")
+    return _chart(probing_section.section(_slice(of_values(_rows(values)), task, preset)), "rows of a probe")
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:
@@ -78,7 +81,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     Raises:
         UsageError: there are no scores; they need the baseline zero among the contestants.
     """
-    results = of_values(values)
+    results = of_values(_rows(values))
     return _chart(
         heat_map_section.section(results),
         "scores of a backbone (evaluate it beside the baselines zero and another one)",
@@ -98,7 +101,8 @@ def leaderboard(
     Raises:
         UsageError: there is nothing to draw, or it is not said of which task.
     """
-    slice_ = _slice(of_values(values), task, preset)
+    arguments.text("shift", shift)
+    slice_ = _slice(of_values(_rows(values)), task, preset)
     rows, what = _headline(slice_, shift)
     known = known_metric(what)
     order = rows.sort_values("value", ascending=known.lower_is_better)["contestant"].tolist()
@@ -130,12 +134,27 @@ def _headline(task: Slice, shift: str) -> tuple[pd.DataFrame, str]:
     raise UsageError(f"nothing to rank: task '{task.task}' has no finished row under shift '{shift}'")
 
 
+def _rows(values: Any) -> pd.DataFrame:
+    """The rows that a chart was given, each of them once.
+
+    Raises:
+        UsageError: they are none of the table `values`.
+    """
+    advice = "give rows as icl.evaluate(...) or icl.open_results(...).values() have them"
+    if not isinstance(values, pd.DataFrame):
+        raise UsageError(f"values: expected a frame, got {arguments.shown(values)}; {advice}")
+    try:
+        return tables.frame("values", []) if values.empty else tables.validate("values", values.drop_duplicates())
+    except tables.TableError as error:
+        raise UsageError(f"{error}; {advice}, with all their columns") from None
+
+
 def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     """The rows of one metric; the training's own stay."""
     measured = values.loc[values["n_context"].notna(), "metric"].unique()
     if metric is None:
         metric = next((name for name in ("squared_error", "log_likelihood") if name in measured), None)
-    elif metric not in measured:
+    elif arguments.text("metric", metric) not in measured:
         raise UnknownNameError("metric", metric, map(str, measured))
     return values if metric is None else values[values["metric"].eq(metric) | values["n_context"].isna()]
 
@@ -146,7 +165,7 @@ def _slice(results: Results, task: str | None, preset: str | None) -> Slice:
     for kind, asked in (("task", task), ("preset", preset)):
         if asked is not None:
             known = {str(getattr(each, kind)) for each in found}
-            if asked not in known:
+            if arguments.text(kind, asked) not in known:
                 raise UnknownNameError(kind, asked, known)
             found = [each for each in found if getattr(each, kind) == asked]
     if len(found) != 1:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from iclbench.api.device import chosen_device
+from iclbench.api import arguments
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run, find
+from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
@@ -75,8 +76,8 @@ class Trained:
         device: where the model computes.
     """
 
-    def __init__(self, run: Run, device: str = "cpu", data_dir: Path | None = None) -> None:
-        self.run, self.device, self._data_dir = run, device, data_dir
+    def __init__(self, run: Run, device: str | torch.device = "cpu", data_dir: Path | None = None) -> None:
+        self.run, self.device, self._data_dir = run, chosen_device(device), data_dir
 
     @cached_property
     def model(self) -> Backbone:
@@ -99,7 +100,7 @@ def load(
     run: Run | str | Path,
     results: str | Path = "results",
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_dir: str | Path | None = None,
 ) -> Trained:
     """The model of a finished run.
@@ -113,10 +114,13 @@ def load(
     Raises:
         UsageError: there is no such run, or it is not finished.
     """
+    if not isinstance(run, Run | str | Path):
+        raise UsageError(f"load takes a run, its name or its folder, not {type(run).__name__}")
     if not isinstance(run, Run):
         path = Path(run).absolute()
-        run = Run(path) if (path / "config.toml").is_file() else find(Path(results).absolute(), str(run))
-    found = Trained(run, chosen_device(device), None if data_dir is None else Path(data_dir))
+        folder = arguments.folder("results", results).absolute()
+        run = Run(path) if (path / "config.toml").is_file() else find(folder, str(run))
+    found = Trained(run, device, None if data_dir is None else arguments.folder("data_dir", data_dir))
     _ = found.model
     return found
 

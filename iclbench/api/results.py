@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import tables
+from iclbench.api import arguments
 from iclbench.api.predict import Trained, load
 from iclbench.config.runs import Run, all_runs
 from iclbench.core.errors import UsageError
@@ -66,9 +67,10 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
     Raises:
         UsageError: there is no such folder.
     """
-    if not Path(path).is_dir():
+    folder = arguments.folder("path", path).absolute()
+    if not folder.is_dir():
         raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train make one")
-    return ResultsFolder(Path(path).absolute())
+    return ResultsFolder(folder)
 
 
 def write_report(
@@ -84,5 +86,6 @@ def write_report(
     Raises:
         UsageError: there is nothing to report.
     """
-    where = Path(results) / "report" if folder is None else Path(folder)
-    return build(Path(results), where, tasks=[tasks] if isinstance(tasks, str) else tasks).page
+    read = arguments.folder("results", results)
+    written = read / "report" if folder is None else arguments.folder("folder", folder)
+    return build(read, written, tasks=arguments.names("tasks", tasks)).page

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pandas as pd
 
 from iclbench import tables
+from iclbench.api import arguments
 from iclbench.api.models import check_fits, registered_name
 from iclbench.api.predict import Trained
-from iclbench.api.tasks import Task
+from iclbench.api.tasks import Task, given_task
 from iclbench.backbones.base import Backbone
+from iclbench.config.cards import load_baseline, names
+from iclbench.config.registry import BACKBONES, canonical
 from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
@@ -58,22 +62,32 @@ def evaluate(
     >>> sorted(found.loc[found["metric"] == "auc", "contestant"])
     ['ridge', 'zero']
     """
+    task, seed = given_task(task), arguments.seed(seed)
     asked = {name: _model(model) for name, model in _names(models).items()}
     for model in asked.values():
         if isinstance(model, Backbone):
             check_fits(model, task)
-    asked_for = [shifts] if isinstance(shifts, str) else shifts
-    beyond = [] if extrapolate is None else [Shift().with_examples(extrapolate).name]
+    beyond = [] if extrapolate is None else [Shift().with_examples(_beyond(extrapolate, task)).name]
     family = task.family.held_out()
-    names = dict.fromkeys(family.parse_shift(shift).name for shift in [*asked_for, *beyond])
+    asked_for = dict.fromkeys(family.parse_shift(shift).name for shift in [*arguments.names("shifts", shifts), *beyond])
+    if not asked or not asked_for:
+        raise UsageError("nothing to evaluate: give a model or the name of a baseline, and a shift such as 'none'")
     frames = []
-    for shift in names:
+    for shift in asked_for:
         prompts = PromptSet(task.config, task.preset, shift, seed, task.data_dir, family)
         cells = [cell_tables(_contestant(name, model, prompts), prompts) for name, model in asked.items()]
         values, errors = (_together(kind, cells) for kind in ("values", "errors"))
         scores = scores_of(values, partial(_given, errors), prompts)
         frames += [values] if scores is None else [values, scores]
     return tables.union("values", frames)
+
+
+def _beyond(extrapolate: Any, task: Task) -> int:
+    """The number of examples, which is beyond that of the task."""
+    examples, own = arguments.whole("extrapolate", extrapolate), task.config.points
+    if examples <= own:
+        raise UsageError(f"extrapolate: expected more than the {own} examples of {task}, got {examples}")
+    return examples
 
 
 def _given(errors: pd.DataFrame) -> pd.DataFrame:
@@ -95,11 +109,12 @@ def _names(models: Scored | Sequence[Scored] | Mapping[str, Scored]) -> dict[str
     """A name for each; models of one name are numbered, baselines have their own."""
     if isinstance(models, Mapping):
         for name, model in models.items():
-            if isinstance(model, str) and model != name:
-                raise UsageError(f"'{name}': a baseline goes by its own name; write '{model}': '{model}'")
-        return dict(models)
-    each = list(models) if isinstance(models, Sequence) and not isinstance(models, str) else [models]
-    found: dict[str, Scored] = {model: model for model in each if isinstance(model, str)}
+            own = _name(model)
+            if isinstance(model, str) and name not in (model, own):
+                raise UsageError(f"'{name}': a baseline goes by its own name; write '{own}': '{model}'")
+        return {arguments.text("models", name): model for name, model in models.items()}
+    each = list(models) if isinstance(models, Iterable) and not isinstance(models, str) else [models]
+    found: dict[str, Scored] = {_name(model): model for model in each if isinstance(model, str)}
     for model in each:
         if not isinstance(model, str):
             name = _name(model)
@@ -115,7 +130,13 @@ def _name(model: Scored) -> str:
         return model.run.name
     if isinstance(model, Predictor):
         return registered_name(model) or type(model).__name__
-    raise UsageError(f"evaluate takes models, runs and names of baselines, not {type(model).__name__}")
+    if isinstance(model, str):
+        if canonical(model) in BACKBONES.entries and canonical(model) not in names("baselines"):
+            advice = f"give a model, icl.backbone('{model}', task), or a run, icl.load(RUN)"
+            raise UsageError(f"'{model}' is a backbone: {advice}")
+        return load_baseline(model)[0]
+    what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+    raise UsageError(f"evaluate takes models, runs and names of baselines, not {what}")
 
 
 def _model(model: Scored) -> Predictor | str:

@@ -8,10 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from iclbench.api import arguments
 from iclbench.config.cards import Preset, load_task
 from iclbench.config.registry import canonical
 from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Episodes
+from iclbench.core.errors import UsageError
+from iclbench.core.memory import advised
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
 from iclbench.families.base import Family
@@ -59,7 +65,13 @@ class Task:
         return self.config.shape(self.family)
 
     def sample(
-        self, episodes: int, seed: int = 0, *, shift: str = "none", points: int | None = None, device: str = "cpu"
+        self,
+        episodes: int,
+        seed: int = 0,
+        *,
+        shift: str = "none",
+        points: int | None = None,
+        device: str | torch.device = "cpu",
     ) -> Episodes:
         """Draw episodes; equal seeds give equal episodes.
 
@@ -68,32 +80,33 @@ class Task:
             seed: of the draw; training and evaluation draw from streams of their own.
             shift: a change of the distribution, as `iclbench show TASK` lists them.
             points: examples in context; None: as many as in training.
-            device: where the tensors are made.
+            device: where the tensors are made: auto, cpu, cuda, cuda:1, ...
 
         Returns:
             `context.x` of `(B, N, Dx)` and so on. With the question `next` the last point is only ever asked, so that N
             is the number of examples plus one.
 
         Raises:
-            UsageError: the family has no such shift.
+            UsageError: the family has no such shift, or an argument is of another type or out of range.
+            OutOfMemoryError: there is not enough of it for so many episodes.
         """
-        count = self.config.drawn(self.config.points if points is None else points)
-        return self.family.sample(
-            Request(
-                episodes, count, generator(seed, "sample", device=device), shift=self.family.parse_shift(shift).name
-            )
-        )
+        examples = self.config.points if points is None else arguments.whole("points", points)
+        draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
+        named = self.family.parse_shift(arguments.text("shift", shift)).name
+        request = Request(arguments.whole("episodes", episodes), self.config.drawn(examples), draw, shift=named)
+        with advised("fewer episodes or points"):
+            return self.family.sample(request)
 
     def __repr__(self) -> str:
         changes = "".join(f", {key}={value!r}" for key, value in self.changes.items())
         return f"task({self.card!r}, preset={self.preset!r}{changes})"
 
 
-def task(name: str, preset: str = "small", *, data_dir: str | Path | None = None, **changes: Any) -> Task:
+def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None = None, **changes: Any) -> Task:
     """A task by the name of its card (`iclbench list tasks`) or a path to one.
 
     Args:
-        name: of the card.
+        name: of the card, or a path to a `.toml` file.
         preset: its size: smoke, grid, small or paper.
         data_dir: folder with your copies of data sets.
         changes: of the task, as behind `-o task.`: `dim=5, head="gaussian", points=20`.
@@ -104,6 +117,24 @@ def task(name: str, preset: str = "small", *, data_dir: str | Path | None = None
     >>> task("skewed-linear", preset="smoke", dim=5, head="gaussian").shape.x_dim
     5
     """
-    found = Task(name, canonical(preset), changes, None if data_dir is None else Path(data_dir))
+    card = str(name) if isinstance(name, Path) else arguments.text("name", name)
+    found = Task(
+        str(Path(card).absolute()) if card.endswith(".toml") else card,
+        canonical(arguments.text("preset", preset)),
+        arguments.settings("changes", changes),
+        None if data_dir is None else arguments.folder("data_dir", data_dir).absolute(),
+    )
     _ = found.family  # what does not fit is said now
     return found
+
+
+def given_task(value: Any) -> Task:
+    """The task that a function was given.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if isinstance(value, Task):
+        return value
+    advice = f"icl.task({value!r})" if isinstance(value, str) else "icl.task(NAME)"
+    raise UsageError(f"task: expected a task, got {arguments.shown(value)}; write {advice}")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import torch
 
-from iclbench.api.device import chosen_device
+from iclbench.api import arguments
 from iclbench.api.models import check_fits, configured, registered_name
 from iclbench.api.progress import progress_bar
 from iclbench.api.tasks import Task
@@ -17,6 +17,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.resolution import resolve_training
 from iclbench.config.runs import Run, create
 from iclbench.core.context import Context
+from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.training.fit import Callback, Training
@@ -31,7 +32,7 @@ def fit(
     lr: float | None = None,
     *,
     seed: int = 0,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
@@ -63,21 +64,25 @@ def fit(
     [10, 20]
     """
     if not isinstance(model, Backbone):
-        raise UsageError(f"fit trains backbones (icl.backbone(NAME, task), or your own), not {type(model).__name__}")
+        what = f"{model.__name__} itself; call it" if callable(model) and hasattr(model, "__name__") else None
+        raise UsageError(
+            f"fit trains backbones (icl.backbone(NAME, task), or your own), not {what or type(model).__name__}"
+        )
     check_fits(model, task)
-    name, given = registered_name(model), dict(settings)
+    seed, device = arguments.seed(seed), chosen_device(device)
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise UsageError(f"callbacks: expected a list of functions, got {arguments.shown(callbacks)}")
+    name, given = registered_name(model), arguments.settings("settings", settings)
     if steps is not None:
-        of_preset = resolve_training(task.config, task.sizes, name, {})
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-            raise UsageError(f"steps={steps!r}: expected a whole number of at least 1")
-        scaled = of_preset.in_steps(int(steps)) | {"log_every": min(of_preset.log_every, max(1, int(steps) // 20))}
+        steps, of_preset = arguments.whole("steps", steps), resolve_training(task.config, task.sizes, name, {})
+        scaled = of_preset.in_steps(steps) | {"log_every": min(of_preset.log_every, max(1, steps // 20))}
         if isinstance(own := given.get("curriculum"), Mapping) and own:
             given["curriculum"] = {**scaled["curriculum"], **own}
         given = {**scaled, **given}
     given.setdefault("evaluate_every", 0)  # a run's business; callbacks do it here
     if lr is not None:
-        given["lr"] = lr
-    training = resolve_training(task.config, task.sizes, name, given)
+        given |= arguments.settings("settings", {"lr": lr})
+    training = resolve_training(task.config, task.sizes, name, given, typed_as="")
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
         def show(at: Training) -> None:
@@ -90,7 +95,7 @@ def fit(
             training,
             [show, *callbacks],
             seed=seed,
-            device=chosen_device(device),
+            device=device,
             data_dir=task.data_dir,
         )
     return pd.DataFrame({"step": found.steps, "loss": found.losses})
@@ -104,9 +109,9 @@ def train(
     seed: int = 0,
     results: str | Path = "results",
     settings: Mapping[str, Any] | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     progress: bool = True,
-    log: Sequence[str] = (),
+    log: str | Sequence[str] = (),
     **training: Any,
 ) -> Run:
     """Train a run in a results folder, as `iclbench train`: the same call again continues where it stopped, and does
@@ -131,10 +136,12 @@ def train(
         UsageError: something does not fit, or the folder holds another run of this name.
         Interrupted: Ctrl-C; a checkpoint was written.
     """
-    check_trackers(log)
-    run = create(Path(results).absolute(), configured(task, backbone, seed, settings, training), name, task.data_dir)
+    trackers, folder = arguments.names("log", log), arguments.folder("results", results)
+    check_trackers(trackers)
+    config, device = configured(task, backbone, seed, settings, training), chosen_device(device)
+    run = create(folder.absolute(), config, None if name is None else arguments.text("name", name), task.data_dir)
     if run.finished:
         return run
     with progress_bar(run.name, run.config.train.steps, progress) as update:
-        train_reported(run, Context(data_dir=task.data_dir, device=chosen_device(device)), update, log)
+        train_reported(run, Context(data_dir=task.data_dir, device=device), update, trackers)
     return run

@@ -109,23 +109,9 @@ def set_up_torch(device: str, threads: int) -> str:
         import torch
 
     torch.set_num_threads(threads)
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise UsageError(f"'{device}' is not a device; write auto, cpu, cuda or cuda:N") from None
-    if kind not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"device '{device}' is not supported; write auto, cpu, cuda or cuda:N")
-    if kind == "cuda":
-        index = torch.device(device).index or 0
-        if not torch.cuda.is_available():
-            raise UsageError("--device cuda: this installation of torch sees no CUDA device; use --device cpu")
-        if index >= torch.cuda.device_count():
-            raise UsageError(f"--device {device}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise UsageError("--device mps: not available here; use --device cpu")
-    return device
+    from iclbench.core.devices import chosen_device
+
+    return chosen_device(device)
 
 
 def examples(extrapolate: str, trained: int) -> int:

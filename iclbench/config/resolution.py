@@ -379,17 +379,23 @@ def resolve_run(
 
 
 def resolve_tables(
-    task: str, backbone: str, preset: str = "small", seed: int = 0, tables: Mapping[str, Any] | None = None
+    task: str,
+    backbone: str,
+    preset: str = "small",
+    seed: int = 0,
+    tables: Mapping[str, Any] | None = None,
+    typed_as: str = "-o ",
 ) -> RunConfig:
-    """The same from tables `task`, `backbone` and `train`, as `--config` holds them."""
+    """The same from tables `task`, `backbone` and `train`, as `--config` holds them; `typed_as` stands before their
+    names in what is said of a wrong value."""
     tables = tables or {}
-    frozen, card = resolve_task(task, preset, tables.get("task"))
+    frozen, card = resolve_task(task, preset, tables.get("task"), f"{typed_as}task")
     chosen = card.preset(canonical(preset), frozen.name)
     name = backbone if ":" in backbone else canonical(backbone)
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
-    settings = _settings(name, frozen.name, chosen, tables.get("backbone", {}))
-    training = resolve_training(frozen, chosen, name, tables.get("train", {}))
+    settings = _settings(name, frozen.name, chosen, tables.get("backbone", {}), typed_as)
+    training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as)
     return validate(
         RunConfig,
         {
@@ -408,18 +414,20 @@ def resolve_tables(
     )
 
 
-def resolve_training(task: TaskConfig, preset: Preset, backbone: str | None, typed: Mapping[str, Any]) -> TrainSettings:
+def resolve_training(
+    task: TaskConfig, preset: Preset, backbone: str | None, typed: Mapping[str, Any], typed_as: str = "-o "
+) -> TrainSettings:
     """How a backbone is trained: as the preset says of all, of this one (None: of none), and as the user says."""
     train = preset.train.model_dump(mode="json", exclude_none=True)
     for each in [] if backbone is None else BACKBONES.names_in_cards(backbone):
         train = _merge(train, preset.train_for.get(each, {}))
         validate(TrainSettings, train, f"task '{task.name}': train_for.{each}")
-    training = validate(TrainSettings, _merge(train, typed), "-o train")
+    training = validate(TrainSettings, _merge(train, typed), f"{typed_as}train")
     _check_monitored(task, training)
     return training
 
 
-def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any]) -> Strict:
+def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any], typed_as: str) -> Strict:
     """The backbone's settings: those of the card, over them the user's, and what the name stands for.
 
     Raises:
@@ -433,9 +441,9 @@ def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any]) ->
         if named := of_card.keys() & BACKBONES.variant(each).frozen.keys():
             raise UsageError(f"{where}: {min(named)} is part of a contestant's name, like {each}; leave it out")
         given = _merge(given, of_card)
-    asked = validate(model, _merge(given, typed), "-o backbone").model_dump(exclude_unset=True)
+    asked = validate(model, _merge(given, typed), f"{typed_as}backbone").model_dump(exclude_unset=True)
     if contradiction := BACKBONES.contradiction(name, asked):
-        raise UsageError(f"-o backbone.{contradiction}")
+        raise UsageError(f"{typed_as}backbone.{contradiction}")
     return validate(model, _merge(asked, BACKBONES.variant(name).frozen), f"backbone '{name}'")
 
 

@@ -19,6 +19,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.records import TensorRecord, cat
 
 _Prediction = TypeVar("_Prediction", bound=Prediction)
+_Own = TypeVar("_Own", bound="Predictor")
 
 # Whoever writes one of these gets the others from the base class.
 _ONE_OF = ("predict_next", "predict_targets", "query")
@@ -61,6 +62,16 @@ class Predictor:
         written = [getattr(cls, name) is not getattr(Predictor, name) for name in _ONE_OF]
         if not (abstract or any(written)):
             raise TypeError(f"{cls.__name__} must write one of {', '.join(_ONE_OF)}")
+
+    def __new__(cls: type[_Own], *args: Any, **kwargs: Any) -> _Own:
+        # Here, since a `torch.nn.Module` is no `abc.ABC`: of its subclasses Python makes instances without a method.
+        if missing := abstract_methods(cls):
+            asking = " and ".join(dict.fromkeys(owner for owner, _ in missing))
+            raise UsageError(
+                f"{cls.__module__}.{cls.__qualname__} does not write {', '.join(name for _, name in missing)}, which "
+                f"{asking} asks for"
+            )
+        return super().__new__(cls)
 
     def too_long(self, examples: int) -> str | None:
         """Why nothing can be asked after so many examples, as the row says that is skipped; None: it can."""
@@ -163,6 +174,16 @@ class Oracle(Predictor, abstract=True):
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
         raise NotImplementedError
+
+
+def abstract_methods(cls: type) -> list[tuple[str, str]]:
+    """The methods that a class has yet to write, each behind the class that asks for it, in their order there."""
+    return [
+        (f"{base.__module__}.{base.__qualname__}", name)
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+        if getattr(member, "__isabstractmethod__", False) and getattr(cls, name) is member
+    ]
 
 
 def join_positions(answers: list[_Prediction]) -> _Prediction:

@@ -80,11 +80,11 @@ def test_callbacks_see_every_step_and_losses_fall() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"steps": 0}, "steps=0: expected a whole number"),
-        ({"steps": 2.5}, "steps=2.5"),
+        ({"steps": 0}, "steps: expected a whole number of at least 1, got 0"),
+        ({"steps": 2.5}, "steps: expected a whole number of at least 1, got 2.5"),
         ({"lr": -1.0}, "lr"),
         ({"stpes": 3}, "stpes"),
-        ({"device": "gpu"}, "device='gpu'"),
+        ({"device": "gpu"}, "'gpu' is not a device; write auto, cpu"),
     ],
 )
 def test_wrong_settings_are_one_line(change: dict, line: str) -> None:
