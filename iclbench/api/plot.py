@@ -5,10 +5,12 @@ Every function takes rows of the table `values`: from `icl.evaluate(...)` or `ic
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from iclbench import tables
@@ -28,6 +30,9 @@ from iclbench.report.style import CONFIG
 # What a specification of several figures has once.
 _OF_THE_WHOLE = ("$schema", "config", "params")
 
+# Calls between a warning and the notebook's line.
+_CALLER = 4
+
 __all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe", "shifts"]
 
 
@@ -45,7 +50,7 @@ def learning_curves(
         UsageError: there is nothing to draw, or it is not said of which task.
     """
     return _chart(
-        curves_section.section(_slice(of_values(_of_metric(_rows(values), metric)), task, preset)),
+        curves_section.section(_slice(_of_metric(_rows(values), metric), task, preset)),
         "rows of learning curves (question: next)",
     )
 
@@ -55,7 +60,7 @@ def extrapolation(
 ) -> alt.Chart:
     """The same beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`."""
     return _chart(
-        extrapolation_section.section(_slice(of_values(_of_metric(_rows(values), metric)), task, preset)),
+        extrapolation_section.section(_slice(_of_metric(_rows(values), metric), task, preset)),
         "rows with more examples than in training (extrapolate=N)",
     )
 
@@ -64,15 +69,13 @@ def shifts(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
     """The same under shifts, a panel for each. Arguments as in `learning_curves`."""
-    return _chart(
-        shifts_section.section(_slice(of_values(_of_metric(_rows(values), metric)), task, preset)), "rows under a shift"
-    )
+    return _chart(shifts_section.section(_slice(_of_metric(_rows(values), metric), task, preset)), "rows under a shift")
 
 
 def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
     """What linear probes read off every layer: of `iclbench probe`, from `open_results(...).values()`. Arguments as in
     `learning_curves`."""
-    return _chart(probing_section.section(_slice(of_values(_rows(values)), task, preset)), "rows of a probe")
+    return _chart(probing_section.section(_slice(_rows(values), task, preset)), "rows of a probe")
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:
@@ -81,7 +84,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     Raises:
         UsageError: there are no scores; they need the baseline zero among the contestants.
     """
-    results = of_values(_rows(values))
+    results = _read(_rows(values))
     return _chart(
         heat_map_section.section(results),
         "scores of a backbone (evaluate it beside the baselines zero and another one)",
@@ -102,7 +105,7 @@ def leaderboard(
         UsageError: there is nothing to draw, or it is not said of which task.
     """
     arguments.text("shift", shift)
-    slice_ = _slice(of_values(_rows(values)), task, preset)
+    slice_ = _slice(_rows(values), task, preset)
     rows, what = _headline(slice_, shift)
     known = known_metric(what)
     order = rows.sort_values("value", ascending=known.lower_is_better)["contestant"].tolist()
@@ -143,10 +146,38 @@ def _rows(values: Any) -> pd.DataFrame:
     advice = "give rows as icl.evaluate(...) or icl.open_results(...).values() have them"
     if not isinstance(values, pd.DataFrame):
         raise UsageError(f"values: expected a frame, got {arguments.shown(values)}; {advice}")
+    if values.empty:
+        return tables.frame("values", [])
     try:
-        return tables.frame("values", []) if values.empty else tables.validate("values", values.drop_duplicates())
+        rows = tables.validate("values", values.drop_duplicates(), np.arange(len(values.drop_duplicates())))
     except tables.TableError as error:
         raise UsageError(f"{error}; {advice}, with all their columns") from None
+    twice = rows.duplicated(tables.keys("values"))
+    # Who was evaluated twice among different others has two scores; the first of them counts.
+    if len(others := rows[twice & ~rows["metric"].isin(tables.COMPARING)]):
+        name = others["run"].iloc[0]
+        raise UsageError(f"two are called '{name}': name them apart, icl.evaluate({{'one': model, ...}}, task)")
+    return _runs_apart(rows[~twice])
+
+
+def _runs_apart(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a name of its own for every run: models of several calls of `evaluate` may share one."""
+    keys = ["task", "preset", "run"]
+    trained = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
+    shared = pd.MultiIndex.from_frame(trained.loc[trained.duplicated(keys), keys])
+    of_them = rows["variant"].notna() & pd.MultiIndex.from_frame(rows[keys]).isin(shared)
+    own = rows["run"] + "-" + rows["variant"].str[:4] + ("-s" + rows["seed"].astype("string")).fillna("")
+    return rows.assign(run=rows["run"].mask(of_them, own))
+
+
+def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
+    """What a report can say of the rows; of those that it leaves out, which are not on the prompts of the others, there
+    is a warning."""
+    found = of_values(rows)
+    for line in found.set_aside:
+        if task is None or line.startswith(f"{task} "):
+            warnings.warn(f"not in the chart: {line}", stacklevel=_CALLER)
+    return found
 
 
 def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
@@ -159,9 +190,9 @@ def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     return values if metric is None else values[values["metric"].eq(metric) | values["n_context"].isna()]
 
 
-def _slice(results: Results, task: str | None, preset: str | None) -> Slice:
+def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     """The rows of one task; raises `UsageError` where it is not said which, or there is none."""
-    found = results.slices
+    found = _read(rows, task).slices
     for kind, asked in (("task", task), ("preset", preset)):
         if asked is not None:
             known = {str(getattr(each, kind)) for each in found}

@@ -60,6 +60,11 @@ class Task:
         return self.config.name
 
     @property
+    def baselines(self) -> list[str]:
+        """The oracles and baselines of the card, which `iclbench eval` scores beside every run."""
+        return list(dict.fromkeys([*self.config.oracles, *self.config.baselines]))
+
+    @property
     def shape(self) -> TaskShape:
         """What a backbone is told about the task."""
         return self.config.shape(self.family)

@@ -12,6 +12,7 @@ import torch
 from iclbench.api import arguments
 from iclbench.api.models import check_fits, configured, registered_name
 from iclbench.api.progress import progress_bar
+from iclbench.api.record import Fitted, note
 from iclbench.api.tasks import Task
 from iclbench.backbones.base import Backbone
 from iclbench.config.resolution import resolve_training
@@ -83,6 +84,7 @@ def fit(
     if lr is not None:
         given |= arguments.settings("settings", {"lr": lr})
     training = resolve_training(task.config, task.sizes, name, given, typed_as="")
+    note(model, Fitted(task.config, task.preset, training, seed))
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
         def show(at: Training) -> None:

@@ -53,14 +53,45 @@ class PredictorContestant(Contestant):
         return self.predictor.order if self.kind == "backbone" else None
 
 
-def in_memory(name: str, predictor: Predictor, device: str = "cpu") -> PredictorContestant:
-    """A predictor of a notebook, which is already on the device; no cell of a results folder is ever taken for its."""
-    return PredictorContestant(name, name, "backbone", uuid4().hex, model_name=name, device=device, predictor=predictor)
+def in_memory(
+    name: str,
+    predictor: Predictor,
+    device: str = "cpu",
+    *,
+    model: str | None = None,
+    seed: int | None = None,
+    variant: str | None = None,
+) -> PredictorContestant:
+    """A predictor of a notebook, which is already on the device; no cell of a results folder is ever taken for its.
+
+    Args:
+        name: of the contestant.
+        predictor: what answers.
+        device: where it is.
+        model: what it is, where its name says something else.
+        seed: that it was trained from.
+        variant: hash of what was trained.
+    """
+    return PredictorContestant(
+        name,
+        name,
+        "backbone",
+        uuid4().hex,
+        seed,
+        variant,
+        model_name=model or name,
+        device=device,
+        predictor=predictor,
+    )
 
 
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
     """The trained backbone of a run."""
-    model = run.load(device, data_dir)
+    return of_run(run, run.load(device, data_dir), device)
+
+
+def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
+    """The same where the model is there already, on the device."""
     weights = run.digest or digests.of_file(run.weights)  # that of the file, as loading has made sure
     identity = {"config": run.hash, "weights": weights, **run.codes}
     return _of_run(run.name, run.config, model, identity, device)
@@ -97,8 +128,7 @@ def elsewhere(model: PredictorContestant, run: Run, task: TaskConfig, family: Fa
         UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
     """
     own, trained = run.config.task.build(), run.config.task
-    asked = ("name", "family", "parameters", "question", "points")
-    if all(getattr(trained, key) == getattr(task, key) for key in asked):
+    if asks_alike(trained, task):
         return model
     shapes = {
         "input dimensions": (own.x_dim, family.x_dim),
@@ -114,7 +144,18 @@ def elsewhere(model: PredictorContestant, run: Run, task: TaskConfig, family: Fa
         differs.append(f"{family.related_sets} related datasets there, trained with {own.related_sets}")
     if differs:
         raise UsageError(f"run '{run.name}' cannot be asked the prompts of task '{task.name}': {differs[0]}")
-    return replace(model, name=f"{model.name}@{trained.name}", trained_on=trained.name)
+    return trained_elsewhere(model, trained)
+
+
+def asks_alike(one: TaskConfig, other: TaskConfig) -> bool:
+    """Whether two tasks are one as far as a model is concerned that was trained on one of them."""
+    asked = ("name", "family", "parameters", "question", "points")
+    return all(getattr(one, key) == getattr(other, key) for key in asked)
+
+
+def trained_elsewhere(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
+    """The contestant under a name that says on which task it was trained."""
+    return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
 
 
 def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:

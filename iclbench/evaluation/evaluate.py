@@ -33,10 +33,7 @@ _SCORED_BY = {"next": score_next, "targets": targets.score_targets}
 
 def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> pd.DataFrame:
     """Score contestants on a prompt set in memory: the rows of the table `values`, as the files of a results folder
-    hold them.
-
-    What fails is a row with a reason. Rows that follow from several contestants together, such as normalised scores,
-    are not among them: `summarise` writes those.
+    hold them, what follows from all contestants together (`COMPARING`) included. What fails is a row with a reason.
 
     >>> from iclbench.config.resolution import resolve_run
     >>> from iclbench.evaluation.contestants import baselines, in_memory
@@ -46,13 +43,21 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
     >>> values.query("metric == 'squared_error' and n_context == 5")["contestant"].tolist()
     ['mine', 'ridge']
     """
-    found = [tables.frame("values", cell_tables(each, prompts)["values"]) for each in contestants]
-    return pd.concat(found, ignore_index=True) if found else tables.frame("values", [])
+    found = [_scored(each, prompts)[0] for each in contestants]
+    if not found:
+        return tables.frame("values", [])
+    values, errors = (_together(kind, found) for kind in ("values", "errors"))
+    if prompts.evaluator:
+        values = tables.union("values", [values, tables.frame("values", [targets.chance_row(prompts)])])
+    elif prompts.task.question == "targets":
+        values = tables.union("values", [values, tables.frame("values", gaps.gap_rows(values, errors, prompts))])
+    compared = scores.scores_of(values, lambda: errors, prompts)
+    return values if compared is None else tables.union("values", [values, compared])
 
 
-def cell_tables(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The rows of all tables of one contestant on a prompt set: `values`, `errors` and what else there is."""
-    return _scored(contestant, prompts)[0]
+def _together(kind: tables.TableName, found: Sequence[cells.Tables]) -> pd.DataFrame:
+    """The rows of one table of several contestants."""
+    return tables.union(kind, [tables.frame(kind, each[kind]) for each in found if kind in each])
 
 
 def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
@@ -101,15 +106,17 @@ Lookup = Callable[[PredictorContestant, PromptSet], Shipped | None]
 Begins = Callable[[PredictorContestant, PromptSet], None]
 
 
-def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
-    """The shifts to evaluate: in-distribution always, `all` means those of the card, `extrapolate` adds `points-N`;
-    those of another `task` where the run is evaluated on its prompts."""
-    task = task or run.config.task
+def named_shifts(task: TaskConfig, asked: Sequence[str]) -> list[str]:
+    """The shifts of these names; `all` means those of the card."""
     family = task.build()
-    names = ["none"]
-    for name in asked:
-        asked_for = task.shifts if name == "all" else [name]
-        names += [family.parse_shift(shift).name for shift in asked_for]
+    each = (shift for name in asked for shift in (task.shifts if name == "all" else [name]))
+    return list(dict.fromkeys(family.parse_shift(shift).name for shift in each))
+
+
+def shifts_of(run: Run, asked: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
+    """The shifts to evaluate: in-distribution always, those that are asked, `extrapolate` adds `points-N`; those of
+    another `task` where the run is evaluated on its prompts."""
+    names = ["none", *named_shifts(task or run.config.task, asked)]
     if extrapolate is not None:
         trained = run.config.task.points
         if extrapolate <= trained:

@@ -30,6 +30,7 @@ _SHARED = [
     "run",
     "task",
     "family",
+    "data",
     "contestant",
     "model",
     "method",
@@ -37,6 +38,8 @@ _SHARED = [
     "preset",
     "seed",
     "variant",
+    "trained_on",
+    "context_order",
     "shift",
     "distribution",
     "extrapolated_to",
@@ -50,22 +53,37 @@ _SHARED = [
 
 
 def write_gaps(results: Path, prompts: PromptSet) -> None:
-    """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
-    the episodes that all oracles were asked; no file where the task has no oracle or it was not asked. An oracle that
-    uses related datasets stands beside who was given as many.
-
-    Rows `log_likelihood_adjusted` where the family knows what the oracle scores on average over the whole task."""
+    """Write the gaps of all contestants of a prompt set; no file where there are none."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "gaps.values.parquet"
-    errors = tables.read_all("errors", folder).query("metric == 'log_likelihood'")
+    rows = gap_rows(tables.read_all("values", folder), tables.read_all("errors", folder), prompts)
+    if not rows:
+        remove(path)
+        return
+    with writing(results):
+        tables.write("values", rows, path, {"oracle": prompts.task.oracles[0]})
+
+
+def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
+    """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
+    the episodes that all oracles were asked; none where the task has no oracle or it was not asked. An oracle that
+    uses related datasets stands beside who was given as many.
+
+    Rows `log_likelihood_adjusted` where the family knows what the oracle scores on average over the whole task.
+
+    Args:
+        values: the rows of everybody on these prompts.
+        errors: their scores of single episodes.
+        prompts: the prompt set.
+    """
+    errors = errors.query("metric == 'log_likelihood'")
     oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
     ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
     if not len(ceiling.columns):
-        remove(path)
-        return
+        return []
     known_on_average = prompts.family.ceiling(oracle, prompts.context_points, prompts.shift)
     asked_of_all = _asked_of_all(errors, prompts)
-    values = tables.read_all("values", folder).query("status == 'ok' and metric == 'log_likelihood'")
+    values = values.query("status == 'ok' and metric == 'log_likelihood'")
     rows: list[dict[str, object]] = []
     for run, own in errors.groupby("run"):
         known = values[values["run"] == run]
@@ -83,11 +101,7 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
         rows += found
         if known_on_average is not None:
             rows += [_adjusted(row, known_on_average) for row in found if "axis" not in row]
-    if not any(row["metric"] == "gap" for row in rows):
-        remove(path)
-        return
-    with writing(results):
-        tables.write("values", rows, path, {"oracle": oracle})
+    return rows if any(row["metric"] == "gap" for row in rows) else []
 
 
 def _asked_of_all(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:

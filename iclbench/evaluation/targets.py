@@ -99,10 +99,10 @@ def mean_rows(
     return rows
 
 
-def write_chance(results: Path, prompts: PromptSet) -> None:
+def chance_row(prompts: PromptSet) -> dict[str, object]:
     """The accuracy of guessing at a test, as a baseline of its own beside the contestants."""
     test = prompts.family.evaluators()[prompts.evaluator]
-    about: dict[str, object] = {
+    return {
         "run": "chance",
         "task": prompts.task.name,
         "family": prompts.task.family,
@@ -121,5 +121,10 @@ def write_chance(results: Path, prompts: PromptSet) -> None:
         "card": prompts.task.card,
         "version": __version__,
     }
+
+
+def write_chance(results: Path, prompts: PromptSet) -> None:
+    """Write the row of guessing."""
+    path = results / "tables" / prompts.id / "summary" / "chance.values.parquet"
     with writing(results):
-        tables.write("values", [about], results / "tables" / prompts.id / "summary" / "chance.values.parquet", {})
+        tables.write("values", [chance_row(prompts)], path, {})

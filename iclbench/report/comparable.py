@@ -109,7 +109,8 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     keys = ["task", "preset", "contestant"]
     known = values.groupby(["task", "preset", "run"])["variant"].transform("first").fillna("")
     length = trained_with(values).fillna(0).groupby(values["run"]).transform("max")
-    runs = values.assign(length=length, variant=known)[values["kind"].eq("backbone") & values["seed"].notna()]
+    trained = values["seed"].notna() | known.ne("")
+    runs = values.assign(length=length, variant=known)[values["kind"].eq("backbone") & trained]
     runs = runs.assign(method=runs["method"].fillna(""))
     runs = runs[[*keys, "length", "variant", "seed", "run", "method"]].drop_duplicates()
     several = runs.groupby([*keys, "length"])["variant"].transform("nunique").gt(1)

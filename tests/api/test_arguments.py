@@ -77,6 +77,7 @@ def test_devices_that_are_none_are_refused(given: SimpleNamespace, run: Run, dev
         lambda: icl.train(given.t, "gpt2", device=device),
         lambda: icl.load(run, device=device),
         lambda: icl.Trained(run, device),
+        lambda: icl.evaluate(run, given.t, device=device),
     ):
         assert line in refused(call)
 

@@ -14,7 +14,7 @@ from iclbench.core.predictions import Categorical, Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells
 from iclbench.evaluation.contestants import baselines, in_memory
-from iclbench.evaluation.evaluate import evaluate, evaluate_cell
+from iclbench.evaluation.evaluate import evaluate, evaluate_cell, summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.training.fit import fit
 from tests.prototypes import prototype_card
@@ -72,7 +72,12 @@ def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: s
     field = [in_memory("undecided", Undecided()), *baselines(prompts, ["majority"])]
     found = evaluate(field, prompts)
     assert [evaluate_cell(tmp_path, each, prompts) for each in field] == [None, None]
-    pd.testing.assert_frame_equal(found, files(tmp_path, field, prompts))
+    summarise(tmp_path, prompts)
+    summaries = tables.read_all("values", tmp_path / "tables" / prompts.id / "summary")
+    assert set(summaries["run"]) == ({"chance", "majority", "undecided"} if evaluator else set())
+    theirs = tables.union("values", [files(tmp_path, field, prompts), summaries])
+    keys = tables.keys("values")
+    pd.testing.assert_frame_equal(*(f.sort_values(keys, ignore_index=True) for f in (found, theirs)))
     assert set(found["evaluator"]) == {evaluator or "targets"}
 
 

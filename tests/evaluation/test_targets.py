@@ -20,7 +20,7 @@ from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.core.predictor import Oracle, Predictor
 from iclbench.evaluation import cells, examples, gaps, scoring, targets
 from iclbench.evaluation.bootstrap import bootstrap_interval
-from iclbench.evaluation.contestants import PredictorContestant
+from iclbench.evaluation.contestants import PredictorContestant, baselines
 from iclbench.evaluation.evaluate import evaluate_cell, summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Ceiling
@@ -323,6 +323,16 @@ def test_an_oracle_that_uses_related_datasets_stands_beside_who_has_as_many(mode
         cells.cell_path(tmp_path, contestant(model, run), task, "errors").unlink()
     gaps.write_gaps(tmp_path, task)
     assert not path.exists(), "nobody is left who has a gap"
+
+
+@pytest.mark.parametrize("name", ["tnp", "aaa"])  # behind "summary" and before it
+def test_gaps_and_scores_say_of_a_contestant_what_its_other_rows_say(prompts, model, tmp_path: Path, name: str):
+    for each in (contestant(model, name, trained_on="elsewhere"), *baselines(prompts, ["oracle-kernel", "zero"])):
+        evaluate_cell(tmp_path, each, prompts)
+    summarise(tmp_path, prompts)
+    values = tables.read_all("values", tmp_path).query("run == @name")
+    assert {"gap", "score", "log_likelihood"} <= set(values["metric"])
+    assert values[["trained_on", "context_order"]].drop_duplicates().to_numpy().tolist() == [["elsewhere", "set"]]
 
 
 def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
