@@ -3,6 +3,7 @@
 # make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
+# make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios against plain re-implementations
 
@@ -18,7 +19,7 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes: modules are compiled for the first of them alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-kernels test-trackers mutation lint bench clean
+.PHONY: demo test test-slow test-kernels test-trackers docs mutation lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
@@ -34,6 +35,10 @@ test-kernels: $(VENV)/.installed-kernels
 
 test-trackers: $(VENV)/.installed-trackers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/training/test_trackers.py
+
+docs: $(VENV)/.installed-docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 # Each mutant meets the tests that call the changed function, the fastest first. A pattern tries all that it fits;
 # MUTANTS= (nothing) goes on with whatever was not tried before, or has changed since, in all modules.
@@ -80,9 +85,13 @@ $(VENV)/.installed-trackers: $(VENV)/.installed-dev
 	$(PIP) -e ".[tensorboard,wandb,mlflow]"
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -e ".[docs]"
+	@touch $@
+
 $(VENV)/.installed-mutation: $(VENV)/.installed-dev
 	$(PIP) -e ".[mutation]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/reference mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -123,7 +123,13 @@ Values = Annotated[dict[str, Any], AfterValidator(_plain_values)]
 
 
 class Ramp(Strict):
-    """One quantity of a curriculum: from `start`, by `by` every `every` steps, up to the task's own value."""
+    """One quantity of a curriculum: from `start`, by `by` every `every` steps, up to the task's own value.
+
+    Attributes:
+        start: the first value.
+        by: what is added at a time.
+        every: steps after which it is added.
+    """
 
     start: PositiveInt
     by: PositiveInt = 1
@@ -138,6 +144,10 @@ class Curriculum(Strict):
     """Which part of the task is trained on while training goes on; None: all of it from the start.
 
     `points` counts context examples plus the query, as Garg et al. do (11 -> 41 trains 10 -> 40 examples).
+
+    Attributes:
+        dims: of the input dimensions that are not zero.
+        points: of the points of an episode, the query included.
     """
 
     dims: Ramp | None = None
@@ -147,8 +157,23 @@ class Curriculum(Strict):
 class TrainSettings(Strict):
     """Everything the training loop needs to know besides the task and the backbone.
 
-    Every `evaluate_every` steps, and after the last, the model is evaluated by `evaluators` (0: never); none named: by
-    all those of the card.
+    Attributes:
+        steps: batches that are trained on.
+        batch: episodes per step.
+        optimiser: Adam, or AdamW with `weight_decay`.
+        lr: learning rate at its highest.
+        betas: Adam's two rates of decay.
+        weight_decay: of AdamW.
+        warmup: steps over which the learning rate rises from 0.
+        schedule: of the learning rate after the warm-up.
+        clip: greatest norm of the gradient; 0: any.
+        curriculum: what training begins with.
+        precision: of the forward pass; weights are float32.
+        compile: whether torch compiles the model.
+        evaluate_every: steps between evaluations while training goes on; 0: none.
+        evaluators: tests that are put then; none named: all of the card.
+        checkpoint_every: steps between checkpoints.
+        log_every: steps between logged losses.
     """
 
     steps: PositiveInt
@@ -202,7 +227,23 @@ class Preset(Strict):
 
 
 class Published(Strict):
-    """A number from a paper, how it was read, and for which data it is: those parameters of the task that name them."""
+    """A number from a paper, how it was read, and for which data it is: those parameters of the task that name them.
+
+    Attributes:
+        contestant: the backbone or method, by our name or the paper's.
+        preset: the size that it is for.
+        shift: the shift that it is under.
+        evaluator: the question or test; by default the trained question.
+        metric: what was measured.
+        n_context: context points; left out: a summary over them.
+        n_related: related datasets.
+        value: the number.
+        low: lower end of its interval.
+        high: upper end.
+        source: paper, with table or figure.
+        read: how it was read: from a table, off a figure, from released numbers.
+        data: parameters of the task that name the data it is for, such as `glyphs`.
+    """
 
     contestant: str
     preset: PresetName = "paper"
@@ -225,6 +266,24 @@ class TaskCard(Strict):
     With `context_targets`, training asks and scores the context points as further targets; evaluation does not. It
     wants a `floor`: without one a model learns to repeat the outputs that it was shown, ever surer of them, at the cost
     of all others (`benchmarks/periodic.md`).
+
+    Attributes:
+        summary: what the task is, in a line.
+        source: paper, with section.
+        notes: what else a reader should know, such as deviations.
+        question: what is trained: `next` (for every n, y[n+1] from the first n points) or `targets` (a set of targets
+            from one context).
+        head: the kind of prediction.
+        floor: least standard deviation of a Gaussian head.
+        components: Gaussians of a mixture head.
+        context_targets: whether training asks the context points too.
+        parameters: the family's, for all presets.
+        baselines: estimators that stand beside every run, by the names of their cards.
+        oracles: estimators that are Bayes-optimal on this task: what scores 1.
+        shifts: what `--shift all` asks.
+        evaluators: tests of a family that has its own, in the order of tables.
+        presets: how big, by name: smoke, grid, small, paper.
+        published: numbers of papers, which the report shows beside ours.
     """
 
     family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
@@ -277,7 +336,14 @@ class TaskCard(Strict):
 
 
 class BaselineCard(Strict):
-    """A baseline: an estimator with its settings."""
+    """A baseline: an estimator with its settings.
+
+    Attributes:
+        estimator: its registered name, or `package.module:Class`.
+        summary: what it is, in a line.
+        source: paper, with section.
+        settings: the estimator's.
+    """
 
     estimator: str
     summary: str

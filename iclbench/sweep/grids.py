@@ -59,8 +59,12 @@ Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 class Evaluate(Strict):
     """In-distribution always; up to `extrapolate` examples at each preset, in-distribution and under all `shifts`.
 
-    `shifts_of`: further shifts of single tasks, at the trained length. `baselines`: beside these instead of all that
-    the task cards name. `seed`: of the prompts; those of another seed are independent.
+    Attributes:
+        shifts: that all runs are asked under, those of `extrapolate` included.
+        shifts_of: further shifts of single tasks, at the trained length.
+        extrapolate: by preset, up to how many examples: 500, or "4x" the trained length.
+        baselines: beside these instead of all that the task cards name.
+        seed: of the prompts; those of another seed are independent.
     """
 
     shifts: list[str] = []
@@ -78,20 +82,35 @@ class Evaluate(Strict):
 
 
 class Probe(Strict):
-    """Which probes, and examples in context at each preset: the trained length where none are named."""
+    """Which probes, and examples in context at each preset: the trained length where none are named.
+
+    Attributes:
+        of: which probes.
+        contexts: by preset, examples in context: numbers, or multiples like "2x".
+    """
 
     of: Annotated[list[Literal["layers", "rank", "representation"]], Field(min_length=1)] = ["layers"]
     contexts: dict[PresetName, list[Length]] = {}
 
 
 class Cost(Strict):
-    """What runs cost, conditioned on so many points, and on as many as they were trained with."""
+    """What runs cost, conditioned on so many points, and on as many as they were trained with.
+
+    Attributes:
+        points: context sizes.
+    """
 
     points: Annotated[list[PositiveInt], Field(min_length=1), Once] = [40, 500]
 
 
 class Without(Strict):
-    """Pairs that make no sense: they stay in the tables, with the reason."""
+    """Pairs that make no sense: they stay in the tables, with the reason.
+
+    Attributes:
+        tasks: with each of these tasks ...
+        backbones: ... none of these is trained.
+        reason: why, as the tables say it.
+    """
 
     tasks: Names
     backbones: Names
@@ -103,6 +122,17 @@ class GridPart(Strict):
 
     `overrides.<preset>.<variant>` is a list of `-o` settings. A preset without variants trains the cards as they are,
     and so does a variant with an empty list, under the default names of its runs.
+
+    Attributes:
+        tasks: names of task cards.
+        backbones: names of backbones and variants.
+        presets: sizes of runs.
+        seeds: of weights and training data.
+        evaluate: how runs are scored; left out: not at all.
+        probe: what is probed; left out: nothing.
+        cost: what is measured; left out: nothing.
+        without: pairs that are left out.
+        overrides: settings of variants, by preset and name.
     """
 
     tasks: Names
@@ -166,7 +196,14 @@ class GridPart(Strict):
 
 
 class GridCard(GridPart):
-    """A grid: its first part, and `more` that are asked for other things."""
+    """A grid: its first part, and `more` that are asked for other things.
+
+    Attributes:
+        summary: what it is for, in a line.
+        source: paper, with figure or table.
+        notes: what else a reader should know.
+        more: further parts.
+    """
 
     summary: str
     source: str = ""

@@ -28,7 +28,7 @@ def train(
     preset: Annotated[
         str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
     ] = "small",
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of weights and training data.")] = 0,
     override: Annotated[
         list[str] | None, typer.Option("-o", "--override", help="key=value below task., backbone. or train.")
     ] = None,

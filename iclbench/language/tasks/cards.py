@@ -41,7 +41,11 @@ class LanguageCard(Strict):
         family: what the task asks for: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`
             the family of each task is this and the name of its group: mmlu-stem.
         data: what the examples are, where those of published numbers are others; these say theirs.
+        summary: what it is, in a line.
+        source: paper, with table or appendix.
+        notes: what else a reader should know, such as deviations.
         reader: what reads the examples (`iclbench.config.registry.READERS`), with `parameters`.
+        parameters: the reader's.
         labels: names of classes in the data and the words that stand for them in the prompt, in the order in which
             candidates are scored.
         template: one example, with {x} and {y}.
@@ -104,7 +108,15 @@ class LanguageCard(Strict):
 
 
 class SuiteCard(Strict):
-    """Tasks whose mean is published."""
+    """Tasks whose mean is published.
+
+    Attributes:
+        summary: what they are, in a line.
+        source: paper, with table.
+        notes: what else a reader should know.
+        tasks: names of language cards and of their subsets.
+        published: means over them.
+    """
 
     summary: str
     source: str = ""

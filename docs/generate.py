@@ -1,0 +1,311 @@
+"""The pages of the reference, written from code and cards: commands, cards, tables, backbones, Python API."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import torch
+from pydantic import BaseModel
+
+import iclbench
+from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
+from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
+from iclbench.config.registry import BACKBONES
+from iclbench.core.task import TaskShape
+from iclbench.language.tasks.cards import LanguageCard, SuiteCard
+from iclbench.sweep.grids import Cost, Evaluate, GridCard, GridPart, Probe, Without
+from iclbench.tables import schema
+
+CARDS: dict[str, Sequence[type[BaseModel]]] = {
+    "Task cards": (TaskCard, Preset, TrainSettings, Curriculum, Ramp, Published),
+    "Baseline cards": (BaselineCard,),
+    "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, Without),
+    "Language cards": (LanguageCard, SuiteCard),
+}
+_OF_TABLES = {
+    "values": "One row per measured value.",
+    "costs": "Seconds, bytes, FLOPs and parameters.",
+    "errors": "Every single episode, so that differences can be tested paired.",
+    "examples": "Some episodes and what was predicted for them, for the drawings of the report.",
+    "answers": "What language models answered.",
+    "cells": "What a sweep has done.",
+}
+
+
+def pages() -> dict[str, str]:
+    """The Markdown of every page, by name."""
+    return {
+        "commands": commands(),
+        "cards": cards(),
+        "tables": tables(),
+        "backbones": backbones(),
+        "api": api(),
+    }
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as Typer knows them."""
+    parts = ["# Commands", "`iclbench COMMAND --help` prints the same. `--debug` with any of them shows a traceback."]
+    groups = (("iclbench", COMMANDS), ("iclbench lm", OF_LANGUAGE_MODELS))
+    for group, known in groups:
+        for name, command in known.items():
+            parser = command.load(name)
+            own = [p for p in parser.params if p.name != "debug" and not getattr(p, "hidden", False)]
+            rows = [[f"`{_written(p)}`", _default(p), _cell(_plain(p.help or ""))] for p in own]
+            parts += [f"## {group} {name}", _plain(command.summary)]
+            parts += [_table(["argument or option", "default", "meaning"], rows)] if rows else []
+    return _joined(parts)
+
+
+def _written(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+    return ", ".join([*parameter.opts, *parameter.secondary_opts])
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    default = parameter.default() if callable(parameter.default) else parameter.default
+    named = f"`{parameter.envvar}`" if getattr(parameter, "envvar", None) else ""
+    shown = "" if default in (None, False, (), [], "") else f"`{default}`"
+    return " or ".join(word for word in (named, shown) if word)
+
+
+def _plain(text: str) -> str:
+    """Without Rich's escapes and line breaks."""
+    return " ".join(text.replace("\\[", "[").split())
+
+
+def cards() -> str:
+    """Every key of every card, from the models that read them."""
+    parts = ["# Cards", "What can stand in the TOML files. Unknown keys, wrong types, NaN and infinities are errors."]
+    for title, models in CARDS.items():
+        parts.append(f"## {title}")
+        for number, model in enumerate(models):
+            parts += [f"### {_title(model)}"] if number or len(models) > 1 else []
+            parts += [_prose(model), _table(["key", "value", "default", "meaning"], _keys(model))]
+    return _joined(parts)
+
+
+def _title(model: type[BaseModel]) -> str:
+    """`TrainSettings` -> `Train settings`."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", model.__name__)
+    return words[0] + words[1:].lower()
+
+
+def _prose(model: type[BaseModel]) -> str:
+    """The docstring without its list of attributes."""
+    return inspect.cleandoc(model.__doc__ or "").partition("\nAttributes:")[0].strip()
+
+
+def _keys(model: type[BaseModel]) -> Iterator[list[str]]:
+    said = meanings(model)
+    for key, field in model.model_fields.items():
+        default = "required" if field.is_required() else f"`{_value(field.get_default(call_default_factory=True))}`"
+        yield [f"`{key}`", _cell(kind(field.annotation)), default, _cell(said.get(key, ""))]
+
+
+def _value(default: Any) -> str:
+    """As it is written in TOML."""
+    if default is None:
+        return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, BaseModel):
+        return "{}"
+    return str(list(default)) if isinstance(default, tuple) else repr(default)
+
+
+def kind(annotation: Any) -> str:
+    """A key's type in a reader's words: `list of text`, `table of Preset`."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return kind(inner[0])
+    if origin is Literal:
+        return ", ".join(map(repr, inner))
+    if origin in (Union, UnionType):
+        return " or ".join(kind(each) for each in inner)
+    if origin is list:
+        return f"list of {kind(inner[0])}"
+    if origin is dict:
+        return "table" if inner[1] is Any else f"table of {kind(inner[1])}"
+    if origin is tuple:
+        return f"{len(inner)} of {kind(inner[0])}"
+    words = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "value"}
+    return words.get(annotation) or _title(annotation).lower()
+
+
+@cache
+def meanings(model: type[BaseModel]) -> Mapping[str, str]:
+    """What each key of a model means: its description, or its line below `Attributes` of the docstring."""
+    own = [cls for cls in reversed(model.__mro__) if issubclass(cls, BaseModel) and cls is not BaseModel]
+    found = {key: text for cls in own for key, text in _attributes(inspect.cleandoc(cls.__doc__ or ""))}
+    return found | {key: field.description for key, field in model.model_fields.items() if field.description}
+
+
+def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
+    """Names and texts below `Attributes:`."""
+    for entry in re.split(r"\n    (?=\S)", docstring.partition("\nAttributes:")[2]):
+        name, colon, text = entry.strip().partition(": ")
+        if colon and name.isidentifier():
+            yield name, " ".join(text.split())
+
+
+def tables() -> str:
+    """Every column of every table."""
+    parts = [
+        "# Tables",
+        "Results are tidy parquet files; `iclbench.tables` reads and writes them. Every file says which schema it has; "
+        f"this is schema {schema.SCHEMA}.",
+    ]
+    for name, columns in schema.SCHEMAS.items():
+        rows = ([f"`{c}`", dtype, "yes" if lacks else "", _cell(said)] for c, (dtype, lacks, said) in columns.items())
+        keys = ", ".join(f"`{key}`" for key in schema.keys(name))
+        parts += [f"## {name}", f"{_OF_TABLES[name]} Rows are told apart by {keys}."]
+        parts.append(_table(["column", "type", "may be missing", "meaning"], rows))
+    return _joined(parts)
+
+
+def backbones() -> str:
+    """Every architecture: idea, papers and equations, settings, parameters, names with frozen settings."""
+    parts = [
+        "# Backbones",
+        "The idea, papers and equations of an architecture stand at the head of its file. Counts of parameters are "
+        "exact: with $L$ layers of width $D$, $d$ inputs, a scalar output and all other settings at their defaults.",
+    ]
+    names = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
+    for name in names:
+        cls = BACKBONES.get(name)
+        entry = BACKBONES.entry(name)
+        module = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
+        own = inspect.cleandoc(cls.__doc__ or "") if cls.__doc__ and cls.__module__.startswith("iclbench") else ""
+        said = meanings(cls.Settings)
+        rows = [
+            [f"`{key}`", _cell(kind(field.annotation)), f"`{_value(field.default)}`", _cell(said.get(key, ""))]
+            for key, field in cls.Settings.model_fields.items()
+        ]
+        others = [n for n in BACKBONES.shipped if n != name and BACKBONES.variant(n).backbone == name]
+        more = f" Variants: {', '.join(f'`{n}`' for n in others)}." if others else ""
+        order = "reads points in order (causal)" if cls.order == "causal" else "reads points as a set"
+        parts += [
+            f"## {name}",
+            f"{entry.summary[0].upper()}{entry.summary[1:]}; {order}. `{entry.target}`.{more}",
+            f"Parameters: {formula(name)}",
+            _markdown(module),
+            *([_markdown(own)] if own else []),
+            _table(["setting", "value", "default", "meaning"], rows),
+        ]
+    return _joined(parts)
+
+
+def _markdown(docstring: str) -> str:
+    """A docstring as paragraphs, without sections; its headings and lists are plain."""
+    return re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", docstring)[0].strip()
+
+
+def parameters(name: str, layers: int, width: int, dim: int) -> int | None:
+    """Trainable numbers of a backbone on regression with `dim` inputs; None: it has no such setting."""
+    cls = BACKBONES.get(name)
+    settings: dict[str, Any] = dict(BACKBONES.variant(name).frozen)
+    fields = cls.Settings.model_fields
+    settings |= {"width": width} if "width" in fields else {}
+    settings |= {"layers": layers} if "layers" in fields else {}
+    settings = {key: value for key, value in settings.items() if value is not None}
+    with torch.random.fork_rng([]):
+        model = cls(cls.Settings(**settings), TaskShape(x_dim=dim, y_dim=1, points=8))
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+_TERMS = [(i, j, k) for k in (0, 1) for i in (0, 1) for j in (0, 1, 2)]
+_WIDTHS, _DIMS = (32, 64, 128), (2, 5)
+
+
+def formula(name: str) -> str:
+    """The number of parameters as a polynomial in layers, width and inputs, found from sizes and tried on others."""
+    sizes = [(n, w, d) for d in _DIMS for n in (1, 2) for w in _WIDTHS]
+    found = [parameters(name, *size) for size in sizes]
+    matrix = [[Fraction(n**i * w**j * d**k) for i, j, k in _TERMS] for n, w, d in sizes]
+    terms = dict(zip(_TERMS, _solved(matrix, [Fraction(f) for f in found]), strict=True))
+    for size in ((3, 96, 4), (4, 256, 7)):
+        n, w, d = size
+        if sum(c * n**i * w**j * d**k for (i, j, k), c in terms.items()) != parameters(name, *size):
+            return f"{parameters(name, 2, 64, 5):,} with two layers of width 64 and five inputs."
+    ordered = sorted(terms.items(), key=lambda term: tuple(-p for p in (term[0][0], term[0][1], term[0][2])))
+    shown = [(_term(powers, c), c) for powers, c in ordered if c]
+    text = "".join((" - " if c < 0 else " + ") + said for said, c in shown).removeprefix(" + ")
+    return f"${text}$."
+
+
+def _term(powers: tuple[int, int, int], c: Fraction) -> str:
+    letters = "".join(
+        f"\\,{letter}" + (f"^{p}" if p > 1 else "") for letter, p in zip("LDd", powers, strict=True) if p
+    ).removeprefix("\\,")
+    size = abs(c)
+    number = str(size.numerator) if size.denominator == 1 else f"{size.numerator / size.denominator:g}"
+    return letters if number == "1" and letters else f"{number}\\,{letters}" if letters else number
+
+
+def _solved(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
+    """Gauss and Jordan with exact fractions."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for column in range(len(rows)):
+        pivot = next(n for n in range(column, len(rows)) if rows[n][column])
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        rows[column] = [value / rows[column][column] for value in rows[column]]
+        for n, row in enumerate(rows):
+            if n != column and row[column]:
+                rows[n] = [a - row[column] * b for a, b in zip(row, rows[column], strict=True)]
+    return [row[-1] for row in rows]
+
+
+def api() -> str:
+    """The public names, from their docstrings."""
+    parts = [
+        "# Python",
+        "`import iclbench as icl`: these are names of `icl`, imported when they are first used.",
+    ]
+    for name in iclbench.__all__:
+        found = getattr(iclbench, name)
+        if inspect.ismodule(found):
+            parts.append(f"## icl.{name}\n\n" + inspect.cleandoc(found.__doc__ or ""))
+            parts += [_auto("function", f"{found.__name__}.{inner}") for inner in _public(found)]
+        elif callable(found):
+            kind_of = "class" if isinstance(found, type) else "function"
+            parts += [f"## icl.{name}", _auto(kind_of, f"{found.__module__}.{found.__qualname__}")]
+    return _joined(parts)
+
+
+def _public(module: Any) -> Iterator[str]:
+    for name, found in vars(module).items():
+        if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):
+            yield name
+
+
+def _auto(kind_of: str, target: str) -> str:
+    options = "\n   :members:\n   :exclude-members: set_fit_request, set_predict_request, set_score_request\n"
+    options = options if kind_of == "class" else "\n"
+    return f"```{{eval-rst}}\n.. auto{kind_of}:: {target}{options}```"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Within one cell of a Markdown table, with nothing that it would take for HTML or emphasis."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    escaped = (p if p.startswith("`") else re.sub(r"([*_<>\[\]])", r"\\\1", p) for p in parts)
+    return "".join(escaped).replace("|", "\\|")
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"

@@ -1,0 +1,55 @@
+"""The reference of docs/, which is written from code and cards, leaves nothing out."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
+from iclbench.config.cards import Preset
+from iclbench.config.registry import BACKBONES
+from iclbench.tables.schema import SCHEMAS
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[1] / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_option_of_every_command_has_a_meaning(generate: ModuleType) -> None:
+    text = generate.commands()
+    assert all(f"## iclbench {name}\n" in text for name in COMMANDS)
+    assert all(f"## iclbench lm {name}\n" in text for name in OF_LANGUAGE_MODELS)
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_every_key_of_every_card_has_a_meaning(generate: ModuleType) -> None:
+    for models in generate.CARDS.values():
+        for model in models:
+            # Sizes of presets stand in a table of the cards themselves.
+            # The keys of presets are about to change with sizes by budget.
+            wanted = set() if model is Preset else set(model.model_fields)
+            assert wanted <= generate.meanings(model).keys(), model
+    assert "| `lr` | number | `0.0001` | learning rate at its highest. |" in generate.cards()
+
+
+def test_every_column_of_every_table_stands_there(generate: ModuleType) -> None:
+    text = generate.tables()
+    for name, columns in SCHEMAS.items():
+        section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        assert all(f"| `{column}` | {dtype} |" in section for column, (dtype, _, _) in columns.items())
+
+
+def test_counts_of_parameters_are_those_of_the_equation(generate: ModuleType) -> None:
+    # Radford et al. 2019: a block has 12 D² weights and 13 D biases and gains, the final norm 2 D; the read-in takes
+    # d inputs, the read-out gives one number.
+    assert generate.formula("gpt2") == r"$12\,L\,D^2 + 13\,L\,D + D\,d + 4\,D + 1$."
+    text = generate.backbones()
+    assert all(f"\n## {name}\n" in text for name in BACKBONES.shipped if name in BACKBONES.architectures())
+    assert text.count("Parameters: $") == len([n for n in BACKBONES.shipped if n in BACKBONES.architectures()])
