@@ -6,7 +6,7 @@ Every function takes rows of the table `values`: from `icl.evaluate(...)` or `ic
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
@@ -15,21 +15,26 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.api import arguments
+from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.metrics import metric as known_metric
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results, Slice, of_values
-from iclbench.report.figures.marks import Marks
+from iclbench.report.evaluators import in_order, meaning
+from iclbench.report.figures import board
 from iclbench.report.sections import extrapolation as extrapolation_section
 from iclbench.report.sections import heat_map as heat_map_section
 from iclbench.report.sections import learning_curves as curves_section
 from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
-from iclbench.report.style import CONFIG
+from iclbench.tables.evaluators import HEADLINE, INSIDE, QUESTIONS
+from iclbench.tables.means import over_seeds
 
 # What a specification of several figures has once.
 _OF_THE_WHOLE = ("$schema", "config", "params")
 
+# What contestants are ranked by.
+_HEADLINES = ("auc", "log_likelihood", "squared_error", HEADLINE, "accuracy")
 # Calls between a warning and the notebook's line.
 _CALLER = 4
 
@@ -88,53 +93,66 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     return _chart(
         heat_map_section.section(results),
         "scores of a backbone (evaluate it beside the baselines zero and another one)",
+        ["Score 0: as good as always predicting zero, or guessing.", "1: as the oracle or the best baseline."],
     )
 
 
 def leaderboard(
-    values: pd.DataFrame, task: str | None = None, preset: str | None = None, shift: str = "none"
-) -> alt.Chart:
-    """All contestants of one task by their headline number, best first, with 95 % intervals.
+    values: pd.DataFrame,
+    task: str | None = None,
+    preset: str | None = None,
+    shift: str = "none",
+    evaluator: str | None = None,
+    metric: str | None = None,
+) -> alt.LayerChart:
+    """All contestants of one task by one number, best first, with 95 % intervals.
 
     Args:
         values: rows of the table `values`.
         task, preset: which, where there are several.
         shift: the distribution that they are asked on.
+        evaluator: the question, or a test that the family has of its own; None: the question of the task.
+        metric: what they are ranked by; None: the area under the learning curve, and of targets the log-likelihood, the
+            squared error or the accuracy, the first of these that was measured.
 
     Raises:
         UsageError: there is nothing to draw, or it is not said of which task.
     """
-    arguments.text("shift", shift)
     slice_ = _slice(_rows(values), task, preset)
-    rows, what = _headline(slice_, shift)
-    known = known_metric(what)
-    order = rows.sort_values("value", ascending=known.lower_is_better)["contestant"].tolist()
-    looks = {name: slice_.looks[name] for name in order}
-    marks = Marks(looks, False)
-    base = alt.Chart(rows, title=f"{slice_.task}: {known.label}{'' if shift == 'none' else f', {shift}'}")
-    scale = alt.Scale(type="log" if known.logarithmic and (rows["low"] > 0).all() else "linear", zero=False)
-    y = alt.Y("contestant:N", sort=order, title=None)
-    ends = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X("low:Q", scale=scale, title=known.label), x2="high:Q", y=y, color=marks.colour
-    )
-    columns = ["contestant", "kind", "value", "low", "high"]
-    points = base.mark_point(size=90, strokeWidth=2, opacity=1).encode(
-        x=alt.X("value:Q", scale=scale), y=y, tooltip=columns, **marks.points
-    )
-    return alt.layer(ends, points).properties(width=420).configure(**CONFIG)
+    v = slice_.rows
+    rows = v[v["axis"].isna() & v["n_context"].isna() & v["status"].eq("ok") & v["kind"].ne("published")]
+    rows = rows[~rows["evaluator"].isin(["train", *INSIDE])]
+    picked, title = {}, f"{slice_.title}"
+    for column, asked, preferred in (
+        ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
+        ("shift", shift, []),
+        ("metric", metric, _HEADLINES),
+    ):
+        picked[column] = _picked(rows, column, asked, preferred)
+        rows = rows[rows[column].eq(picked[column])]
+    means = slice_.unfailed(over_seeds(rows, ["evaluator", "metric", "shift", "kind", "contestant", "n_related"]))
+    means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
+    if means.empty:
+        raise UsageError(f"nothing to rank: everybody failed on task '{slice_.task}'")
+    title += "" if picked["evaluator"] in QUESTIONS else f" · {meaning(picked['evaluator']).title}"
+    title += "" if picked["shift"] == "none" else f" · shift {picked['shift']}"
+    return board.chart(means, known_metric(picked["metric"]), slice_.looks, title)
 
 
-def _headline(task: Slice, shift: str) -> tuple[pd.DataFrame, str]:
-    """One row per contestant, and the metric: the area under the curve, or what the question of the task asks."""
-    curves = task.summaries[task.summaries["shift"].eq(shift) & task.summaries["metric"].eq("auc")]
-    if len(curves):
-        return curves.drop_duplicates("contestant"), "auc"
-    targets = task.targets[task.targets["shift"].eq(shift) & task.targets["axis"].isna()]
-    for name in ("log_likelihood", "squared_error"):
-        rows = targets[targets["metric"].eq(name)].sort_values("n_related")
-        if len(rows):
-            return rows.drop_duplicates("contestant", keep="last"), name
-    raise UsageError(f"nothing to rank: task '{task.task}' has no finished row under shift '{shift}'")
+def _picked(rows: pd.DataFrame, column: str, asked: str | None, preferred: Sequence[str]) -> str:
+    """The value of a column that was asked for, in either spelling, or the first of the preferred ones that occurs.
+
+    Raises:
+        UsageError: there are no rows, or none of this value.
+    """
+    known = {canonical(name): name for name in map(str, rows[column].unique())}
+    if not known:
+        raise UsageError("nothing to rank: there are no finished rows of one number per contestant")
+    if asked is None:
+        return next((name for name in preferred if name in known.values()), next(iter(known.values())))
+    if (name := known.get(canonical(arguments.text(column, asked)))) is None:
+        raise UnknownNameError(column, asked, known.values())
+    return name
 
 
 def _rows(values: Any) -> pd.DataFrame:
@@ -205,12 +223,13 @@ def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     return found[0]
 
 
-def _chart(section: Section | None, what: str) -> alt.Chart:
-    """The figures of a section, one below the other."""
+def _chart(section: Section | None, what: str, reading: Sequence[str] = ()) -> alt.Chart:
+    """The figures of a section, one below the other, with lines on how to read them."""
     figures = [] if section is None else list(_figures(section))
     if not figures:
         raise UsageError(f"nothing to draw: there are no finished {what}")
-    drawn = [figure.printed() for figure in figures]
+    titles = [{"text": figure.title} | ({"subtitle": list(reading)} if reading else {}) for figure in figures]
+    drawn = [figure.printed() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(drawn) == 1:
         return alt.Chart.from_dict(drawn[0])
     whole = {key: drawn[0][key] for key in _OF_THE_WHOLE if key in drawn[0]}

@@ -27,7 +27,8 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
 
     Args:
         model: a backbone, a `Trained` model or a finished run.
-        X_context: inputs of the context, `(N, Dx)` or, of several episodes, `(B, N, Dx)`; arrays or frames.
+        X_context: inputs of the context, `(N, Dx)` or, of several episodes, `(B, N, Dx)`; arrays or frames, whose
+            columns are those of `X_query`.
         y_context: its outputs, `(N,)` or `(N, Dy)`, numbers or class labels from 0; of several episodes with B before.
         X_query: inputs to be answered, `(Q, Dx)` or `(B, Q, Dx)`; no query sees another.
         return_std: also the standard deviation, of a model that predicts distributions.
@@ -36,8 +37,8 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
         Means in the shape of `y_context` with Q in place of N, of class labels the likeliest; with `return_std` a pair.
 
     Raises:
-        UsageError: shapes or types do not fit the model or one another, or it predicts single values and `return_std`
-            is asked.
+        UsageError: shapes, types or columns do not fit the model or one another, or it predicts single values and
+            `return_std` is asked.
 
     >>> from iclbench.api.models import GPT2
     >>> from iclbench.api.tasks import task
@@ -138,6 +139,7 @@ def _model(model: Any) -> Backbone:
 def _answer(model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> tuple[Prediction, bool, bool]:
     """The prediction `(B, Q)`; whether there was no axis of episodes, and none of outputs."""
     x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
+    _check_columns(_columns(X_context), _columns(X_query))
     if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
         raise UsageError(
             f"X_context {_shape(x)} and X_query {_shape(queries)}: both are (points, Dx), or both (B, points, Dx) with "
@@ -169,6 +171,21 @@ def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
             f"{model.shape.x_dim}), since the model was built for {model.shape.x_dim} input dimensions"
         )
     return found
+
+
+def _columns(values: Any) -> list[str]:
+    """The names of a frame's columns; none where it has no names, or is none."""
+    names = list(getattr(values, "columns", ()))
+    return names if all(isinstance(name, str) for name in names) else []
+
+
+def _check_columns(context: list[str], queries: list[str]) -> None:
+    """Raise `UsageError` where both have names for their columns and these differ, be it in their order."""
+    for one, other in zip(context, queries, strict=False):
+        if one != other:
+            alike = sorted(context) == sorted(queries)
+            advice = "give X_query[X_context.columns]" if alike else "both need the same columns"
+            raise UsageError(f"X_query has {other} where X_context has {one}: {advice}")
 
 
 def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tensor, bool]:

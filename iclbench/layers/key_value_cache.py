@@ -78,7 +78,10 @@ def attend_past_and_self(
     k: Float[Tensor, "B H Q C"],
     v: Float[Tensor, "B H Q C"],
 ) -> Float[Tensor, "B H Q C"]:
-    """Attention of queries to the visible past and each to itself, never to one another."""
-    own = torch.eye(q.shape[2], dtype=torch.bool, device=q.device).expand(*visible.shape[:-2], -1, -1)
-    mask = torch.cat([visible, own], -1)
-    return F.scaled_dot_product_attention(q, torch.cat([k_past, k], 2), torch.cat([v_past, v], 2), attn_mask=mask)
+    """Attention of queries to the visible past and each to itself, never to one another. A query's own key comes last,
+    whichever query it is, so that answers do not depend on the order of the queries, not even in the last digit."""
+    q = q * q.shape[-1] ** -0.5
+    past = (q @ k_past.transpose(-1, -2)).masked_fill(~visible, -torch.inf)
+    own = (q * k).sum(-1, keepdim=True)
+    weights = torch.cat([past, own], -1).softmax(-1)
+    return weights[..., :-1] @ v_past + weights[..., -1:] * v

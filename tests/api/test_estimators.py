@@ -1,6 +1,7 @@
 """Runs as scikit-learn estimators."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import make_blobs
 from sklearn.model_selection import cross_val_score
@@ -48,6 +49,14 @@ def test_outputs_have_the_scale_of_the_training_set_and_spreads_are_positive(run
     mean, std = scaled.predict(X, return_std=True)
     np.testing.assert_allclose(mean, 1000 * plain.predict(X) + 5, rtol=1e-3, atol=1)
     assert (std > 0).all()
+
+
+def test_columns_in_another_order_are_refused_as_by_others(run: Run) -> None:
+    X = pd.DataFrame(np.random.default_rng(1).normal(size=(15, 3)), columns=["a", "b", "c"])
+    model = InContextRegressor(run).fit(X, X["a"])
+    assert model.predict(X).shape == (15,)
+    with pytest.raises(ValueError, match="must be in the same order"):
+        model.predict(X[["b", "a", "c"]])
 
 
 def test_more_features_classes_or_the_other_kind_of_run_are_refused(run: Run, classes: Run) -> None:

@@ -44,6 +44,23 @@ def test_frames_lists_tensors_and_batches_are_taken(run: Run) -> None:
     np.testing.assert_array_equal(column[:, 0], mean)
 
 
+def test_columns_of_frames_stand_in_one_order(run: Run) -> None:
+    names = [f"x{i}" for i in range(10)]
+    context, queries = pd.DataFrame(X, columns=names), pd.DataFrame(QUERIES, columns=names)
+    mean = icl.predict(run, X, Y, QUERIES)
+    for fits in (queries, QUERIES, pd.DataFrame(QUERIES)):
+        np.testing.assert_array_equal(icl.predict(run, context, Y, fits), mean)
+    turned = queries[names[::-1]]
+    np.testing.assert_array_equal(icl.predict(run, context, Y, turned[context.columns]), mean)
+    for wrong, line in (
+        (turned, r"X_query has x9 where X_context has x0: give X_query\[X_context.columns\]"),
+        (queries.rename(columns={"x3": "z"}), "X_query has z where X_context has x3: both need the same columns"),
+    ):
+        with pytest.raises(UsageError, match=line) as error:
+            icl.predict(run, context, Y, wrong)
+        assert "\n" not in str(error.value)
+
+
 def test_no_query_sees_another_and_an_empty_context_is_one(run: Run) -> None:
     alone = [icl.predict(run, X, Y, QUERIES[i : i + 1])[0] for i in range(3)]
     np.testing.assert_allclose(icl.predict(run, X, Y, QUERIES), alone, atol=1e-5)

@@ -1,5 +1,6 @@
 """Results folders as frames, a page, and charts."""
 
+import math
 from pathlib import Path
 
 import altair as alt
@@ -10,6 +11,9 @@ import iclbench as icl
 from iclbench.api.tasks import Task
 from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
+from iclbench.core.metrics import metric
+from iclbench.report.figures import board
+from iclbench.report.style import ORACLE
 
 
 def test_a_folder_gives_its_tables_runs_and_page(run: Run, results: Path) -> None:
@@ -44,6 +48,67 @@ def test_a_metric_is_drawn_where_it_is_asked_for(scores: pd.DataFrame) -> None:
         assert "log-likelihood" not in chart(scores).to_json()
         with pytest.raises(UsageError, match="metric"):
             chart(scores, metric="nope")
+
+
+def order_of(chart: alt.TopLevelMixin) -> list[str]:
+    """The contestants from the top."""
+    return chart.to_dict()["layer"][0]["encoding"]["y"]["sort"]
+
+
+def ranked(rows: pd.DataFrame, name: str, ascending: bool) -> list[str]:
+    own = rows[rows["metric"].eq(name) & rows["axis"].isna() & rows["n_context"].isna()]
+    return own.sort_values(["value", "contestant"], ascending=[ascending, True])["contestant"].tolist()
+
+
+def test_the_leaderboard_ranks_by_the_metric_in_its_direction(scores: pd.DataFrame) -> None:
+    plain = scores[scores["shift"].eq("none")]
+    for name, ascending in (("auc", True), ("score", False)):
+        chart = icl.plot.leaderboard(scores, metric=name)
+        assert order_of(chart) == ranked(plain, name, ascending)
+        assert f"({'lower' if ascending else 'higher'} is better)" in chart.to_json()
+    shifted = icl.plot.leaderboard(scores, shift="orthants")
+    assert order_of(shifted) == ranked(scores[scores["shift"].eq("orthants")], "auc", True)
+    assert "shift orthants" in shifted.to_json()
+    for wrong in ({"shift": "orthant"}, {"metric": "acu"}, {"evaluator": "nxet"}):
+        with pytest.raises(UsageError, match=f"unknown {next(iter(wrong))}"):
+            icl.plot.leaderboard(scores, **wrong)
+
+
+def test_the_leaderboard_knows_accuracies_and_tests_of_a_family() -> None:
+    task = icl.task("bursty", "smoke", episodes=8)
+    rows = icl.evaluate([icl.CNP(task), *task.baselines], task)
+    of_task = icl.plot.leaderboard(rows)
+    accuracy = "accuracy_within_choices"
+    assert order_of(of_task) == ranked(rows[rows["evaluator"].eq("targets")], accuracy, False)
+    assert "accuracy (higher is better)" in of_task.to_json()
+    for name in ("icl", "icl-paired"):
+        own = rows[rows["evaluator"].eq(name.replace("-", "_"))]
+        assert order_of(icl.plot.leaderboard(rows, evaluator=name)) == ranked(own, accuracy, False)
+        assert "chance" in order_of(icl.plot.leaderboard(rows, evaluator=name))
+    by_entropy = icl.plot.leaderboard(rows, metric="cross_entropy")
+    assert order_of(by_entropy) == ranked(rows[rows["evaluator"].eq("targets")], "cross_entropy", True)
+
+
+@pytest.mark.parametrize(("huge", "log"), [("knn-3", False), ("tnp", True)])
+def test_one_huge_error_leaves_room_for_the_others(huge: str, log: bool) -> None:
+    values = {"ridge": 0.1, "mamba": 0.6, "zero": 0.7, "tnp": 0.72, "knn-3": 0.8, huge: 800.0}
+    kinds = {"mamba": "backbone", "tnp": "backbone"}
+    rows = pd.DataFrame({"contestant": values.keys(), "value": values.values()})
+    rows = rows.assign(low=rows["value"] * 0.9, high=rows["value"] * 1.1, kind=rows["contestant"].map(kinds))
+    looks = dict.fromkeys(values, ORACLE)
+    chart = board.chart(rows.fillna({"kind": "baseline"}), metric("auc"), looks, "a title").to_dict()
+    scale = chart["layer"][0]["encoding"]["x"]["scale"]
+    assert scale["type"] == ("log" if log else "linear")
+    low, high = map(math.log, scale["domain"]) if log else scale["domain"]
+    places = [((math.log(v) if log else v) - low) / (high - low) for v in (0.1, 0.6, 0.7)]
+    assert places[2] - places[0] > 0.2 and places[1] < places[2] <= 1, "told apart"
+    assert (f"beyond the axis: {huge}" in str(chart)) != log
+
+
+def test_charts_of_a_notebook_have_titles(scores: pd.DataFrame) -> None:
+    assert icl.plot.shifts(scores).to_dict()["title"]["text"] == "linear: shifted prompts"
+    assert icl.plot.learning_curves(scores).to_dict()["title"]["text"] == "linear: learning curves"
+    assert icl.plot.heat_map(scores).to_dict()["title"]["subtitle"][0].startswith("Score 0: ")
 
 
 def test_charts_say_what_is_missing(scores: pd.DataFrame) -> None:

@@ -129,7 +129,8 @@ def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
 def test_attention_is_never_over_the_square_of_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence, "SEGMENT", 16)
     few, many = (largest("gpt2", n, forked) for n in (160, 640))
-    assert many == 32 * 2 * 640  # a segment of tokens against all tokens held
+    # A segment of tokens against all tokens held; of queries, by two heads, against these and themselves.
+    assert many == (2 * 16 * (2 * 640 + 1) if forked else 32 * 2 * 640)
     assert many <= 4 * few
 
 

@@ -1,0 +1,80 @@
+"""Contestants by one number, best first: a point with its interval for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from iclbench.core.metrics import METRICS, Metric
+from iclbench.report.figures import curves
+from iclbench.report.figures.marks import Marks
+from iclbench.report.style import CONFIG, Look
+
+# How far a linear axis reaches beyond the better half of the contestants, in widths of the range that they take.
+_REACH = 3.0
+
+
+def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title: str) -> alt.LayerChart:
+    """The axis is that of learning curves: logarithmic where errors span a decade, and whoever is far from all others
+    lies on its edge, named below the title.
+
+    Args:
+        rows: one per contestant, with the columns contestant, kind, value, low and high.
+        measure: what the values are.
+        looks: of the contestants.
+        title: of the chart.
+    """
+    order = rows.sort_values(["value", "contestant"], ascending=[measure.lower_is_better, True])["contestant"].tolist()
+    # The area under a curve is of the same kind as its heights.
+    of_errors = measure.logarithmic or any(each.area == measure.name and each.logarithmic for each in METRICS.values())
+    scale = replace(measure, logarithmic=of_errors and curves.spans_a_decade(rows))
+    low, high = curves.domain(rows, scale) if scale.logarithmic else _linear(rows, measure)
+    drawn = rows.assign(**{f"{end}_drawn": rows[end].astype(float).clip(low, high) for end in ("value", "low", "high")})
+    beyond = [name for name in order if not drawn.set_index("contestant")["value"].between(low, high)[name]]
+    marks = Marks({name: looks[name] for name in order}, False)
+    better = "lower" if measure.lower_is_better else "higher"
+    axis = f"{measure.label} ({f'{measure.unit}; ' if measure.unit else ''}{better} is better)"
+    kind: Any = "log" if scale.logarithmic else "linear"
+
+    def x(column: str) -> alt.X:
+        bounds = alt.Scale(type=kind, domain=[low, high], nice=False, zero=False)
+        return alt.X(f"{column}_drawn:Q", title=axis, scale=bounds, axis=alt.Axis(format="~g", tickCount=6))
+
+    y = alt.Y("contestant:N", sort=order, title=None)
+    said = alt.TitleParams(title, subtitle=f"beyond the axis: {', '.join(beyond)}" if beyond else alt.Undefined)
+    base = alt.Chart(drawn, title=said)
+    ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+    points = base.mark_point(size=90, strokeWidth=2, opacity=1)
+    tooltip = ["contestant", "kind", "value", "low", "high"]
+    return (
+        alt.layer(
+            ends.encode(x=x("low"), x2="high_drawn:Q", y=y, color=marks.colour),
+            points.encode(x=x("value"), y=y, tooltip=tooltip, **marks.points),
+        )
+        .properties(width=420)
+        .configure(**CONFIG)
+    )
+
+
+def _linear(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
+    """The range of intervals, of those who are not far from the better half."""
+    if measure.is_share:
+        return 0.0, 1.0
+    ranked = rows.sort_values("value", ascending=measure.lower_is_better)
+    span = _range(ranked.head((len(ranked) + 1) // 2))
+    reach = _REACH * (span[1] - span[0])
+    near = rows[rows["value"].between(span[0] - reach, span[1] + reach)] if reach > 0 else rows
+    low, high = _range(near)
+    margin = 0.05 * (high - low) or 0.5
+    starts_at_zero = measure.lower_is_better and low >= 0
+    return 0.0 if starts_at_zero else low - margin, high + margin
+
+
+def _range(rows: pd.DataFrame) -> tuple[float, float]:
+    """The lowest and the highest end of intervals, of values where there is none."""
+    low, high = (rows[end].fillna(rows["value"]).astype(float) for end in ("low", "high"))
+    return float(low.min()), float(high.max())
