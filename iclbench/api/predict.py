@@ -18,7 +18,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
 from iclbench.core.predictor import join_positions
 
-# Queries answered at once: attention of each to itself alone takes memory by their square.
+# Queries answered at once, so that memory is bounded however many are asked.
 _AT_ONCE = 1024
 
 

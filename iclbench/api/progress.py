@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Called with the number of steps done and what is to be said beside it.
-Update = Callable[[int, str], None]
+from rich.console import Console
+
+from iclbench.core.progress import Update, step_bar
 
 
 @contextmanager
@@ -21,14 +22,9 @@ def progress_bar(label: str, total: int, shown: bool = True) -> Iterator[Update]
     """
     if shown and "ipykernel" in sys.modules:
         yield _in_notebook(label, total)
-    elif shown and sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, TextColumn("{task.fields[said]}"), console=Console(stderr=True)) as bar:
-            task = bar.add_task(label, total=total, said="")
-            yield lambda step, said: bar.update(task, completed=step, said=said)
+    elif shown and (terminal := Console(stderr=True)).is_terminal:
+        with step_bar(terminal, label, total) as update:
+            yield update
     else:
         yield lambda step, said: None
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from iclbench.cli.layout import Column, blocks
+from iclbench.core import progress
 from iclbench.core.formats import printable
 
 # Literal: names, paths and reasons may hold square brackets. Lines of prose are the terminal's to wrap.
@@ -26,22 +26,11 @@ _EVERY = 10.0
 
 
 @contextmanager
-def step_bar(label: str, total: int, done: int = 0) -> Iterator[Callable[[int, str], None]]:
-    """A bar over a known number of steps; yields a function to be called with the steps done and a short text."""
+def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]:
+    """A bar over a known number of steps, lines where there is no terminal; yields a function to be called with the
+    steps done and a short text."""
     if err.is_terminal:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
-        )
-        with Progress(*columns, console=err) as progress:
-            bar = progress.add_task(label, total=total, completed=done, text="")
-
-            def move(step: int, text: str = "") -> None:
-                progress.update(bar, completed=step, text=text)
-
+        with progress.step_bar(err, label, total, done) as move:
             yield move
         return
     started = last = time.monotonic()

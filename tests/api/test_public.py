@@ -1,10 +1,12 @@
 """`import iclbench as icl`: quick, complete, and never replaced by a module of the same name."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,15 @@ def test_every_architecture_has_a_function_by_the_name_of_its_class() -> None:
         if entry.package == "iclbench":
             class_name = entry.target.partition(":")[2]
             assert class_name in icl.__all__ and f'"{name}"' in str(getattr(models, class_name).__doc__)
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    """The list that they read and the one that is loaded from are two, since neither can be made of the other."""
+    (block,) = (node for node in ast.parse(Path(icl.__file__).read_text()).body if isinstance(node, ast.If))
+    seen = {alias.asname: node.module for node in block.body for alias in node.names}
+    assert seen.keys() | {"__version__"} == set(icl.__all__)
+    for name, module in seen.items():
+        assert getattr(importlib.import_module(module), name) is getattr(icl, name)
 
 
 def test_unknown_names_are_attribute_errors() -> None:
