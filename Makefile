@@ -3,6 +3,7 @@
 # make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
+# make test-docs  every block of the pages of docs/, its output compared (minutes; the README's is part of `make test`)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios against plain re-implementations
@@ -19,13 +20,13 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes: modules are compiled for the first of them alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-kernels test-trackers docs mutation lint bench clean
+.PHONY: demo test test-slow test-kernels test-trackers test-docs docs mutation lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
 
 test: $(VENV)/.installed-dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not docs"
 
 test-slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
@@ -35,6 +36,9 @@ test-kernels: $(VENV)/.installed-kernels
 
 test-trackers: $(VENV)/.installed-trackers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/training/test_trackers.py
+
+test-docs: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/pages -m docs
 
 docs: $(VENV)/.installed-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
@@ -85,7 +89,10 @@ $(VENV)/.installed-trackers: $(VENV)/.installed-dev
 	$(PIP) -e ".[tensorboard,wandb,mlflow]"
 	@touch $@
 
-$(VENV)/.installed-docs: $(VENV)/.installed
+$(VENV)/.installed-test-docs: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/pages -m docs
+
+docs: $(VENV)/.installed
 	$(PIP) -e ".[docs]"
 	@touch $@
 

@@ -3,9 +3,11 @@ them, which tests that start and kill many have to wait for, and a heap in which
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,6 +51,24 @@ def answer(function: Callable[..., T], *arguments: object) -> T:
     found: T = here.recv()
     process.join()
     return found
+
+
+def printed(arguments: Sequence[str], folder: Path, environment: dict[str, str], site: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of `iclbench ARGUMENTS` in a folder, with packages of one more `site` folder."""
+    return answer(_printed, list(arguments), str(folder), environment, site)
+
+
+def _printed(arguments: list[str], folder: str, environment: dict[str, str], site: str) -> tuple[int, str, str]:
+    from iclbench.cli.main import main
+
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.insert(0, site)
+    out, errors = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        code = main(arguments)
+    return code, out.getvalue(), errors.getvalue()
 
 
 def _call(answers: Connection, function: Callable[..., object], arguments: tuple[object, ...]) -> None:

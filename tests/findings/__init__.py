@@ -15,6 +15,14 @@ The comment of a single sentence may stand in one line: `<!-- numbers: score("ma
 commands print today into its blocks (`outputs`).
 """
 
+from pathlib import Path
+
+_GUIDE = sorted(path for path in (Path(__file__).parents[2] / "docs").glob("*.md"))
+
 # The texts, and from which count on number words in them are quantities, too, as all numbers are: "two" and "three" are
-# words of the language in the README.
-DOCUMENTS = {"README.md": 4, "results/reference/README.md": 2}
+# words of the language in the README and the guide.
+DOCUMENTS = {
+    "README.md": 4,
+    "results/reference/README.md": 2,
+    **{f"docs/{path.name}": 4 for path in _GUIDE},
+}

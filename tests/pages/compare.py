@@ -1,0 +1,78 @@
+"""What a page shows, beside what is printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+MORE = "..."
+_NUMBER = re.compile(r"(?P<before>[^\w.−-]*)(?P<number>[−-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<after>\W*)")
+# Dates, and whatever was measured with a clock, are others tomorrow and on every machine.
+_CLOCK = re.compile(
+    r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
+)
+# Numbers agree that are the same to two digits, or to two decimals where they are small.
+RELATIVE, ABSOLUTE = 0.05, 0.0051
+
+
+def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
+    """What is shown and not printed; empty if all is, in order and without gaps but for those marked."""
+    at, gap = 0, False
+    for line in shown:
+        gap = gap or line.strip() == MORE
+        if line.strip() == MORE or (gap and not line.strip()):
+            continue
+        places = range(at, len(printed)) if gap else range(at, min(at + 1, len(printed)))
+        found = next((n for n in places if same(line, printed[n])), None)
+        if found is None:
+            there = printed[at] if at < len(printed) and not gap else "no such line"
+            return f"'{line.strip()}' is printed as '{there.strip()}'"
+        at, gap = found + 1, False
+    return "" if gap or at == len(printed) else f"'{printed[at].strip()}' is printed, too"
+
+
+def same(shown: str, printed: str) -> bool:
+    """Whether two lines say the same; one that ends in `, ...` may go on."""
+    a, b = (_CLOCK.sub("TIME", line).split() for line in (shown, printed))
+    if a and a[-1] == MORE:
+        a, b = a[:-1], b[: len(a) - 1]
+    return len(a) == len(b) and all(map(_agree, a, b))
+
+
+def _agree(a: str, b: str) -> bool:
+    if a == b:
+        return True
+    x, y = _NUMBER.fullmatch(a), _NUMBER.fullmatch(b)
+    if x is None or y is None or (x["before"], x["after"]) != (y["before"], y["after"]):
+        return False
+    if x["number"].lstrip("−-").isdigit() and y["number"].lstrip("−-").isdigit():
+        return False  # counts
+    first, second = (float(m["number"].replace(",", "").replace("−", "-")) for m in (x, y))
+    return abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), ABSOLUTE)
+
+
+def shortened(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """What is printed, cut as an older excerpt is: its lines, or those about the same things, with `...` between."""
+    if not any(line.strip() == MORE or line.endswith(f", {MORE}") for line in shown):
+        return list(printed)
+    kept: dict[int, str] = {}
+    for line in shown:
+        if line.strip() in ("", MORE):
+            continue
+        free = [n for n, other in enumerate(printed) if n not in kept and other.strip()]
+        alike = [n for n in free if same(line, printed[n])]
+        alike += [n for n in free if printed[n].split()[0] == line.split()[0]]
+        if alike:
+            at = alike[0]
+            cut = line.endswith(f", {MORE}")
+            kept[at] = (
+                printed[at][: max(0, printed[at].rfind(", ", 0, len(line)))] + f", {MORE}" if cut else printed[at]
+            )
+    new: list[str] = []
+    last = -1
+    for at in [*sorted(kept), len(printed)]:
+        between = printed[last + 1 : at]
+        new += [MORE] if any(line.strip() for line in between) else list(between)
+        new += [kept[at]] if at in kept else []
+        last = at
+    return new
