@@ -13,6 +13,7 @@ import iclbench  # noqa: E402
 
 project = "iclbench"
 version = release = iclbench.__version__
+copyright = "the iclbench authors"
 html_title = f"iclbench {version}"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]

@@ -11,6 +11,8 @@ _NUMBER = re.compile(r"(?P<before>[^\w.−-]*)(?P<number>[−-]?(?:\d[\d,]*\.?\d
 _CLOCK = re.compile(
     r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
 )
+# Commas that do not stand between thousands.
+_LIST = re.compile(r",(?!\d{3}(?!\d))|(?<=\.\d{3}),")
 # Numbers agree that are the same to two digits, or to two decimals where they are small.
 RELATIVE, ABSOLUTE = 0.05, 0.0051
 
@@ -33,7 +35,7 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
 
 def same(shown: str, printed: str) -> bool:
     """Whether two lines say the same; one that ends in `, ...` may go on."""
-    a, b = (_CLOCK.sub("TIME", line).split() for line in (shown, printed))
+    a, b = (_LIST.sub(" , ", _CLOCK.sub("TIME", line)).split() for line in (shown, printed))
     if a and a[-1] == MORE:
         a, b = a[:-1], b[: len(a) - 1]
     return len(a) == len(b) and all(map(_agree, a, b))
@@ -45,7 +47,7 @@ def _agree(a: str, b: str) -> bool:
     x, y = _NUMBER.fullmatch(a), _NUMBER.fullmatch(b)
     if x is None or y is None or (x["before"], x["after"]) != (y["before"], y["after"]):
         return False
-    if x["number"].lstrip("−-").isdigit() and y["number"].lstrip("−-").isdigit():
+    if all(m["number"].lstrip("−-").replace(",", "").isdigit() for m in (x, y)):
         return False  # counts
     first, second = (float(m["number"].replace(",", "").replace("−", "-")) for m in (x, y))
     return abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), ABSOLUTE)

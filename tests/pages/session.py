@@ -22,7 +22,7 @@ from tests.pages.blocks import Block, blocks
 from tests.pages.compare import difference, shortened
 
 # Letters per line that tables are broken at on the pages.
-WIDTH = "100"
+WIDTH = "88"
 # What the folder of a page is called on it.
 HOME = "/home/you"
 # An `iclbench` for commands that need a shell; others are forked, which saves seconds each.

@@ -13,6 +13,8 @@ from tests.pages.session import Session, rewritten
         ("area 0.133 ±0.015", "area  0.134  ±0.0148"),
         ("time 11.8 ms and 3 s", "time 140 µs and 1 h 20 min"),
         ("of 2026-11-24", "of 2027-01-01"),
+        ("-0.5,0.376255,-1.064", "-0.5,0.376311,-1.061"),
+        ("1,280 episodes", "1,280 episodes"),
         ("<.0005 0.001", "<.0005 0.002"),
         ("first, second, ...", "first, second, third"),
         ("25.6 k", "25.4 k"),
@@ -28,6 +30,8 @@ def test_lines_that_say_the_same(shown: str, printed: str) -> None:
     [
         ("area 0.133", "area 0.15"),
         ("100/100", "99/100"),
+        ("-0.5,0.376255,-1.064", "-0.5,0.46311,-1.061"),
+        ("1,280 episodes", "1,281 episodes"),
         ("12 examples", "13 examples"),
         ("linear-smoke-none-131360d0", "linear-smoke-none-131360d1"),
         ("a b", "a b c"),
