@@ -80,7 +80,7 @@ def fit(
         if isinstance(own := given.get("curriculum"), Mapping) and own:
             given["curriculum"] = {**scaled["curriculum"], **own}
         given = {**scaled, **given}
-    given.setdefault("evaluate_every", 0)  # a run's business; callbacks do it here
+    given = {"evaluate_every": 0, "branches": []} | given  # a run's business; callbacks do the one here
     if lr is not None:
         given |= arguments.settings("settings", {"lr": lr})
     training = resolve_training(task.config, task.sizes, name, given, typed_as="")

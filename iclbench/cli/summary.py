@@ -130,7 +130,7 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     those without an area last, since some of their answers are no numbers."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
-    asked = values[values["evaluator"].eq("next")]
+    asked = values[values["evaluator"].eq("next") & values["axis"].isna()]
     ok = asked[asked["status"] == "ok"]
     curves = ok[ok["metric"].eq("squared_error")]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]

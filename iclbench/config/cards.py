@@ -19,7 +19,16 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical
 from iclbench.core import limits
@@ -51,7 +60,7 @@ class Mark(Enum):
     TRAINED = auto()  # the weights depend on it
     EVALUATED = auto()  # so do the numbers of an evaluation
     TYPED = auto()  # `-o task.protocol.KEY` sets it; the default is the card's, or its preset's
-    OBSERVING = auto()  # it only says how often training is looked at
+    OBSERVING = auto()  # it only says how often training is looked at, and what is kept of it on the way
     BESIDE = auto()  # no number depends on it: it says what numbers mean, or what to put beside them
 
 
@@ -94,6 +103,9 @@ SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+# Fewer steps have no last fifth.
+_SHORTEST = 5
 
 
 def _plain(value: Any, key: str = "", depth: int = 0) -> Any:
@@ -165,7 +177,12 @@ class TrainSettings(Strict):
         betas: Adam's two rates of decay.
         weight_decay: of AdamW.
         warmup: steps over which the learning rate rises from 0.
-        schedule: of the learning rate after the warm-up.
+        schedule: of the learning rate after the warm-up: constant, cosine to 0, inverse-sqrt, or warmup-stable-decay
+            (constant, then linearly to 0 over the last fifth of the steps).
+        branches: shares of the steps at which shorter trainings end that this one also gives, like [0.25, 0.5]; with
+            warmup-stable-decay. A branch leaves the training where a fifth of its own steps is left, and its rate falls
+            to 0 over them; all else (warm-up, curriculum, episodes, scheduled noise) is that of the training, which
+            goes on as if there were no branch.
         clip: greatest norm of the gradient; 0: any.
         curriculum: what training begins with.
         precision: of the forward pass; weights are float32.
@@ -183,7 +200,8 @@ class TrainSettings(Strict):
     betas: tuple[Decay, Decay] = Field(default=(0.9, 0.999), strict=False)
     weight_decay: NonNegativeFloat = 0.0
     warmup: Annotated[int, Field(ge=0)] = 0
-    schedule: Literal["constant", "cosine", "inverse-sqrt"] = "cosine"
+    schedule: Literal["constant", "cosine", "inverse-sqrt", "warmup-stable-decay"] = "cosine"
+    branches: Annotated[list[Share], Added("0.2.0"), Mark.OBSERVING] = []
     clip: NonNegativeFloat = 0.0
     curriculum: Curriculum = Curriculum()
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -192,6 +210,27 @@ class TrainSettings(Strict):
     evaluators: Annotated[list[str], Mark.OBSERVING] = []
     checkpoint_every: Annotated[PositiveInt, Mark.OBSERVING] = 1000
     log_every: Annotated[PositiveInt, Mark.OBSERVING] = 100
+
+    @model_validator(mode="after")
+    def _branches_are_trainings(self) -> TrainSettings:
+        if self.branches and self.schedule != "warmup-stable-decay":
+            raise ValueError(f'branches: expected schedule = "warmup-stable-decay" beside them, got "{self.schedule}"')
+        if self.branches and self.branch_steps[0] < _SHORTEST:
+            share, most = min(self.branches), self.steps
+            raise ValueError(f"branches: {share:g} of {most} steps is fewer than {_SHORTEST}; give a larger share")
+        if len({*self.branch_steps, self.steps}) <= len(self.branches):
+            raise ValueError(f"branches: expected shares that end at different steps, got {self.branches}")
+        return self
+
+    @property
+    def branch_steps(self) -> list[int]:
+        """The step at which every branch ends, the first one first."""
+        return sorted(round(share * self.steps) for share in self.branches)
+
+    @property
+    def all_steps(self) -> int:
+        """Batches that are trained on, those of branches included."""
+        return self.steps + sum(steps - decay_begins(steps) for steps in self.branch_steps)
 
     def in_steps(self, steps: int) -> dict[str, Any]:
         """What changes, in plain values, where training takes so many steps instead: warm-up and curriculum take the
@@ -205,6 +244,11 @@ class TrainSettings(Strict):
     def at_full_size(self) -> TrainSettings:
         """The same without a curriculum: steps of the size that training ends with."""
         return self.model_copy(update={"curriculum": Curriculum()})
+
+
+def decay_begins(steps: int) -> int:
+    """The step (from 0) at which the last fifth of so many begins."""
+    return steps - steps // 5
 
 
 class Preset(Strict):

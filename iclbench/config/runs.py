@@ -1,8 +1,9 @@
 """Run folders: where a trained model lives, `RESULTS/runs/NAME`.
 
 config.toml                  everything the run depends on
-checkpoints/step-N.safetensors   the last two, while training goes on
+checkpoints/step-N.safetensors   the last two, while training goes on; of a branch in checkpoints/branch-N
 model.safetensors            the finished weights, beside them their digest (.sha256)
+branch-N.safetensors         those of a shorter training of N steps that branched off, likewise
 values.parquet, costs.parquet    training curve and cost of training
 diverged.json                why training came to no end under this configuration
 """
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("iclbench")
+
+
+def _digest_beside(weights: Path) -> str | None:
+    """The SHA-256 in the file beside weights; None: there is none."""
+    path = digest_path(weights)
+    return path.read_text(errors="replace").partition(" ")[0] if path.is_file() else None
 
 
 def run_name(config: RunConfig) -> str:
@@ -80,6 +87,22 @@ class Run:
     def finished(self) -> bool:
         return self.weights.is_file()
 
+    def branch(self, steps: int) -> Path:
+        """The weights of the branch that ends after so many steps."""
+        return self.path / f"branch-{steps:09d}.safetensors"
+
+    def has_branch(self, steps: int) -> bool:
+        """Whether the weights of this branch are there, whole and this run's."""
+        from safetensors import SafetensorError, safe_open
+
+        path = self.branch(steps)
+        try:
+            with safe_open(path, framework="numpy") as file:
+                self._check_weights(path, file.metadata() or {}, steps)
+        except (SafetensorError, OSError, ValueError):
+            return False
+        return True
+
     @property
     def diverged(self) -> DivergedError | None:
         """How training under this configuration diverged; None: it did not, or was not tried."""
@@ -106,13 +129,22 @@ class Run:
     def digest(self) -> str | None:
         """SHA-256 that the weights were written with; None: it is missing, or they are of version 0.1.0, which wrote
         none."""
-        path = digest_path(self.weights)
-        return path.read_text(errors="replace").partition(" ")[0] if path.is_file() else None
+        return _digest_beside(self.weights)
+
+    @property
+    def branch_digests(self) -> dict[str, str | None]:
+        """The same of the weights of every branch, by its steps."""
+        return {str(steps): _digest_beside(self.branch(steps)) for steps in self.config.train.branch_steps}
 
     @property
     def written(self) -> list[Path]:
         """The files of a finished run."""
-        return [self.path / name for name in ("config.toml", self.weights.name, "values.parquet", "costs.parquet")]
+        try:
+            branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
+        except UsageError:  # without a configuration nothing is known, and so no branch
+            branches = []
+        names = ("config.toml", self.weights.name, *branches, "values.parquet", "costs.parquet")
+        return [self.path / name for name in names]
 
     @cached_property
     def hash(self) -> str:
@@ -143,6 +175,10 @@ class Run:
     def signature(self) -> dict[str, str]:
         """What weights and checkpoints say of themselves to show that they are this run's."""
         return {"config": self.hash, **({"configured": self.configured} if self.codes else {})}
+
+    def branch_signature(self, steps: int) -> dict[str, str]:
+        """What the weights of a branch say of themselves."""
+        return self.signature | {"branch": str(steps)}
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
         """Raise `ValueError` for weights or a checkpoint of another configuration, or made by other code; version 0.1.0
@@ -190,7 +226,16 @@ class Run:
     @property
     def checkpoints(self) -> list[Path]:
         """Oldest first; files of any other name are none of ours."""
-        found = (self.path / "checkpoints").glob("step-*.safetensors")
+        return self.checkpoints_of(None)
+
+    def checkpoint_folder(self, branch: int | None) -> Path:
+        """Where the checkpoints of the training (None) or of a branch lie."""
+        folder = self.path / "checkpoints"
+        return folder if branch is None else folder / f"branch-{branch:09d}"
+
+    def checkpoints_of(self, branch: int | None) -> list[Path]:
+        """Those of the training (None) or of a branch, oldest first."""
+        found = self.checkpoint_folder(branch).glob("step-*.safetensors")
         return sorted(p for p in found if re.fullmatch(r"step-\d{9}", p.stem))
 
     @property
@@ -204,14 +249,15 @@ class Run:
         raise `IclbenchError`. What killed processes left half-written is removed."""
         hold = Hold(self)
         with hold.take(wait):
-            for folder in (self.path, self.path / "checkpoints"):
+            checkpoints = self.checkpoint_folder(None)
+            for folder in (self.path, checkpoints, *checkpoints.glob("branch-*")):
                 remove_leftovers(folder)
             yield hold
 
     def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
         """The trained backbone; raises `UsageError` when training has not finished or the weights do not fit or are not
         as they were written."""
-        from safetensors import SafetensorError, safe_open
+        from safetensors import SafetensorError
 
         if not self.finished:
             if self.diverged:
@@ -220,13 +266,7 @@ class Run:
         self.check_codes()
         backbone = self.config.build(self.config.task.build(data_dir), anywhere=True)
         try:
-            with advised(IN_EVALUATION), safe_open(self.weights, framework="pt") as file:
-                try:
-                    self.check_signature(file.metadata())
-                except ValueError as error:
-                    raise ValueError(f"they belong to {error}") from None
-                self._check_digest(file.metadata() or {})
-                backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+            self._read(self.weights, backbone)
         except (SafetensorError, RuntimeError, ValueError, OSError) as error:
             first = str(error).splitlines()[0]
             raise UsageError(
@@ -236,13 +276,43 @@ class Run:
         self.tell(backbone, device)
         return backbone.to(device).eval()
 
-    def _check_digest(self, metadata: Mapping[str, str]) -> None:
-        """Raise `ValueError` for weights that are not as they were written, or that have lost the file which says so;
-        those of version 0.1.0 have none."""
-        name = digest_path(self.weights).name
-        if self.digest is None and DIGEST in metadata:
+    def load_branch(self, steps: int, backbone: Backbone) -> Backbone:
+        """`backbone`, as `load` gave it, with the weights of the branch that ends after so many steps; raises
+        `UsageError` as there."""
+        from safetensors import SafetensorError
+
+        path = self.branch(steps)
+        try:
+            self._read(path, backbone, steps)
+        except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+            first = str(error).splitlines()[0]
+            raise UsageError(
+                f"{path} does not hold the weights of the branch of {steps} steps of run '{self.name}' ({first}); "
+                f"delete it and {self.weights.name}, and the same iclbench train makes both again"
+            ) from error
+        return backbone
+
+    def _read(self, path: Path, backbone: Backbone, branch: int | None = None) -> None:
+        """Put the weights of a file into the backbone, once they are known to be whole and those of this run."""
+        from safetensors import safe_open
+
+        with advised(IN_EVALUATION), safe_open(path, framework="pt") as file:
+            self._check_weights(path, file.metadata() or {}, branch)
+            backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+
+    def _check_weights(self, path: Path, metadata: Mapping[str, str], branch: int | None) -> None:
+        """Raise `ValueError` for weights of another run or branch; for those that are not as they were written, or that
+        have lost the file which says so. Weights of version 0.1.0 have none."""
+        try:
+            self.check_signature(metadata)
+        except ValueError as error:
+            raise ValueError(f"they belong to {error}") from None
+        if metadata.get("branch") != (None if branch is None else str(branch)):
+            raise ValueError("they belong to another branch")
+        name, digest = digest_path(path).name, _digest_beside(path)
+        if digest is None and DIGEST in metadata:
             raise ValueError(f"{name} is missing, without which nobody knows whether they are whole; put it back")
-        if self.digest not in (None, digests.of_file(self.weights)):
+        if digest not in (None, digests.of_file(path)):
             raise ValueError(f"their digest is not that in {name}")
 
     def tell(self, backbone: Backbone, device: str) -> None:

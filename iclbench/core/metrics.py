@@ -91,6 +91,7 @@ _ENTRIES = (
     _cost("flops", "work", "FLOP", flops),
     _cost("state_bytes", "state", "bytes", nbytes),
     _cost("parameters", "parameters", "", count),
+    _cost("steps", "steps", "", count),
 )
 METRICS = {each.name: each for each in _ENTRIES}
 

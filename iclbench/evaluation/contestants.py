@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,11 +44,13 @@ class PredictorContestant(Contestant):
         predictor: what answers.
         prefixes: context sizes to be asked, None for all.
         episodes: how many episodes of a prompt set are asked, from the first; None for all.
+        branches: by their steps the shorter trainings that branched off from its own, read when they are asked.
     """
 
     predictor: Predictor = field(kw_only=True)
     prefixes: list[int] | None = None
     episodes: int | None = None
+    branches: Mapping[int, Callable[[], Predictor]] = field(default_factory=dict)
 
     @property
     def order(self) -> str | None:
@@ -93,8 +97,18 @@ def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> Pre
 def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
     """The same where the model is there already, on the device."""
     weights = run.digest or digests.of_file(run.weights)  # that of the file, as loading has made sure
-    identity = {"config": run.hash, "weights": weights, **run.codes}
-    return _of_run(run.name, run.config, model, identity, device)
+    identity: dict[str, Any] = {"config": run.hash, "weights": weights, **run.codes}
+    if digests_of_branches := run.branch_digests:
+        identity["branches"] = digests_of_branches
+    found = _of_run(run.name, run.config, model, identity, device)
+    return replace(
+        found, branches={steps: partial(_branch, run, steps, model) for steps in run.config.train.branch_steps}
+    )
+
+
+def _branch(run: Run, steps: int, model: Backbone) -> Backbone:
+    """A branch of a run whose own model is there already."""
+    return run.load_branch(steps, copy.deepcopy(model)).eval()
 
 
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
@@ -176,6 +190,7 @@ def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
         run=plain.run + method.suffix,
         applied=method.suffix,
         predictor=predictor,
+        branches={},
         identity=content_hash({"run": plain.identity, "method": method.hash}),
         variant=content_hash({"run": plain.variant, "method": method.hash}, 8),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +27,9 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
 
+# The axis of rows of shorter trainings. Rows of the axis train_step are of the training itself while it goes on, whose
+# rate has not fallen: at the same step they are others, and made by training.
+BRANCH = "branch"
 # What scores a contestant on a prompt set, by the question of its task.
 _SCORED_BY = {"next": score_next, "targets": targets.score_targets}
 
@@ -61,11 +64,27 @@ def _together(kind: tables.TableName, found: Sequence[cells.Tables]) -> pd.DataF
 
 
 def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
-    """All tables of a cell, and the reason if it failed, be it at one context size."""
+    """All tables of a cell, with rows of its branches, and the reason if it failed, be it at one context size."""
     shared = cells.row(contestant, prompts, prompts.question)
     score = _SCORED_BY[prompts.task.question]
     with _as_used(contestant.predictor):
-        return cells.computed(contestant, prompts, shared, lambda: score(contestant, prompts))
+        found, reason = cells.computed(contestant, prompts, shared, lambda: score(contestant, prompts))
+    for steps, read in contestant.branches.items():
+        own, failed = cells.computed(
+            contestant,
+            prompts,
+            shared,
+            lambda read=read: score(replace(contestant, predictor=read(), branches={}), prompts),  # type: ignore[misc]
+        )
+        values = tables.frame("values", found["values"]), _of_branch(own["values"], steps)
+        found["values"], reason = tables.union("values", values), reason or failed
+    return found, reason
+
+
+def _of_branch(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
+    """The rows of a branch without those of parts of the episodes, by its steps as a further coordinate."""
+    rows = tables.frame("values", values)
+    return rows[rows["axis"].isna()].assign(axis=BRANCH, axis_value=float(steps))
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def leftovers(results: Path) -> list[Part]:
     """What nothing needs: temporary files of dead processes, checkpoints that were set aside as unusable, and tables
     and rows of sweeps about runs that are gone. Without a folder of runs, none is taken for gone."""
     found = [Part(path, "temporary file") for path in _temporary(results)]
-    found += [Part(path, "unusable checkpoint") for path in sorted(results.glob("runs/*/checkpoints/*.unusable"))]
+    found += [Part(path, "unusable checkpoint") for path in sorted(results.glob("runs/*/checkpoints/**/*.unusable"))]
     if (results / "runs").is_dir():
         there = {path.name for path in (results / "runs").iterdir()}
         gone = {name for name in _evaluated(results) if name not in there}

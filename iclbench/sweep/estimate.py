@@ -84,7 +84,7 @@ class Estimates:
             if all(map(is_whole, run.written)):  # trained outside of any sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
-            return None if step is None else step * (cell.config.train.steps - run.reached)
+            return None if step is None else step * (cell.config.train.all_steps - run.reached)
         return next((self._means[key] for key in _alike(cell) if key in self._means), None)
 
     def parameters(self, cell: GridCell) -> int | None:
@@ -109,8 +109,9 @@ class Estimates:
         if all(map(is_whole, self._run(cell).written)):
             return 0.0
         train = cell.config.train
+        weights = 1 + len(train.branches)
         checkpoints = min(KEEP, -(-train.steps // train.checkpoint_every))
-        return float((self.parameters(cell) or 0) * (_WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
+        return float((self.parameters(cell) or 0) * (weights * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
 
     def of(self, cells: Iterable[GridCell]) -> Amount:
         """What they take together."""

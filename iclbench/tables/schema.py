@@ -77,7 +77,8 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "axis": (
         "string",
         True,
-        "name of a further coordinate: layer, gd_step, gamma, train_step, passes, demo_seed, order; "
+        "name of a further coordinate: layer, gd_step, gamma, train_step, branch (steps of a shorter training that "
+        "branched off, its rate fallen to 0), passes, demo_seed, order; "
         "n_context (upper end of a bin of context sizes: 4, 16, 64, ...); stratum:NAME (of the column stratum)",
     ),
     "axis_value": ("Float64", True, "that coordinate"),
@@ -131,7 +132,7 @@ COSTS: dict[str, tuple[str, bool, str]] = {
     ),
     "n_points": ("Int64", True, "points the phase dealt with; for query and update those in the state"),
     "n_at_once": ("Int64", True, "queries answered, or points taken in by an update, at once; missing: one"),
-    "metric": ("string", False, "seconds, bytes, parameters, flops, state_bytes"),
+    "metric": ("string", False, "seconds, bytes, parameters, flops, state_bytes, steps"),
     "value": ("Float64", False, "the measurement"),
     "device": ("string", False, "cpu or the name of the accelerator"),
     "threads": ("Int64", False, "torch threads"),

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from iclbench.config.cards import decay_begins
 from iclbench.config.runs import Run
 from iclbench.core.files import save_tensors
 from iclbench.core.memory import IN_TRAINING, advised
@@ -30,8 +31,10 @@ KEEP = 2
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 
 
-def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
-    """Write `step-N.safetensors` and drop all but the last two."""
+def save(
+    run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, branch: int | None = None
+) -> None:
+    """Write `step-N.safetensors` and drop all but the last two, of the training or of the branch of so many steps."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{k}": v for k, v in state.items()}
@@ -41,18 +44,29 @@ def save(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress:
     tensors = {key: value.detach().cpu() for key, value in tensors.items()}
     metadata = run.signature | {"step": str(progress.step), "seconds": repr(progress.seconds)}
     metadata |= {"scored": json.dumps(progress.scored), "bytes": json.dumps(progress.bytes)}
+    metadata |= _of(branch)
     metadata["digest"] = _digest(tensors, metadata)
-    save_tensors(run.path / "checkpoints" / _name(progress.step), tensors, metadata)
-    for old in run.checkpoints[:-KEEP]:
+    save_tensors(run.checkpoint_folder(branch) / _name(progress.step), tensors, metadata)
+    for old in run.checkpoints_of(branch)[:-KEEP]:
         old.unlink()
 
 
-def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
-    """Load the newest checkpoint that is whole, possible and belongs to this run.
+def forget(run: Run, branch: int) -> None:
+    """Remove the checkpoints of a branch that is done."""
+    for path in run.checkpoints_of(branch):
+        path.unlink()
+    folder = run.checkpoint_folder(branch)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch: int | None = None) -> Progress:
+    """Load the newest checkpoint that is whole, possible and belongs to this run, or to this branch of it; none is a
+    progress of no steps.
 
     The others are named in a warning and set aside as `*.unusable`, so that they never take the place of a good one.
     """
-    for path in reversed(run.checkpoints):
+    for path in reversed(run.checkpoints_of(branch)):
         try:
             with advised(IN_TRAINING), safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -64,7 +78,11 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Pro
             if metadata.pop("digest", None) not in (None, _digest(tensors, metadata)):  # 0.1.0 wrote none
                 raise ValueError("it is not as it was written: its digest is another")
             progress = _progress(metadata, tensors)
-            _refuse_impossible(progress, run.config.train.steps)
+            _refuse_impossible(progress, branch or run.config.train.steps)
+            if metadata.get("branch") != _of(branch).get("branch"):
+                raise ValueError("it is of another branch")
+            if branch is None and (gone := _missing(run, progress.step)):
+                raise ValueError(f"it is past the branch of {gone[0]} steps, whose weights are gone")
             if path.name != _name(progress.step):
                 raise ValueError(f"it is of step {progress.step}")
             with advised(IN_TRAINING):
@@ -80,6 +98,16 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer) -> Pro
 
 def _name(step: int) -> str:
     return f"step-{step:09d}.safetensors"
+
+
+def _of(branch: int | None) -> dict[str, str]:
+    """What a checkpoint says of the branch that it is of."""
+    return {} if branch is None else {"branch": str(branch)}
+
+
+def _missing(run: Run, step: int) -> list[int]:
+    """The branches that were left before this step and whose weights are not there."""
+    return [end for end in run.config.train.branch_steps if decay_begins(end) < step and not run.has_branch(end)]
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

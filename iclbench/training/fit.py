@@ -99,7 +99,8 @@ def fit(
 
     Raises:
         TrainingDivergedError: the loss or a weight is NaN or infinite; found where the loss is logged, and at the end.
-        UsageError: it is not said how many points the episodes of a family have; or the settings ask for evaluations.
+        UsageError: it is not said how many points the episodes of a family have; or the settings ask for evaluations or
+            branches.
 
     >>> from iclbench.config.resolution import resolve_run
     >>> tiny = ["task.dim=2", "backbone.layers=1", "backbone.width=16", "train.steps=20", "train.log_every=10"]
@@ -115,6 +116,8 @@ def fit(
     """
     if settings.evaluate_every:
         raise UsageError("fit evaluates nothing by itself: leave evaluate_every at 0 and give a callback")
+    if settings.branches:
+        raise UsageError("fit keeps no branches: leave branches empty, or train a run in a folder")
     if isinstance(task, TaskConfig):
         data = TrainingData.of(task, task.build(data_dir))
     elif points is None:
@@ -135,6 +138,7 @@ class Training:
         backbone: what is trained, on the device.
         progress: how far it is.
         optimiser: its optimiser.
+        end: the step at which it ends: after all, or before, where it is on a branch.
 
     Args:
         backbone: what is trained.
@@ -154,20 +158,21 @@ class Training:
         self._infinite = not_finite(self.backbone)  # from the start, like a mask that is added to scores
         self.resume(Progress())
 
-    def resume(self, progress: Progress) -> None:
-        """Go on from there; the weights and the state of the optimiser are already those of that step."""
+    def resume(self, progress: Progress, end: int | None = None) -> None:
+        """Go on from there, on a branch to its `end`; weights and optimiser are already in the state of that step."""
+        self.end = self.settings.steps if end is None else end
         progress.pending = progress.pending.to(self.device)
         self.progress = progress
         self._meter = _Meter(progress, self.device)
 
-    def run(self, callbacks: Sequence[Callback] = ()) -> None:
-        """Train to the last step.
+    def run(self, callbacks: Sequence[Callback] = (), until: int | None = None) -> None:
+        """Train to the last step, or `until` so many are done.
 
         Raises:
             TrainingDivergedError: the loss that is logged is NaN or infinite.
         """
         with self._meter:
-            while self.progress.step < self.settings.steps:
+            while self.progress.step < (self.end if until is None else until):
                 self.step()
                 self.log()
                 for callback in callbacks:
@@ -180,7 +185,7 @@ class Training:
         with autocast(settings, self.device):
             loss, _ = self._loss(batch, step / settings.steps, generator(self.seed, "loss", step, device=self.device))
         for group in self.optimiser.param_groups:
-            group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step)
+            group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step, self.end)
         descend(loss, self.backbone, self.optimiser, settings.clip)
         self.progress.pending += loss.detach()
         self.progress.step = step + 1
@@ -200,7 +205,7 @@ class Training:
     @property
     def last(self) -> bool:
         """Whether no step is left."""
-        return self.progress.step == self.settings.steps
+        return self.progress.step == self.end
 
     def mean_loss(self) -> float:
         """The mean loss since the last logged step; nothing else waits for the device.
@@ -267,6 +272,8 @@ class _Meter:
         self._started = time.perf_counter() - self._progress.seconds
 
     def __exit__(self, *raised: object) -> None:
+        if raised[0] is None:
+            self.read()
         self._memory.__exit__(*raised)
 
     def read(self) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+
+from torch import Tensor
 
 from iclbench import __version__, tables
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import DivergedError, Run
 from iclbench.core import devices
+from iclbench.core.errors import IclbenchError
 from iclbench.core.files import atomic, save_tensors
 from iclbench.families.base import Family
 from iclbench.training.fit import Progress
@@ -16,8 +20,20 @@ Rows = list[dict[str, object]]
 
 
 def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Family, progress: Progress) -> None:
-    """Write the training curves and the costs, and last the weights, whose presence says that the run is finished."""
+    """Write the training curves and the costs, and last the weights, whose presence says that the run is finished.
+
+    The costs are of all that was trained, branches included.
+
+    Raises:
+        IclbenchError: the weights of a branch are gone.
+    """
     config = run.config
+    for steps in config.train.branch_steps:
+        if not run.has_branch(steps):
+            raise IclbenchError(
+                f"run '{run.name}': the weights of its branch of {steps} steps are gone ({run.branch(steps)}); the "
+                "same command trains it again"
+            )
     shared, normaliser = _shared(run), _normaliser(run, family)
     scored = [shared | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write(
@@ -26,13 +42,19 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
     measured = _about(run) | {"device": devices.label(device), "threads": threads, "version": __version__}
     costs = [
         measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
+        measured | {"phase": "train", "metric": "steps", "value": float(config.train.all_steps)},
         measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
-        measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.steps},
+        measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.all_steps},
     ]
     if progress.bytes:
         costs.append(measured | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
     tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})
     save_tensors(run.weights, backbone.state_dict(), run.signature, digest=True)
+
+
+def keep_branch(run: Run, steps: int, weights: Mapping[str, Tensor]) -> None:
+    """Write the weights of the branch that ends after so many steps."""
+    save_tensors(run.branch(steps), weights, run.branch_signature(steps), digest=True)
 
 
 def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) -> None:

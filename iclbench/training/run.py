@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from iclbench.config.cards import decay_begins
 from iclbench.config.resolution import RunConfig
 from iclbench.config.runs import DivergedError, Hold, Run, writing
 from iclbench.core.context import Context
@@ -15,8 +17,11 @@ from iclbench.core.memory import IN_TRAINING, advised
 from iclbench.families.base import Family
 from iclbench.moved import renamed
 from iclbench.training import checkpoint, record
+from iclbench.training.branches import left, train_branch
 from iclbench.training.fit import Callback, Training, TrainingDivergedError
 from iclbench.training.step import TrainingData
+
+log = logging.getLogger("iclbench")
 
 # Is told the number of steps done and the mean loss since it was told last.
 Report = Callable[[int, float], None]
@@ -74,7 +79,13 @@ def _train(run: Run, hold: Hold, context: Context, report: Report | None, monito
     reporting = [_reporting(report)] if report is not None else []
     try:
         with _signals(run) as stop:
-            training.run([*evaluating, *reporting, _keeping(run, hold, stop)])
+            callbacks = [*evaluating, *reporting, _keeping(run, hold, stop)]
+            for steps in config.train.branch_steps:
+                training.run(callbacks, until=decay_begins(steps))
+                if training.progress.step == decay_begins(steps) and not run.has_branch(steps):
+                    _branch(run, hold, stop, training, steps)
+                checkpoint.forget(run, steps)
+            training.run(callbacks)
     except TrainingDivergedError as found:
         error = DivergedError(run, found.step, found.what)
         with _written(run, hold):
@@ -94,17 +105,41 @@ def _reporting(report: Report) -> Callback:
     return report_step
 
 
-def _keeping(run: Run, hold: Hold, stop: _Stop) -> Callback:
+def _branch(run: Run, hold: Hold, stop: _Stop, training: Training, steps: int) -> None:
+    """Train the branch that ends after so many steps, keep its weights, and leave the training as it is.
+
+    Its seconds are told to the training, whose checkpoint is written with them before the weights say that it is done:
+    whenever it is killed, they are counted once.
+    """
+    log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
+    training.check()
+    _save(run, hold, stop, training)
+    with left(training) as progress:
+        found = checkpoint.restore(run, training.backbone, training.optimiser, steps)
+        weights = train_branch(training, found if found.step else progress, steps, [_keeping(run, hold, stop, steps)])
+        at_end = training.progress
+    training.progress.seconds, training.progress.bytes = at_end.seconds, at_end.bytes
+    _save(run, hold, stop, training)
+    with stop.held(), _written(run, hold):
+        record.keep_branch(run, steps, weights)
+
+
+def _save(run: Run, hold: Hold, stop: _Stop, training: Training, branch: int | None = None) -> None:
+    """Write a checkpoint."""
+    with stop.held(), _written(run, hold):
+        checkpoint.save(run, training.backbone, training.optimiser, training.progress, branch)
+
+
+def _keeping(run: Run, hold: Hold, stop: _Stop, branch: int | None = None) -> Callback:
     """Write checkpoints of what is finite, the last one before training stops for a signal."""
 
     def keep(training: Training) -> None:
         if stop or training.due(training.settings.checkpoint_every):
             training.check()
-            with stop.held(), _written(run, hold):
-                checkpoint.save(run, training.backbone, training.optimiser, training.progress)
+            _save(run, hold, stop, training, branch)
         if stop and not training.last:
-            at = training.progress.step
-            raise Interrupted(f"interrupted; the same command continues run '{run.name}' from step {at}")
+            at = f"step {training.progress.step}" + (f" of its branch of {branch} steps" if branch else "")
+            raise Interrupted(f"interrupted; the same command continues run '{run.name}' from {at}")
 
     return keep
 

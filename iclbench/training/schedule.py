@@ -2,14 +2,26 @@
 
 import math
 
-from iclbench.config.cards import TrainSettings
+from iclbench.config.cards import TrainSettings, decay_begins
 
 
-def learning_rate(settings: TrainSettings, step: int) -> float:
-    """The learning rate of `step` (from 0): linear warm-up, then constant, cosine to 0, or inverse square root.
+def learning_rate(settings: TrainSettings, step: int, end: int | None = None) -> float:
+    """The learning rate of `step` (from 0): linear warm-up, then constant, cosine to 0, inverse square root, or
+    constant and linear to 0 over the last fifth.
 
-    The inverse square root starts from the peak at the end of the warm-up (Chan et al. 2022).
+    The inverse square root starts from the peak at the end of the warm-up (Chan et al. 2022). Warm-up, constant, decay
+    is that of Hu et al. 2024 (MiniCPM, section 4): a shorter training is the first part of a longer one and a decay of
+    its own (Hägele et al. 2024). The rate is the lower of the two where warm-up reaches into the decay.
+
+    Args:
+        settings: rate, warm-up, schedule and steps.
+        step: from 0.
+        end: where the last fifth ends, of a branch of the training; None: after all steps.
     """
+    if settings.schedule == "warmup-stable-decay":
+        end = settings.steps if end is None else end
+        left = (end - step) / max(1, end - decay_begins(end))
+        return settings.lr * min(1.0, (step + 1) / max(1, settings.warmup), left)
     if step < settings.warmup:
         return settings.lr * (step + 1) / settings.warmup
     match settings.schedule:

@@ -58,7 +58,7 @@ def test_json_holds_the_rows_of_the_named_run_alone(results: Path, capsys: pytes
     rows = json.loads(out)
     assert code == 0
     assert {row["run"] for row in rows} == {"plain"}
-    assert {row["phase"] for row in rows} == {"model", "train_step", "condition", "query", "update"}
+    assert {row["phase"] for row in rows} == {"model", "train", "train_step", "condition", "query", "update"}
 
 
 def test_several_at_once_are_shown_beside_one(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,7 +184,7 @@ def test_a_family_may_be_a_class_of_another_package(tmp_path):
         ({"presets__smoke__train__betas": [0.9]}, "presets.smoke.train.betas.*missing"),
         (
             {"presets__smoke__train__schedule": "linear"},
-            "expected 'constant', 'cosine' or 'inverse-sqrt', got 'linear'",
+            "expected 'constant', 'cosine', 'inverse-sqrt' or 'warmup-stable-decay', got 'linear'",
         ),
         ({"parameters": {"noise": math.nan}}, "parameters: expected a finite number for 'noise', got nan"),
         ({"presets__smoke__parameters": {"a": {"b": [1.0, -math.inf]}}}, "expected a finite number for 'b', got -inf"),

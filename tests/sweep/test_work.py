@@ -187,7 +187,7 @@ def test_what_a_run_costs_is_measured_without_its_weights(tmp_path: Path) -> Non
     fixed = ["phase", "metric", "n_points", "n_episodes", "run", "value"]
     exact = ("parameters", "state_bytes", "flops")
     both = [rows.loc[rows["metric"].isin(exact), fixed] for rows in (untrained, tables.read("costs", file))]
-    assert len(both[0]) == 10, "parameters, FLOPs of training; state and FLOPs of three phases at two sizes"
+    assert len(both[0]) == 11, "parameters, FLOPs of a step and of all; state and FLOPs of three phases at two sizes"
     assert both[0].reset_index(drop=True).equals(both[1].reset_index(drop=True))
 
 

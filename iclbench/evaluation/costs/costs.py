@@ -10,7 +10,8 @@ weights not counted. What needs less than some pages reads 0 and is left out.
 
 FLOPs are counted and not measured (`iclbench.evaluation.costs.flops`), on the CPU wherever the rest runs, and so
 the same on every machine. Those of a training step are loss and gradients, without the optimiser, whose work is
-some ten per parameter. Where a method computes by other means than torch there is no row of them.
+some ten per parameter; those of a whole training (phase `train`) are as many steps of full size, branches included,
+which a curriculum's beginning stays below. Where a method computes by other means than torch there is no row of them.
 """
 
 from __future__ import annotations
@@ -266,7 +267,10 @@ def counted_costs(
     reasons: dict[str, None] = {}
     for work in works:
         try:
-            costs.append(work.cost("flops", count_flops(work.do)))
+            found = count_flops(work.do)
+            costs.append(work.cost("flops", found))
+            if work.phase == "train_step" and settings is not None:
+                costs.append(Cost("train", "flops", float(found) * settings.all_steps))
         except UncountedError as error:
             reasons[f"{work.phase} {error}"] = None
     return costs, list(reasons)

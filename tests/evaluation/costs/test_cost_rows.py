@@ -72,9 +72,10 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
     counted = [row for row in rows if row["metric"] in ("flops", "state_bytes")]
     assert all(shared | one in rows for one in exact)
     assert len(rows) == len(exact) + len(counted)
-    assert [(row["phase"], row["metric"], row["n_points"], row.get("n_episodes")) for row in counted] == [
+    assert [(row["phase"], row["metric"], row.get("n_points"), row.get("n_episodes")) for row in counted] == [
         *[("condition", "state_bytes", n, 4) for n in (3, 5)],
         ("train_step", "flops", task.points, None),
+        ("train", "flops", None, None),
         *[(phase, "flops", n, 4) for n in (3, 5) for phase in ("condition", "query", "update")],
     ]
     about = {

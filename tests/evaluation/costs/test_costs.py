@@ -80,10 +80,11 @@ def test_every_phase_is_timed_and_the_batch_is_told(task: TaskConfig, tmp_path: 
 
 
 def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(task: TaskConfig, tmp_path: Path) -> None:
-    """And equal in every measurement, since they are counted."""
+    """And equal in every measurement, since they are counted; those of a training are of all its steps."""
     found = []
+    branched = {"schedule": "warmup-stable-decay", "branches": [0.25, 0.5]}  # 2 steps for that of 10, 4 for that of 20
     for batch, episodes in ((8, 4), (8, 4), (16, 8)):
-        settings = TrainSettings(steps=1, batch=batch)
+        settings = TrainSettings(steps=40, batch=batch, **branched)
         one = contestant("gpt2", heads=2)
         path, lines, _ = measure_costs(
             Context(tmp_path), one, task, "smoke", Sizes([5], episodes=episodes), train=settings
@@ -94,7 +95,8 @@ def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(tas
         found.append(dict(zip(table["phase"], table["value"], strict=True)))
     few, again, many = found
     assert few == again
-    assert few.keys() == {"train_step", "condition", "query", "update"}
+    assert few.keys() == {"train", "train_step", "condition", "query", "update"}
+    assert few["train"] == (40 + 2 + 4) * few["train_step"]
     assert many["train_step"] == pytest.approx(2 * few["train_step"], rel=0.01)
     for phase in ("condition", "query", "update"):
         assert many[phase] == pytest.approx(few[phase], rel=0.01)
