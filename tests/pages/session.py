@@ -150,7 +150,6 @@ def rewritten(markdown: str, found: list[Printed]) -> str:
     lines = markdown.split("\n")
     for each in reversed(found):
         if each.shown and each.wrong and not each.failed:
-            margin = re.match(r" *", lines[each.line - 1])
-            new = [f"{margin[0] if margin else ''}{line}".rstrip() for line in shortened(each.shown, each.lines)]
+            new = [line.rstrip() for line in shortened(each.shown, each.lines)]
             lines[each.line : each.line + len(each.shown)] = new
     return "\n".join(lines)
