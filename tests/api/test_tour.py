@@ -1,7 +1,6 @@
-"""The notebook and the README's block run as they are written, and the model of the tour learns."""
+"""The notebook runs as it is written, and the model of the tour learns."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,3 @@ def test_the_notebook_runs_and_its_model_beats_zero_by_a_third_of_the_way_to_the
     assert score["low"] > 1 / 3
     assert scope["history"]["step"].iloc[-1] == 500 and scope["mean"].shape == scope["std"].shape == (3,)
     assert scope["run"].finished and (scope["frame"]["run"] == "tour").any()
-
-
-def test_the_block_of_the_readme_is_that_of_the_notebook() -> None:
-    readme = (ROOT / "README.md").read_text()
-    (block,) = (code for code in re.findall(r"```python\n(.*?)```", readme, re.S) if "import iclbench as icl" in code)
-    cells = "\n".join("".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code")
-    for line in block.splitlines():
-        code = line.partition("#")[0].strip()
-        assert code in cells, code

@@ -11,8 +11,8 @@ many decimals as the text has, and a sentence that no longer holds is named.
 
 The comment of a single sentence may stand in one line: `<!-- numbers: score("mamba", "linear") -->`.
 
-`python -m tests.findings` says which sentences do not hold; `--write` puts the computed numbers into the text, and what
-commands print today into its blocks (`outputs`).
+`python -m tests.findings` says which sentences do not hold; `--write` puts the computed numbers into the text. What
+commands print is the business of `tests.pages`.
 """
 
 from pathlib import Path
