@@ -3,7 +3,7 @@
 A page is a session in an empty folder; its blocks run in order. In a `console` block lines with `$` are commands, and
 the lines below one are what it prints. `python` blocks share their names; lines with `>>>` are followed by what they
 give. A block with a caption is a file of that name. An excerpt has `...` for any number of lines. Numbers are compared
-to two digits, counts exactly, seconds not at all (`compare`).
+to two digits, counts exactly, seconds and measured memory not at all (`compare`).
 
 A comment above a block says what else there is to know of it:
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 MORE = "..."
 _NUMBER = re.compile(r"(?P<before>[^\w.−-]*)(?P<number>[−-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<after>\W*)")
-# Dates, and whatever was measured with a clock, are others tomorrow and on every machine.
-_CLOCK = re.compile(
-    r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
+# Dates, and what was measured (seconds, memory in MiB), are others tomorrow and on every machine.
+_MEASURED = re.compile(
+    r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h|MiB)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
 )
 # Commas that do not stand between thousands.
 _LIST = re.compile(r",(?!\d{3}(?!\d))|(?<=\.\d{3}),")
@@ -35,7 +35,7 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
 
 def same(shown: str, printed: str) -> bool:
     """Whether two lines say the same; one that ends in `, ...` may go on."""
-    a, b = (_LIST.sub(" , ", _CLOCK.sub("TIME", line)).split() for line in (shown, printed))
+    a, b = (_LIST.sub(" , ", _MEASURED.sub("MEASURED", line)).split() for line in (shown, printed))
     if a and a[-1] == MORE:
         a, b = a[:-1], b[: len(a) - 1]
     return len(a) == len(b) and all(map(_agree, a, b))

@@ -12,6 +12,7 @@ from tests.pages.session import Session, rewritten
     [
         ("area 0.133 ±0.015", "area  0.134  ±0.0148"),
         ("time 11.8 ms and 3 s", "time 140 µs and 1 h 20 min"),
+        ("11.8 MiB", "14.8 MiB"),
         ("of 2026-11-24", "of 2027-01-01"),
         ("-0.5,0.376255,-1.064", "-0.5,0.376311,-1.061"),
         ("1,280 episodes", "1,280 episodes"),
@@ -36,7 +37,7 @@ def test_lines_that_say_the_same(shown: str, printed: str) -> None:
         ("linear-smoke-none-131360d0", "linear-smoke-none-131360d1"),
         ("a b", "a b c"),
         ("mean -0.71", "mean 0.71"),
-        ("11.8 MiB", "14.8 MiB"),
+        ("11.8 KiB", "14.8 KiB"),
     ],
 )
 def test_lines_that_do_not(shown: str, printed: str) -> None:
