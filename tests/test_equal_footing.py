@@ -2,23 +2,23 @@
 
 import pytest
 
-from iclbench.config.cards import load_task, names
-from iclbench.config.resolution import RunConfig, resolve_run
+from iclbench.config.cards import TOLERANCE, load_task, names
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import resolve_run
 
 TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
 
 
-def parameters(config: RunConfig) -> int:
-    return config.backbone.build(config.shape(config.task.build())).parameter_count
-
-
 @pytest.mark.parametrize("task", TASKS)
-def test_all_backbones_of_a_card_have_the_same_size_and_the_same_training(task: str) -> None:
-    """A fifth apart at most; nothing but the learning rate, tuned for each, differs in training."""
-    runs = [resolve_run(task, name, "grid") for name in load_task(task)[1].presets["grid"].backbones]
-    sizes = {run.backbone.name: parameters(run) for run in runs}
-    assert len(sizes) >= 10
-    assert max(sizes.values()) <= 1.2 * min(sizes.values()), sizes
+def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: str) -> None:
+    """Nothing but the learning rate, tuned for each, differs in training."""
+    runs = [resolve_run(task, name, "grid") for name in BACKBONES.architectures() if name in BACKBONES.shipped]
+    budget = load_task(task)[1].presets["grid"].budget
+    assert len(runs) == 13 and budget == 25_000
+    for run in runs:
+        built = run.backbone.build(run.shape(run.task.build()))
+        size = built.parameter_count - built.encoder_parameter_count
+        assert abs(size / budget - 1) <= TOLERANCE, (run.backbone, size)
     first, *others = (run.train.model_dump(exclude={"lr"}) for run in runs)
     assert all(other == first for other in others)
 

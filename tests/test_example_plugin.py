@@ -2,17 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import tomli_w
 import torch
 
 from iclbench import tables
 from iclbench.core.episodes import Points
 from iclbench.families.request import Request
+from tests.conftest import small_card
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
 
@@ -40,7 +44,7 @@ def run(installed: Path, where: Path, *commands: list[str]) -> list[tuple[int, s
         "    found.append([code, out.getvalue()])\n"
         "print(json.dumps(found))\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(installed)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(installed), *sys.path[1:]])}
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(commands)], cwd=where, env=environment, capture_output=True, text=True
     )
@@ -109,3 +113,31 @@ def test_the_gaussian_kernel_is_that_of_a_plain_loop() -> None:
             weights = np.exp(-((x[episode, :n] - x[episode, n]) ** 2).sum(-1) / (2 * 0.7**2))
             expected = weights @ y[episode, :n, 0] / weights.sum()
             np.testing.assert_allclose(found[episode, n], expected, rtol=1e-9)
+
+
+def test_a_newcomer_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -> None:
+    """Only what is missing is trained, and it stands beside the packed results in heat map and ranking."""
+    card = small_card()
+    preset = card["presets"]["smoke"]  # type: ignore[index]
+    del preset["backbones"]
+    preset |= {"budget": 25_000}
+    preset["train"]["steps"] = 3
+    grid = {"summary": "tiny", "backbones": ["gpt2", "cnp"], "presets": ["smoke"], "seeds": [0], "evaluate": {}}
+    tasks = [tmp_path / "one.toml", tmp_path / "two.toml"]
+    for path in tasks:
+        path.write_text(tomli_w.dumps(card))
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps(grid | {"tasks": [str(path) for path in tasks]}))
+    newcomer, sweep = "iclbench_waves.learned_kernel:LearnedKernel", ["sweep", "tiny.toml", "-j", "1"]
+    pack = ["sweep", "tiny.toml", "--pack", "results/reference"]
+    assert [code for code, _ in run(installed, tmp_path, sweep, pack)] == [0, 0]
+    results = tmp_path / "results"
+    for made in ("runs", "tables"):
+        shutil.rmtree(results / made)
+    report = ["report", "--only", "heat-map,ranking"]
+    assert [code for code, _ in run(installed, tmp_path, [*sweep, "--add", newcomer], report)] == [0, 0]
+    trained = sorted(path.parent.name for path in results.glob("runs/*/model.safetensors"))
+    assert trained == [f"{task}-iclbench-waves-learned-kernel-learnedkernel-smoke-s0" for task in ("one", "two")]
+    shown = pd.read_csv(results / "report" / "tables" / "heat-map-smoke-numbers.csv")
+    assert {"gpt2", "cnp", newcomer} <= set(shown.columns) and not shown[newcomer].isna().any()
+    ranked = pd.read_csv(results / "report" / "tables" / "ranking-smoke.csv")
+    assert dict(zip(ranked["contestant"], ranked["tasks"], strict=True)) == {"gpt2": 2, "cnp": 2, newcomer: 2}

@@ -31,9 +31,9 @@ def configured(
         for kind, given in (("settings", settings), ("training", training))
     )
     typed(name)
-    check_size(task.card, name, task.preset, given=of_backbone)
+    check_size(task.card, name, task.preset, of_backbone)
     tables = {"task": dict(task.changes), "backbone": of_backbone, "train": of_training}
-    return resolve_tables(task.card, name, task.preset, seed, tables, typed_as="")
+    return resolve_tables(task.card, name, task.preset, seed, tables, typed_as="", data_dir=task.data_dir)
 
 
 def _given_name(value: Any) -> str:

@@ -44,6 +44,19 @@ def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> 
 
 
 _Settings = TypeVar("_Settings", bound=Strict)
+
+# What goes with a budget of parameters: below 100 thousand, 2 million, 20 million, and beyond. Two layers at 25
+# thousand and four at 200 thousand are what presets always had.
+_LIMITS = (100_000, 2_000_000, 20_000_000)
+_AT_BUDGET = {
+    "layers": (2, 4, 8, 12),
+    "heads": (4, 4, 8, 8),
+    "pseudo_tokens": (8, 16, 32, 32),
+    "latents": (8, 16, 64, 128),
+    "state": (8, 8, 16, 16),
+}
+SMALLEST_BUDGET, SMALL_BUDGET = _LIMITS[:2]
+
 __getattr__ = renamed(__name__, check_heads="iclbench.layers.attention:check_heads")
 
 
@@ -57,17 +70,34 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         computed_by: the settings that only say how to compute. They hold for training; finished weights are loaded with
             their defaults, so that they can be used on any machine.
         default_encoder: of images, where the settings name none.
+        grows: settings by which it takes a size: the first of them that it has is searched until a preset's budget is
+            met, then the next, as finer ones (`iclbench.config.sizes`).
+        head_step: what the width of a head is a multiple of where the width is searched.
     """
 
     Settings: ClassVar[type[Strict]]
     computed_by: ClassVar[frozenset[str]] = frozenset()
     default_encoder: ClassVar[EncoderName] = "resnet-64"
+    grows: ClassVar[tuple[str, ...]] = ("width", "feedforward", "hidden", "pseudo_tokens", "latents", "state")
+    head_step: ClassVar[int] = 1
     heads = tuple(HEADS)
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__()
         self.settings = settings
         self.shape = shape
+
+    @classmethod
+    def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
+        """Settings that go with a budget of parameters before anything is searched: depth, heads and memory of the
+        kind's usual networks of that size. A backbone that takes its size in another way writes its own.
+
+        Args:
+            budget: parameters, without those of an image encoder.
+            shape: the task.
+        """
+        column = sum(budget >= limit for limit in _LIMITS)
+        return {key: values[column] for key, values in _AT_BUDGET.items() if key in cls.Settings.model_fields}
 
     def read(self, raw: Float[Tensor, "B Q raw"]) -> Prediction:
         """The task's kind of prediction from raw outputs."""
@@ -156,3 +186,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
+
+    @property
+    def encoder_parameter_count(self) -> int:
+        """Parameters of what turns images into features, which a budget leaves out; 0: nothing does."""
+        return 0

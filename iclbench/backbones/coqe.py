@@ -15,16 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from iclbench.backbones.base import Backbone, BackboneSettings, mean_by_episode
+from iclbench.backbones.base import SMALL_BUDGET, Backbone, BackboneSettings, mean_by_episode
 from iclbench.backbones.sequence import SEGMENT
-from iclbench.config.cards import NonNegativeFloat, PositiveFloat, PositiveInt
+from iclbench.config.cards import Added, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
@@ -55,6 +55,8 @@ class CoQESettings(BackboneSettings):
     """Width D of the task encoder."""
     heads: PositiveInt | None = None
     """Attention heads per layer; by default 2 for regression, 8 for classification."""
+    feedforward: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    """Hidden width of the feed-forward networks; by default four times that of a token."""
     positions: Positions | None = None
     """Of the task encoder: none, learned, sinusoidal, rotary, as the contestant's name says; by default none for
     regression, sinusoidal for classification."""
@@ -146,6 +148,13 @@ class CoQE(Backbone[CoQESettings]):
     Settings = CoQESettings
     order = "causal"
     default_encoder = "resnet-512"
+    head_step = 2  # sinusoidal and rotary positions come in pairs
+
+    @classmethod
+    def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
+        """Small ones on numbers start wider: 0.02 leaves attention nearly uniform at such widths."""
+        small = budget < SMALL_BUDGET and shape.classes is None
+        return super().at_budget(budget, shape) | ({"init_std": 0.12} if small else {})
 
     def __init__(self, settings: CoQESettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -170,6 +179,7 @@ class CoQE(Backbone[CoQESettings]):
             points=shape.points,
             positions=positions,
             init_std=settings.init_std or (width**-0.5 if labelled else 0.02),
+            feedforward=settings.feedforward,
         )
         # A query takes no place in the sequence; to `next` every point is one that is read.
         self.longest = shape.points + (shape.question == "targets") if positions == "learned" else None

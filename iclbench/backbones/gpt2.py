@@ -7,15 +7,15 @@ in the context, which a vector that is added to related tokens tells apart; the 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings
+from iclbench.backbones.base import SMALL_BUDGET, BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import PositiveFloat, PositiveInt
+from iclbench.config.cards import Added, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import cat
@@ -47,6 +47,8 @@ class GPT2Settings(BackboneSettings):
     """Width D of a token; by default that of `size`."""
     heads: PositiveInt | None = None
     """Attention heads per layer; by default those of `size`."""
+    feedforward: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    """Hidden width of the feed-forward networks; by default four times that of a token."""
     positions: Positions = "none"
     """How tokens are told where they stand: none, learned, sinusoidal, rotary; part of the contestant's name."""
     max_points: PositiveInt | None = None
@@ -65,6 +67,13 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
     """
 
     Settings = GPT2Settings
+    head_step = 2  # sinusoidal and rotary positions come in pairs
+
+    @classmethod
+    def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
+        """Small ones on numbers start wider: 0.02 leaves attention nearly uniform at such widths."""
+        small = budget < SMALL_BUDGET and shape.classes is None
+        return super().at_budget(budget, shape) | ({"init_std": 0.12} if small else {})
 
     def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
         sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}
@@ -74,7 +83,13 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
             self.read_in = SampleEncoder(shape, sizes["width"])
         # All other weights are drawn after the table: where none is learned, it has the size it always had.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
-        self.build(**sizes, points=points, positions=settings.positions, init_std=settings.init_std)
+        self.build(
+            **sizes,
+            points=points,
+            positions=settings.positions,
+            init_std=settings.init_std,
+            feedforward=settings.feedforward,
+        )
         self.longest = points if settings.positions == "learned" else None
 
     def predict_targets(

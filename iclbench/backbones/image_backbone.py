@@ -66,6 +66,10 @@ class ImageBackbone(Backbone[BackboneSettings]):
         for trait in ("order", "heads", "uses_related", "removes_points", "longest", "computed_by"):
             setattr(self, trait, getattr(self.backbone, trait))
 
+    @property
+    def encoder_parameter_count(self) -> int:
+        return sum(p.numel() for p in self.images.parameters())
+
     def predict_next(
         self,
         points: Points,

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from iclbench.backbones.base import BackboneSettings
+from iclbench.backbones.base import SMALLEST_BUDGET, BackboneSettings
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
 from iclbench.config.cards import Decay, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points
@@ -154,6 +154,11 @@ _Settings = TypeVar("_Settings", bound=S4Settings)
 
 class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
     """A stack of S4 blocks around one kind of system."""
+
+    @classmethod
+    def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
+        """Their states are longer than a selective one's: 64 in the paper, 16 in the smallest."""
+        return super().at_budget(budget, shape) | {"state": 16 if budget < SMALLEST_BUDGET else 64}
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         blocks = (S4Block(self.system(settings, shape), settings) for _ in range(settings.layers))

@@ -12,14 +12,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.set_backbone import SetBackbone, SetSettings
-from iclbench.config.cards import PositiveInt
+from iclbench.config.cards import Added, PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
@@ -36,6 +36,8 @@ class TransformerNPSettings(SetSettings):
     """Transformer blocks."""
     heads: PositiveInt = 8
     """Attention heads per layer."""
+    feedforward: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    """Hidden width of the feed-forward networks; by default that of a token."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
 
     def stack(self, layers: int | None = None) -> Any:
         """A module list with one `AttentionLayer` for each layer of the model."""
-        count = self.settings.layers if layers is None else layers
-        return nn.ModuleList(AttentionLayer(self.settings.width, self.settings.heads) for _ in range(count))
+        own, count = self.settings, self.settings.layers if layers is None else layers
+        return nn.ModuleList(AttentionLayer(own.width, own.heads, own.feedforward) for _ in range(count))
 
     @abstractmethod
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:

@@ -58,7 +58,7 @@ def print_backbone(found: dict[str, Any]) -> None:
             for name, field in found["settings"].items()
         ]
         table("", ["setting", "default", "meaning"], rows)
-    out.print("\nset one with -o backbone.NAME=VALUE; types: --json; a task's presets have sizes of their own")
+    out.print("\nset one with -o backbone.NAME=VALUE; types: --json; a preset's budget of parameters sizes it")
 
 
 def type_name(annotation: Any) -> str:

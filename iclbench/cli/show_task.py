@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from iclbench.cli.terminal import out, table
-from iclbench.core.formats import assignments, number
+from iclbench.core.formats import assignments, count, number
 
 # Published numbers that fit the screen.
 _PUBLISHED = 8
@@ -42,7 +42,7 @@ def print_task(found: dict[str, Any], family: type | None, typed: str) -> None:
     ]
     table("", ["task", found["task"]], [line for line in about if line[1]])
     out.print()
-    columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "backbones", "parameters"]
+    columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "budget", "parameters"]
     lines = [_preset(name, preset, shared) for name, preset in presets.items()]
     shown = len(columns) if any(line[-1] for line in lines) else -1
     table("", columns[:shown], [line[:shown] for line in lines], range(1, 7))
@@ -63,7 +63,8 @@ def _preset(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[s
     own = {key: value for key, value in preset["parameters"].items() if key not in shared}
     sizes = (preset["points"], preset["episodes"], train["steps"], train["batch"])
     points, episodes, steps, batch = (f"{size:,}" for size in sizes)
-    return [name, points, episodes, steps, batch, f"{train['lr']:g}", str(len(preset["backbones"])), assignments(own)]
+    budget = count(preset["budget"]) if preset.get("budget") else "published"
+    return [name, points, episodes, steps, batch, f"{train['lr']:g}", budget, assignments(own)]
 
 
 def _print_published(rows: list[dict[str, Any]]) -> None:

@@ -14,7 +14,9 @@ from iclbench.cli.sweep_summary import left_alone, print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import view
 from iclbench.cli.terminal import say
 from iclbench.config.registry import canonical
+from iclbench.config.resolution import backbone_class
 from iclbench.config.runs import writing
+from iclbench.config.trust import typed
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
 from iclbench.core.formats import plural
@@ -35,6 +37,7 @@ def sweep(
     workers: int | None,
     per_gpu: int,
     preset: str | None,
+    add: list[str] | None,
     only: str | None,
     pack: Path | None,
     replace: str | None,
@@ -58,7 +61,7 @@ def sweep(
     with sigterm_like_ctrl_c():
         kind, gpus = _devices(device)
 
-        store, cells = Store(results), _at(preset, _cells(grid))
+        store, cells = Store(results), _at(preset, _cells(grid, add or []))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
             return
@@ -114,10 +117,15 @@ def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context:
         raise typer.Exit(1)
 
 
-def _cells(grids: list[str]) -> list[GridCell]:
-    """The cells of all grids, those of language models behind the others."""
+def _cells(grids: list[str], added: list[str]) -> list[GridCell]:
+    """The cells of all grids, those of language models behind the others; `added` are further backbones."""
     of_models = [name for name in grids if is_language_grid(name)]
-    cells = grid_cells(name for name in grids if name not in of_models)
+    if added and of_models:
+        raise UsageError(f"grid '{of_models[0]}' asks pretrained language models: no backbone can be added to it")
+    for name in added:
+        typed(name)
+        backbone_class(name)
+    cells = grid_cells((name for name in grids if name not in of_models), added)
     answered = {cell.hash: cell for name in of_models for cell in language_cells(name)}
     return [*cells, *answered.values()]
 

@@ -251,20 +251,42 @@ def decay_begins(steps: int) -> int:
     return steps - steps // 5
 
 
+# How far from its budget of parameters a backbone may be, as a share of it.
+TOLERANCE = 0.03
+
+
+def deviation(parameters: Any, budget: float) -> Any:
+    """How far a size, or a column of sizes, is from a budget, as a share of it; negative: smaller."""
+    return parameters / budget - 1
+
+
 class Preset(Strict):
-    """How big: the size of the task, of the backbones and of the training."""
+    """How big: the size of the task, of the backbones and of the training.
+
+    Attributes:
+        points: examples in context (question `next`), or points of the largest context (`targets`).
+        episodes: of every prompt set.
+        parameters: the family's, over those of the card.
+        train: the training of all backbones.
+        train_for: what differs for one of them, by name.
+        budget: parameters of a backbone, an image encoder left out; every backbone is sized to it within 3 %.
+        encoder: what turns images into features, for all backbones.
+        backbones: settings of one of them, by name: published sizes where there is no budget.
+    """
 
     points: PositiveInt
     episodes: PositiveInt
     parameters: Values = {}
     train: TrainSettings
     train_for: dict[str, Values] = {}
+    budget: Annotated[PositiveInt | None, Added("0.2.0")] = None
+    encoder: Annotated[str | None, Added("0.2.0")] = None
     backbones: dict[str, Values] = {}
 
     def learning_rate(self, contestant: str) -> float | None:
         """The rate that a backbone or a variant is trained with; None: it is not one that the card has a size for."""
         names = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
-        if not any(name in self.backbones for name in names):
+        if self.budget is None and not any(name in self.backbones for name in names):
             return None
         own = [self.train_for[name]["lr"] for name in names if "lr" in self.train_for.get(name, {})]
         return float([self.train.lr, *own][-1])

@@ -32,6 +32,7 @@ from iclbench.config.cards import (
     validate,
 )
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported
+from iclbench.config.sizes import sized
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
 from iclbench.core.formats import assignments
 
@@ -373,9 +374,10 @@ def resolve_run(
     seed: int = 0,
     overrides: Sequence[str] = (),
     config_file: Path | None = None,
+    data_dir: Path | None = None,
 ) -> RunConfig:
     """The frozen configuration of a run; raises `UsageError` naming the first thing that does not fit."""
-    return resolve_tables(task, backbone, preset, seed, typed_tables(overrides, config_file))
+    return resolve_tables(task, backbone, preset, seed, typed_tables(overrides, config_file), data_dir=data_dir)
 
 
 def resolve_tables(
@@ -385,16 +387,18 @@ def resolve_tables(
     seed: int = 0,
     tables: Mapping[str, Any] | None = None,
     typed_as: str = "-o ",
+    data_dir: Path | None = None,
 ) -> RunConfig:
     """The same from tables `task`, `backbone` and `train`, as `--config` holds them; `typed_as` stands before their
-    names in what is said of a wrong value."""
+    names in what is said of a wrong value. `data_dir` is where the task finds its data, whose size a backbone's
+    depends on."""
     tables = tables or {}
     frozen, card = resolve_task(task, preset, tables.get("task"), f"{typed_as}task")
     chosen = card.preset(canonical(preset), frozen.name)
     name = backbone if ":" in backbone else canonical(backbone)
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
-    settings = _settings(name, frozen.name, chosen, tables.get("backbone", {}), typed_as)
+    settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
     training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as)
     return validate(
         RunConfig,
@@ -427,16 +431,21 @@ def resolve_training(
     return training
 
 
-def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any], typed_as: str) -> Strict:
-    """The backbone's settings: those of the card, over them the user's, and what the name stands for.
+def _settings(
+    name: str, task: TaskConfig, preset: Preset, typed: Mapping[str, Any], typed_as: str, data_dir: Path | None
+) -> Strict:
+    """The backbone's settings: those of the card, over them the user's, what the name stands for, and where the preset
+    has a budget those that meet it.
 
     Raises:
-        UsageError: a setting is unknown, or contradicts the name.
+        UsageError: a setting is unknown, or contradicts the name; or nothing meets the budget.
     """
-    model = backbone_class(name).Settings
-    given: dict[str, Any] = {}
+    cls = backbone_class(name)
+    model, given = cls.Settings, {}
+    if preset.encoder is not None and "encoder" in model.model_fields:
+        given = validate(model, {"encoder": preset.encoder}, f"task '{task.name}'").model_dump(exclude_unset=True)
     for each in BACKBONES.names_in_cards(name):
-        where = f"task '{task}': backbones.{each}"
+        where = f"task '{task.name}': backbones.{each}"
         of_card = validate(model, preset.backbones.get(each, {}), where).model_dump(exclude_unset=True)
         if named := of_card.keys() & BACKBONES.variant(each).frozen.keys():
             raise UsageError(f"{where}: {min(named)} is part of a contestant's name, like {each}; leave it out")
@@ -444,7 +453,12 @@ def _settings(name: str, task: str, preset: Preset, typed: Mapping[str, Any], ty
     asked = validate(model, _merge(given, typed), f"{typed_as}backbone").model_dump(exclude_unset=True)
     if contradiction := BACKBONES.contradiction(name, asked):
         raise UsageError(f"{typed_as}backbone.{contradiction}")
-    return validate(model, _merge(asked, BACKBONES.variant(name).frozen), f"backbone '{name}'")
+    chosen = validate(model, _merge(asked, BACKBONES.variant(name).frozen), f"backbone '{name}'")
+    if preset.budget is None:
+        return chosen
+    shape = task.shape(task.build(data_dir))
+    found = sized(name, cls, preset.budget, shape, chosen.model_dump(mode="json", exclude_unset=True))
+    return validate(model, found, f"backbone '{name}'")
 
 
 def _check_monitored(task: TaskConfig, train: TrainSettings) -> None:

@@ -1,68 +1,188 @@
-"""How big a backbone is to be where a task's preset does not say: its own size is that of its paper, the biggest."""
+"""How big a backbone is: at a preset's budget of parameters as big as that says, else as the preset's card says.
+
+One rule for all backbones, ours and others': the class says what goes with a budget (`Backbone.at_budget`: depth,
+heads), and by which settings it grows (`Backbone.grows`). The first of these is searched for the size nearest to the
+budget, on torch's meta device; while that is more than `TOLERANCE` away, the next one is, which moves the size in finer
+steps. An image encoder is left out of the count: all backbones of a task share it, and it is often bigger than they.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from iclbench.config.cards import load_task
-from iclbench.config.registry import BACKBONES, canonical
-from iclbench.config.resolution import backbone_class, typed_tables
+from iclbench.config import plugins
+from iclbench.config.cards import TOLERANCE, Strict, deviation, load_task, validate
+from iclbench.config.registry import BACKBONES, canonical, imported
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import count
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone
+    from iclbench.core.task import TaskShape
 
 log = logging.getLogger("iclbench")
 
-# The presets whose sizes are the papers' own.
-_OWN = ("paper",)
+# Sizes that are asked for before a bracket is halved instead of guessed in.
+_PATIENCE = 9
+# What a feed-forward network's hidden width is called in settings where it is a number of its own.
+_PROPORTIONAL = ("hidden",)
 
 
-def check_size(
-    task: str,
-    backbone: str,
-    preset: str,
-    overrides: Sequence[str] = (),
-    config_file: Path | None = None,
-    given: Mapping[str, Any] | None = None,
-) -> None:
+def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings at which a backbone has a budget of parameters, an image encoder left out.
+
+    Args:
+        name: of the backbone, for messages.
+        cls: its class.
+        budget: parameters.
+        shape: of the task.
+        given: settings that stand; with one that says how wide the backbone is, nothing is searched.
+
+    Returns:
+        `given`, and those that were chosen.
+
+    Raises:
+        UsageError: no settings come within `TOLERANCE` of the budget; the line names the nearest.
+    """
+    start = {**cls.at_budget(budget, shape), **given}
+    growing = [key for key in cls.grows if key in cls.Settings.model_fields]
+    if not growing:
+        own = _parameters(name, cls, shape, start)
+        if abs(deviation(own, budget)) > TOLERANCE:
+            tell_once(
+                f"'{name}' has {count(own)} parameters where the budget is {count(budget)}, and no setting by which it "
+                f"could grow (none of {', '.join(cls.grows)})"
+            )
+        return start
+    if "size" in given or growing[0] in given:
+        return start
+    found, parameters = _searched(
+        name,
+        cls,  # type: ignore[arg-type]  # mypy takes the class for one of its instances
+        budget,
+        shape,
+        json.dumps(start, sort_keys=True),
+        tuple(given),
+    )
+    if abs(deviation(parameters, budget)) > TOLERANCE:
+        nearest = ", ".join(f"{key} {found[key]}" for key in growing if key in found)
+        raise UsageError(
+            f"'{name}' cannot have {count(budget)} parameters here: the nearest is {nearest} with {count(parameters)} "
+            f"({deviation(parameters, budget):+.0%}); give -o backbone.{growing[0]}=N for a size of your own"
+        )
+    return found
+
+
+@cache
+def _searched(
+    name: str, cls: type[Backbone], budget: int, shape: TaskShape, start: str, given: tuple[str, ...]
+) -> tuple[dict[str, Any], int]:
+    """The settings that come nearest, and the parameters at them."""
+    best: dict[str, Any] = json.loads(start)
+    own = dict(cls.Settings())
+    growing = [key for key in cls.grows if key in own and key not in given]
+    ratios = {key: own[key] / own[growing[0]] for key in _PROPORTIONAL if key in growing[1:] and own[growing[0]]}
+
+    def at(key: str, value: int) -> dict[str, Any]:
+        along = {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}
+        return {**best, key: value, **along}
+
+    def parameters(settings: Mapping[str, Any]) -> int:
+        return _parameters(name, cls, shape, settings)
+
+    reached = 0
+    for key in growing:
+        value = _nearest(lambda value, key=key: parameters(at(key, value)), budget, _step(cls, key, best, own))  # type: ignore[misc]
+        asked = at(key, value)
+        if not reached or abs(parameters(asked) - budget) < abs(reached - budget):
+            best, reached = asked, parameters(asked)
+        if abs(deviation(reached, budget)) <= TOLERANCE:
+            break
+    return best, reached
+
+
+def _step(cls: type[Backbone], key: str, settings: Mapping[str, Any], own: Mapping[str, Any]) -> int:
+    """What a setting is a multiple of: a width of the heads, another of what its type asks."""
+    if key == "width":
+        heads = settings.get("heads") or own.get("heads")
+        return heads * cls.head_step if heads else 1
+    asked = (getattr(each, "multiple_of", None) for each in cls.Settings.model_fields[key].metadata)
+    return next((int(each) for each in asked if each), 1)
+
+
+def _nearest(parameters: Callable[[int], int], budget: int, step: int) -> int:
+    """The multiple of `step` whose size is nearest to the budget.
+
+    Sizes grow with every setting, as a polynomial of degree two or nearly so: the next guess is where the parabola
+    through the known ones meets the budget, within the bracket that they leave.
+    """
+    known = {factor: parameters(factor * step) for factor in (1, 4, 16)}
+    if known[1] == known[16]:
+        return step  # nothing grows with it
+    while True:
+        low = max((factor for factor, size in known.items() if size < budget), default=0)
+        high = min((factor for factor, size in known.items() if size >= budget), default=None)
+        if high is not None and high - low == 1:
+            return step * min((f for f in (low, high) if f), key=lambda factor: abs(known[factor] - budget))
+        last = 16 * low if high is None else high - 1
+        guess = (low + last) // 2 if len(known) > _PATIENCE else _meets(known, budget)
+        guess = min(max(guess, low + 1), last)
+        known[guess] = parameters(guess * step)
+
+
+def _meets(known: Mapping[int, int], budget: int) -> int:
+    """The last whole number at which the parabola through the three points next to the budget is below it."""
+    import numpy as np
+
+    x = sorted(known, key=lambda factor: abs(known[factor] - budget))[:3]
+    a, b, c = np.polyfit(x, [known[factor] - budget for factor in x], 2)
+    roots = np.roots([a, b, c] if abs(a) > 1e-6 else [b, c])
+    real = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 0]
+    return int(max(real, default=0))
+
+
+def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any]) -> int:
+    from iclbench.core.bounds import measured
+
+    checked: Strict = validate(cls.Settings, settings, f"backbone '{name}'")
+    for_task = imported("iclbench.backbones.image_backbone:for_task")
+    model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", plugins.is_ours(cls))
+    return int(model.parameter_count - model.encoder_parameter_count)
+
+
+def check_size(task: str, backbone: str, preset: str, given: Mapping[str, Any]) -> None:
     """Raise `UsageError` where nobody says how big a built-in backbone is; of a plug-in's own size there is a note.
 
     Args:
-        task, backbone, preset, overrides, config_file: as `iclbench train` takes them.
-        given: settings of the backbone that are given in another way.
+        task, backbone, preset: as `iclbench train` takes them.
+        given: settings of the backbone that a user gives.
     """
-    if (line := missing_size(task, backbone, preset, overrides, config_file, given)) is None:
+    if (line := missing_size(task, backbone, preset, given)) is None:
         return
     if ":" not in backbone and BACKBONES.entry(backbone).package == "iclbench":
         raise UsageError(line)
     tell_once(line)
 
 
-def missing_size(
-    task: str,
-    backbone: str,
-    preset: str,
-    overrides: Sequence[str] = (),
-    config_file: Path | None = None,
-    given: Mapping[str, Any] | None = None,
-) -> str | None:
-    """That the preset of the task's card has no size for this backbone and nobody gave one, with what to do; None: it
-    has, or somebody did."""
+def missing_size(task: str, backbone: str, preset: str, given: Mapping[str, Any]) -> str | None:
+    """That the preset of the task's card has neither a budget nor a size for this backbone and nobody gave one, with
+    what to do; None: it has, or somebody did."""
     name, card = load_task(task)
-    preset = canonical(preset)
+    chosen = card.preset(canonical(preset), name)
     backbone = backbone if ":" in backbone else canonical(backbone)
-    given = {**typed_tables(overrides, config_file).get("backbone", {}), **(given or {})}
     known = set(BACKBONES.names_in_cards(backbone))
-    if preset in _OWN or known & card.preset(preset, name).backbones.keys() or any(map(_is_size, given.items())):
+    if chosen.budget is not None or known & chosen.backbones.keys() or any(map(_is_size, given.items())):
         return None
-    own = {key: value for key, value in backbone_class(backbone).Settings().model_dump().items() if value}
+    own = {key: value for key, value in BACKBONES.subclass(backbone).Settings().model_dump().items() if value}
     sizes = [(key, value) for key, value in own.items() if _is_size((key, value))]
     keys: list[str] = [key for key in ("layers", "width") if key in own] or [key for key, _ in sizes] or ["KEY"]
-    others = [each for each, chosen in card.presets.items() if known & chosen.backbones.keys()]
+    others = [each for each, preset in card.presets.items() if preset.budget or known & preset.backbones.keys()]
     return (
-        f"preset '{preset}' of task '{name}' has no size for '{backbone}', whose own is "
+        f"preset '{canonical(preset)}' of task '{name}' has no size for '{backbone}', whose own is "
         f"{', '.join(f'{key} {value}' for key, value in sizes) or 'what its class says'}; give "
         + " ".join(f"-o backbone.{key}=N" for key in keys)
         + (f", or --preset {' or '.join(others)}" if others else "")

@@ -47,11 +47,24 @@ def bounded(build: Callable[[], T], what: str, own: bool) -> T:
         TooLargeError: its weights and buffers, or its modules, take more than `limits.max_bytes`.
     """
     if own:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), _Undrawn(), _counted(what):
-            build()
+        measured(build, what, own)
         return build()
     with _counted(what):
         return build()
+
+
+def measured(build: Callable[[], T], what: str, own: bool) -> T:
+    """The same module to ask for its size: where the code is iclbench's its tensors have no memory, and drawing its
+    weights moves no random stream.
+
+    Raises:
+        TooLargeError: as `bounded`.
+    """
+    with torch.random.fork_rng(devices=[]), _counted(what):
+        if not own:
+            return build()
+        with torch.device("meta"), _Undrawn():
+            return build()
 
 
 class _Undrawn(TorchFunctionMode):

@@ -92,6 +92,7 @@ _ENTRIES = (
     _cost("state_bytes", "state", "bytes", nbytes),
     _cost("parameters", "parameters", "", count),
     _cost("steps", "steps", "", count),
+    _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
 METRICS = {each.name: each for each in _ENTRIES}
 

@@ -38,13 +38,18 @@ def check_heads(width: int, heads: int) -> None:
 
 
 class AttentionLayer(nn.Module):
-    """Cross- or self-attention and a feed-forward network of the same width, 6 D² + 7 D parameters.
+    """Cross- or self-attention and a feed-forward network, 6 D² + 7 D parameters where it has the same width.
+
+    Args:
+        width: D of a token.
+        heads: of attention.
+        feedforward: hidden width of the feed-forward network; None: D.
 
     Raises:
         UsageError: the width does not divide by the heads.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, feedforward: int | None = None) -> None:
         super().__init__()
         check_heads(width, heads)
         self.heads = heads
@@ -53,7 +58,7 @@ class AttentionLayer(nn.Module):
         self.kv = nn.Linear(width, 2 * width, bias=False)  # drawn like one matrix each: the bound is 1 / sqrt(D)
         self.out = nn.Linear(width, width)
         self.norm_inner = nn.LayerNorm(width)
-        self.feed_forward = perceptron(width, width, width)
+        self.feed_forward = perceptron(width, feedforward or width, width)
 
     def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
         """What the layer's queries will read of these tokens."""

@@ -52,24 +52,33 @@ class CausalTransformer(nn.Module):
     padding: ClassVar[Literal["left", "right"]] = "right"
 
     def build(
-        self, *, layers: int, width: int, heads: int, points: int, positions: Positions = "none", init_std: float = 0.02
+        self,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        points: int,
+        positions: Positions = "none",
+        init_std: float = 0.02,
+        feedforward: int | None = None,
     ) -> None:
         """Make the layers.
 
         Args:
             layers: number of blocks.
             width: D of the tokens.
-            heads: of attention; each block has an MLP four times as wide.
+            heads: of attention.
             points: so many pairs have learned positions.
             positions: whether tokens are told where they stand.
             init_std: standard deviation of the initial weights.
+            feedforward: hidden width of each block's MLP; None: four times the width.
 
         Raises:
             UsageError: the width does not divide by the heads, or is odd with sinusoidal (of a head: rotary) positions.
         """
         check_heads(width, heads)
         self.heads_count, self.layers = heads, layers
-        drawn = gpt2_layers(layers, width, 2 * points, init_std)
+        drawn = gpt2_layers(layers, width, 2 * points, init_std, feedforward)
         self.blocks = nn.ModuleList(drawn.blocks)
         self.norm = drawn.norm
         self.positions: AddedPositions | RotaryPositions | None = None

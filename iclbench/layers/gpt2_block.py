@@ -42,23 +42,23 @@ class _Attention(nn.Module):
 
 
 class _FeedForward(nn.Module):
-    """A hidden layer four times as wide."""
+    """A hidden layer, GPT-2's four times as wide."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.c_fc = Affine(width, 4 * width)
-        self.c_proj = Affine(4 * width, width)
+        self.c_fc = Affine(width, hidden)
+        self.c_proj = Affine(hidden, width)
 
 
 class GPT2Block(nn.Module):
     """The layers of one block; in which order they are gone through says `CausalTransformer`."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, feedforward: int | None = None) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(width)
         self.attn = _Attention(width)
         self.ln_2 = nn.LayerNorm(width)
-        self.mlp = _FeedForward(width)
+        self.mlp = _FeedForward(width, feedforward or 4 * width)
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class GPT2Layers:
     positions: Float[Tensor, "T D"]
 
 
-def gpt2_layers(layers: int, width: int, tokens: int, init_std: float) -> GPT2Layers:
+def gpt2_layers(layers: int, width: int, tokens: int, init_std: float, feedforward: int | None = None) -> GPT2Layers:
     """Freshly drawn layers (Radford et al. 2019, section 2.3: what is added to the residual stream is scaled down by
-    the root of the number of such layers)."""
+    the root of the number of such layers); `feedforward` is the hidden width, by default four times the width."""
     word, positions = nn.Embedding(1, width), nn.Embedding(tokens, width)
-    blocks = [GPT2Block(width) for _ in range(layers)]
+    blocks = [GPT2Block(width, feedforward) for _ in range(layers)]
     for embedding in (word, positions):
         nn.init.normal_(embedding.weight, std=init_std)
     for block in blocks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,7 +26,7 @@ from iclbench.config.cards import (
     read_toml,
 )
 from iclbench.config.registry import BACKBONES, canonical
-from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run
+from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables
 from iclbench.config.runs import run_name
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
@@ -282,8 +282,14 @@ def is_grid(name: str) -> bool:
     return name.endswith(".toml") and "backbones" in read_toml(Path(name))
 
 
-def grid_runs(name: str, preset: str | None = None) -> list[GridRun]:
+def grid_runs(name: str, preset: str | None = None, added: Sequence[str] = ()) -> list[GridRun]:
     """All runs of a grid, or those of one preset; the backbones of one task and seed stand together.
+
+    Args:
+        name: of the grid, or a path to its card.
+        preset: the only one.
+        added: backbones, by name or target, that meet every task at every preset beside those of the card: as the first
+            part that trains the task's card as it is.
 
     Raises:
         UsageError: something in the card does not fit a task, a backbone or a family; the line names the card.
@@ -293,7 +299,8 @@ def grid_runs(name: str, preset: str | None = None) -> list[GridRun]:
     if preset is not None and canonical(preset) not in presets:
         raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
-        runs = [run for part in card.parts for run in _runs(part, canonical(preset) if preset else None)]
+        parts = _with(card.parts, [each if ":" in each else canonical(each) for each in added])
+        runs = [run for part in parts for run in _runs(part, canonical(preset) if preset else None)]
     except UntrustedError:
         raise
     except UsageError as error:
@@ -304,6 +311,24 @@ def grid_runs(name: str, preset: str | None = None) -> list[GridRun]:
             raise UsageError(f"grid '{grid}': two of its parts ask for the run '{run.name}'; leave it in one of them")
         seen.add(run.name)
     return runs
+
+
+def _with(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[GridPart]:
+    """The parts of a grid, and behind each one for those who are added to the tasks and presets that first stand there
+    without variants."""
+    met: set[tuple[str, str, str]] = set()
+    for part in parts:
+        yield part
+        for preset in part.presets:
+            if part.overrides.get(preset):
+                continue
+            met |= {(preset, task, each) for task in part.tasks for each in part.backbones}
+            for task in part.tasks:
+                if left := [each for each in added if (preset, task, each) not in met]:
+                    met |= {(preset, task, each) for each in left}
+                    yield part.model_copy(
+                        update={"tasks": [task], "presets": [preset], "backbones": left, "overrides": {}}
+                    )
 
 
 def _runs(part: GridPart, only: str | None) -> Iterator[GridRun]:
@@ -317,8 +342,8 @@ def _runs(part: GridPart, only: str | None) -> Iterator[GridRun]:
                     for backbone in part.backbones:
                         config = resolve_run(task, backbone, preset, seed, settings)
                         if part.without_reason(task, backbone) is None:
-                            line = missing_size(task, backbone, preset, settings)
-                            if line is not None:
+                            given = typed_tables(settings).get("backbone", {})
+                            if (line := missing_size(task, backbone, preset, given)) is not None:
                                 tell_once(line)
                         yield _run(part, task, backbone, config, variant if settings else "", settings)
 

@@ -46,6 +46,8 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
         measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
         measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.all_steps},
     ]
+    if encoder := backbone.encoder_parameter_count:
+        costs.append(measured | {"phase": "model", "metric": "encoder_parameters", "value": float(encoder)})
     if progress.bytes:
         costs.append(measured | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
     tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})

@@ -101,7 +101,7 @@ def test_a_model_for_another_task_and_what_is_no_model_are_refused() -> None:
     with pytest.raises(UsageError, match="not Linear"):
         icl.fit(torch.nn.Linear(2, 1), task)
     with pytest.raises(UsageError, match="has no size for 'icicl-tnp'"):
-        icl.ICICLTNP(icl.task("linear", "grid"))
+        icl.ICICLTNP(icl.task("linear", "paper"))
 
 
 def test_a_task_whose_runs_are_evaluated_while_they_train_is_trained_without() -> None:

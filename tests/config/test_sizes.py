@@ -1,15 +1,23 @@
-"""A preset that does not say how big a backbone is never means the biggest without a word."""
+"""How big backbones are: by a preset's budget, or as somebody says; never the biggest without a word."""
 
 import logging
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import tomli_w
+from torch import nn
 
+from iclbench.backbones.base import Backbone
+from iclbench.backbones.s4 import S4
 from iclbench.cli.main import main
 from iclbench.config import sizes
-from iclbench.config.sizes import check_size, missing_size
+from iclbench.config.cards import TOLERANCE, PositiveInt, Strict, deviation, load_task, names
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import backbone_class, resolve_run
+from iclbench.config.sizes import check_size, missing_size, sized
 from iclbench.core.errors import UsageError
+from iclbench.core.task import TaskShape
 from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
 
@@ -17,35 +25,177 @@ LINE = (
     "preset 'smoke' of task 'tiny-linear' has no size for 'tnp', whose own is width 128, layers 5, heads 8; "
     "give -o backbone.layers=N -o backbone.width=N"
 )
+_REASONS = ("# CoQE's baseline", "# Chan et al.")
+SHAPE = TaskShape(x_dim=3, points=12)
 
 
-def test_a_backbone_without_a_size_is_refused_with_what_to_do(card_path: Path, tmp_path: Path) -> None:
+def counted(task: str, backbone: str, preset: str, *overrides: str) -> tuple[dict[str, Any], int]:
+    """Its settings, and the parameters of what is built of them, an encoder left out."""
+    config = resolve_run(task, backbone, preset, overrides=overrides)
+    model = config.build(config.task.build())
+    encoder = getattr(model, "images", None)
+    left_out = sum(p.numel() for p in encoder.parameters()) if isinstance(encoder, nn.Module) else 0
+    return config.backbone.settings, sum(p.numel() for p in model.parameters()) - left_out
+
+
+@pytest.mark.parametrize("backbone", sorted(BACKBONES.shipped))
+@pytest.mark.parametrize(("task", "preset"), [("linear", "grid"), ("bursty", "grid"), ("gp-mixture", "small")])
+def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) -> None:
+    budget = load_task(task)[1].presets[preset].budget  # type: ignore[index]
+    assert budget == (200_000 if preset == "small" else 25_000)
+    assert abs(counted(task, backbone, preset)[1] / budget - 1) <= TOLERANCE == 0.03
+
+
+def test_every_preset_but_the_papers_has_a_budget_and_what_else_it_says_has_a_reason() -> None:
+    for task in names("tasks"):
+        card = load_task(task)[1]
+        for name, preset in card.presets.items():
+            assert (preset.budget is None) == (name == "paper")
+            if preset.budget is not None:
+                size = {"layers", "width", "heads", "hidden", "latents", "pseudo_tokens", "state", "size"}
+                assert not size & {key for each in preset.backbones.values() for key in each}, (task, name)
+    kept = sum(len(p.backbones) for t in names("tasks") for n, p in load_task(t)[1].presets.items() if n != "paper")
+    folder = Path(__file__).parents[2] / "tasks"
+    reasons = [
+        line for path in folder.glob("*.toml") for line in path.read_text().splitlines() if line.startswith(_REASONS)
+    ]
+    assert kept == len(reasons) == 22
+
+
+def test_a_budget_is_met_by_width_first_and_then_by_finer_settings() -> None:
+    """TNP's width at four heads jumps by 15 %: the feed-forward networks make up for it."""
+    settings, parameters = counted("linear", "tnp", "grid")
+    assert settings["width"] % settings["heads"] == 0
+    assert settings["feedforward"] != settings["width"]
+    by_width = counted("linear", "tnp", "grid", f"backbone.width={settings['width']}")
+    assert "feedforward" not in by_width[0]
+    assert abs(by_width[1] / 25_000 - 1) > TOLERANCE >= abs(parameters / 25_000 - 1)
+
+
+def test_the_nearest_size_is_the_nearest() -> None:
+    """Against all widths, one by one."""
+    cls = backbone_class("cnp")
+    found = sized("cnp", cls, 25_000, SHAPE, {})
+    counts = {width: cls(cls.Settings(width=width), SHAPE).parameter_count for width in range(40, 80)}
+    assert found["width"] == min(counts, key=lambda width: abs(counts[width] - 25_000))
+
+
+@pytest.mark.parametrize("budget", [1, 30, 500, 25_000, 10**6, 10**9])
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_nearest_of_any_growth(budget: int, power: float) -> None:
+    def size(value: int) -> int:
+        return 7 + int(3 * value**power)
+
+    asked: list[int] = []
+    found = sizes._nearest(lambda value: asked.append(value) or size(value), budget, 4)  # type: ignore[func-returns-value]
+    assert found % 4 == 0
+    assert len(asked) <= 40
+    error = abs(size(found) - budget)
+    assert error <= abs(size(found + 4) - budget)
+    assert found == 4 or error <= abs(size(found - 4) - budget)
+
+
+def test_settings_that_are_given_stay_and_a_width_ends_the_search() -> None:
+    settings, parameters = counted("linear", "mamba", "grid", "backbone.state=4", "backbone.layers=3")
+    assert (settings["state"], settings["layers"]) == (4, 3)
+    assert abs(parameters / 25_000 - 1) <= TOLERANCE
+    assert counted("linear", "mamba", "grid", "backbone.width=8")[0]["width"] == 8
+    assert counted("linear", "gpt2", "grid", "backbone.size=tiny")[0] | {"width": None} == {
+        "size": "tiny", "layers": 2, "heads": 4, "init_std": 0.12, "positions": "none", "width": None,
+    }  # fmt: skip
+
+
+def test_a_hidden_width_keeps_its_ratio_to_the_width() -> None:
+    settings, _ = counted("linear", "lbanp", "small")
+    assert settings["hidden"] / settings["width"] == pytest.approx(2, rel=0.3)
+
+
+def test_a_budget_out_of_reach_names_the_nearest_size() -> None:
     with pytest.raises(UsageError) as raised:
-        check_size(str(card_path), "TNP", "smoke")
+        sized("s4", S4, 40, SHAPE, {})
+    assert str(raised.value).startswith("'s4' cannot have 40 parameters here: the nearest is width 1, state ")
+    assert str(raised.value).endswith("; give -o backbone.width=N for a size of your own")
+
+
+class Fixed(Backbone["Fixed.Settings"]):
+    """A plug-in with nothing to grow by."""
+
+    order = "set"
+
+    class Settings(Strict):
+        pass
+
+    def __init__(self, settings: Any, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.line = nn.Linear(shape.x_dim, 9)
+
+    def condition(self, context: Any, related: Any = None) -> Any:
+        raise NotImplementedError
+
+    query = update = condition  # type: ignore[assignment]
+
+
+class Growing(Fixed):
+    """One that says itself by what."""
+
+    grows: ClassVar[tuple[str, ...]] = ("units",)
+
+    class Settings(Strict):
+        units: PositiveInt = 3
+
+    def __init__(self, settings: Any, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.wide = nn.Linear(settings.units, 10, bias=False)
+
+
+def test_a_plug_in_is_sized_by_the_same_rule(caplog: pytest.LogCaptureFixture) -> None:
+    assert sized("mine", Growing, 1036, SHAPE, {}) == {"units": 100}
+    caplog.set_level(logging.INFO, "iclbench")
+    sizes.tell_once.cache_clear()
+    assert sized("fixed", Fixed, 36, SHAPE, {}) == {}
+    assert not caplog.records
+    assert sized("fixed", Fixed, 50, SHAPE, {}) == {}
+    line = "'fixed' has 36 parameters where the budget is 50, and no setting by which it could grow (none of width, "
+    assert [record.message.startswith(line) for record in caplog.records] == [True]
+
+
+def test_deviations_are_shares_of_the_budget() -> None:
+    assert deviation(103, 100) == pytest.approx(0.03)
+
+
+def test_a_backbone_without_a_size_is_refused_with_what_to_do(card_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        check_size(str(card_path), "TNP", "smoke", {})
     assert str(raised.value) == LINE
 
 
 def test_presets_that_have_one_are_named(tmp_path: Path) -> None:
     card = small_card()
     other = {**card["presets"]["smoke"], "backbones": {"tnp": {"width": 8}}}  # type: ignore[index]
+    budget = {**card["presets"]["smoke"], "budget": 1000}  # type: ignore[index]
     path = tmp_path / "two.toml"
-    path.write_text(tomli_w.dumps(card | {"presets": {**card["presets"], "small": other}}))  # type: ignore[dict-item]
-    assert str(missing_size(str(path), "tnp", "smoke")).endswith("-o backbone.width=N, or --preset small")
-    assert missing_size(str(path), "tnp", "small") is None
+    presets = {**card["presets"], "small": other, "grid": budget}  # type: ignore[dict-item]
+    path.write_text(tomli_w.dumps(card | {"presets": presets}))
+    assert str(missing_size(str(path), "tnp", "smoke", {})).endswith("-o backbone.width=N, or --preset small or grid")
+    assert missing_size(str(path), "tnp", "small", {}) is None
+    assert missing_size(str(path), "tnp", "grid", {}) is None
 
 
-@pytest.mark.parametrize(("given", "enough"), [("layers=2", True), ("encoder=linear", False), ("residual=none", False)])
-def test_a_size_that_is_given_is_enough_and_another_setting_is_not(given: str, enough: bool, card_path: Path) -> None:
-    assert (missing_size(str(card_path), "lbanp", "smoke", [f"backbone.{given}"]) is None) == enough
-    config = card_path.with_name("given.toml")
-    key, value = given.split("=")
-    config.write_text(tomli_w.dumps({"backbone": {key: int(value) if value.isdecimal() else value}}))
-    assert (missing_size(str(card_path), "lbanp", "smoke", config_file=config) is None) == enough
+@pytest.mark.parametrize(
+    ("given", "enough"), [({"layers": 2}, True), ({"encoder": "linear"}, False), ({"residual": "none"}, False)]
+)
+def test_a_size_that_is_given_is_enough_and_another_setting_is_not(
+    given: dict[str, Any], enough: bool, card_path: Path
+) -> None:
+    assert (missing_size(str(card_path), "lbanp", "smoke", given) is None) == enough
 
 
-def test_the_papers_preset_means_the_papers_size() -> None:
-    assert missing_size("linear", "tnp", "paper") is None
-    assert "has no size for 'icicl-tnp'" in str(missing_size("linear", "icicl-tnp", "grid"))
+def test_the_papers_preset_has_published_sizes_and_no_others() -> None:
+    assert missing_size("linear", "gpt2", "paper", {}) is None
+    assert str(missing_size("linear", "tnp", "paper", {})).endswith(
+        "whose own is width 128, layers 5, heads 8; give -o backbone.layers=N -o backbone.width=N, or --preset smoke "
+        "or grid or small"
+    )
 
 
 def test_train_refuses_before_there_is_a_folder_and_goes_on_with_a_run_that_has_begun(
@@ -67,7 +217,7 @@ def test_a_plug_in_and_a_grid_are_told_once_and_go_on(
     caplog.set_level(logging.INFO, "iclbench")
     sizes.tell_once.cache_clear()
     for _ in range(2):
-        check_size(str(card_path), "iclbench.backbones.cnp:CNP", "smoke")
+        check_size(str(card_path), "iclbench.backbones.cnp:CNP", "smoke", {})
     assert [record.message for record in caplog.records] == [
         "preset 'smoke' of task 'tiny-linear' has no size for 'iclbench.backbones.cnp:CNP', whose own is width 128; "
         "give -o backbone.width=N"

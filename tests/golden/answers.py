@@ -14,7 +14,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.config import versions
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
-from iclbench.config.resolution import resolve_run, resolve_task
+from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.predictions import Prediction
@@ -25,6 +25,13 @@ from iclbench.families.request import Request
 from iclbench.training.step import TrainingData, descend
 
 Answers = dict[str, list[float]]
+# Whatever a preset's budget makes of them, answers are kept of these.
+_SIZES = {"layers": 2, "width": 32, "init_std": 0.02, "pseudo_tokens": 8, "latents": 8, "hidden": 32, "state": 8}
+_SIZES_OF = {
+    "gpt2": {"heads": 2},
+    **{key: {"heads": 2, "init_std": None} for key in ("coqe", "transformer")},
+    **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
+}
 EPISODES = 4
 # Enough of an answer to tell two apart, few enough to be read.
 KEPT = 6
@@ -83,7 +90,9 @@ def estimator(name: str, data_dir: Path) -> Answers:
 def backbone(name: str, data_dir: Path) -> Answers:
     """Answers before and after a step of training, with all weights moved so that every part matters; to class labels
     as it is initialised."""
-    config = resolve_run("linear", name, "smoke", overrides=["train.batch=8"])
+    known = BACKBONES.get(name).Settings.model_fields
+    sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in known}
+    config = resolve_tables("linear", name, "smoke", tables={"backbone": sizes, "train": {"batch": 8}})
     drawn = config.task.build(data_dir)
     model = config.build(drawn).train()
     weights = [len(list(model.parameters())), *_thinned(torch.cat([w.flatten() for w in model.parameters()]), KEPT)]

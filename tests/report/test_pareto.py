@@ -12,7 +12,7 @@ from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, LIT
 from iclbench.report.figures.pareto import front, labels
-from iclbench.report.sections.footing import footing, learning_rates
+from iclbench.report.sections.footing import deviations, footing, learning_rates
 from iclbench.report.sections.pareto import COSTS, overall, points, section
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
@@ -98,6 +98,19 @@ def test_footing_has_the_smallest_and_the_largest_backbone(grid_results: Results
     assert frame.loc[0, "parameters_high"] == 26_000 + 10 * len("transformer")
     assert frame.loc[0, "ratio"] == pytest.approx(26_110 / 26_030)
     assert frame.loc[0, "backbones"] == len(BACKBONES)
+
+
+def test_deviations_are_from_the_budget_of_the_card_without_encoders(grid_results: Results) -> None:
+    card, rows, costs = load_task("linear")[1], grid_results.rows.copy(), grid_results.costs.copy()
+    own = rows["task"].eq("linear") & rows["contestant"].isin(["mamba", "cnp", "knn-3"])
+    rows.loc[own, "card"] = card.hash
+    model = costs[costs["task"].eq("linear") & costs["contestant"].eq("cnp") & costs["phase"].eq("model")]
+    costs = pd.concat([costs, model.assign(metric="encoder_parameters", value=500.0)])
+    results = replace(grid_results, rows=rows, costs=costs)
+    frame = deviations([task for task in results.slices if task.task in ("linear", "quadratic")])
+    assert frame["contestant"].tolist() == ["cnp", "mamba"]
+    expected = [(26_000 + 10 * len(name) - encoder) / 25_000 - 1 for name, encoder in [("cnp", 500), ("mamba", 0)]]
+    assert frame["linear"].tolist() == pytest.approx(expected)
 
 
 def test_learning_rates_are_those_of_the_card_that_made_the_rows(grid_results: Results) -> None:

@@ -298,6 +298,28 @@ def test_further_parts_are_asked_for_other_things(tmp_path: Path) -> None:
     assert other.probes == ("layers", "rank")
 
 
+def test_a_newcomer_meets_every_task_and_preset_of_a_grid_once() -> None:
+    name = "iclbench.backbones.cnp:CNP"
+    plain, found = grid_runs("reference"), grid_runs("reference", added=["GPT2", name])
+    of_card = {(run.config.task.name, run.config.preset) for run in plain if not run.overrides}
+    new = [run for run in found if run.backbone == name]
+    assert {(run.config.task.name, run.config.preset) for run in new} == of_card
+    assert len({run.name for run in found}) == len(found)
+    beside = {(run.config.task.name, run.config.preset, run.config.seed) for run in new}
+    assert len(beside) == len(new)
+    assert {run.name for run in plain} <= {run.name for run in found}
+    linear = {
+        run.backbone: run for run in found if (run.task, run.config.preset, run.config.seed) == ("linear", "grid", 0)
+    }
+    assert (linear[name].shifts, linear[name].extrapolate) == (linear["cnp"].shifts, linear["cnp"].extrapolate)
+    assert linear[name].config.backbone.settings == linear["cnp"].config.backbone.settings
+
+
+def test_nobody_is_added_to_a_grid_of_language_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "deep-thinking-3", "--add", "gpt2", "--dry-run"]) == 2
+    assert "asks pretrained language models: no backbone can be added to it" in capsys.readouterr().err
+
+
 def test_the_commands_of_all_parts_are_printed_and_those_of_no_sense_are_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

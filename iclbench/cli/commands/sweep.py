@@ -36,6 +36,15 @@ def sweep(
             show_default="all",
         ),
     ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add",
+            autocompletion=completion.backbones,
+            help="A further backbone, registered or package.module:Class, that meets every task of the grids.",
+            metavar="BACKBONE",
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option("--only", help="Only cells of these kinds: train, evaluate, probe, cost, by commas.")
     ] = None,

@@ -149,6 +149,8 @@ def measure_costs(
     lines: list[str] = []
     if isinstance(contestant.predictor, Backbone):
         costs.append(Cost("model", "parameters", float(contestant.predictor.parameter_count)))
+        if encoder := contestant.predictor.encoder_parameter_count:
+            costs.append(Cost("model", "encoder_parameters", float(encoder)))
         if train is not None:
             costs += training_costs(contestant, family, task, train, seconds)
     measured, failed = [], 0

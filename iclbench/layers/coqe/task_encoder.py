@@ -15,9 +15,26 @@ from iclbench.layers.positions import Positions
 class TaskEncoder(CausalTransformer):
     """A trunk on its own; `follow` with `OUTPUTS` is what it is used by."""
 
-    def __init__(self, layers: int, width: int, heads: int, points: int, positions: Positions, init_std: float) -> None:
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        points: int,
+        positions: Positions,
+        init_std: float,
+        feedforward: int | None = None,
+    ) -> None:
         super().__init__()
-        self.build(layers=layers, width=width, heads=heads, points=points, positions=positions, init_std=init_std)
+        self.build(
+            layers=layers,
+            width=width,
+            heads=heads,
+            points=points,
+            positions=positions,
+            init_std=init_std,
+            feedforward=feedforward,
+        )
 
     def by_layer(self, tokens: Float[Tensor, "B T D"]) -> Iterator[Float[Tensor, "B N D"]]:
         """Outputs at the labels of a whole sequence, as if each layer, first to last, were the last."""

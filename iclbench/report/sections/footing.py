@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.config.cards import load_task
+from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
@@ -17,6 +17,7 @@ from iclbench.tables.means import over_seeds
 
 _READING = (
     "Backbones of one task compare fairly when they have about as many parameters and train the same number of steps. "
+    "A preset names a budget of parameters, an image encoder left out, and one rule sizes every backbone to it. "
     "What a step costs is not made equal: it is a result, and stands under cost against error."
 )
 # Column -> phase and metric of the costs; every one gives a smallest and a largest over the backbones of a task.
@@ -36,6 +37,8 @@ def section(results: Results) -> Section | None:
         if frame.empty:
             continue
         blocks.append(_sizes(frame, preset))
+        if not (off := deviations(tasks)).empty:
+            blocks.append(_deviations(off, preset))
         if not (rates := learning_rates(tasks)).empty:
             blocks.append(_rates(rates, preset))
     return Section("footing", "Equal footing", (Text(_READING), *blocks)) if blocks else None
@@ -65,24 +68,49 @@ def footing(tasks: list[Slice]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def deviations(tasks: list[Slice]) -> pd.DataFrame:
+    """A row per backbone, a column per task: how far its parameters are from the budget of the card's preset, as a
+    share of it, where its rows were made with what this card has trained and evaluated."""
+    found: dict[str, dict[str, float]] = {}
+    for task in tasks:
+        preset, backbones = _of_card(task)
+        if preset is None or preset.budget is None:
+            continue
+        model = task.costs[task.costs["phase"].eq("model") & task.costs["contestant"].isin(backbones)]
+        means = over_seeds(model, ["contestant", "metric"])
+        sizes = means.pivot_table(index="contestant", columns="metric", values="value").astype(float)
+        if "parameters" in sizes:
+            encoder = sizes["encoder_parameters"].fillna(0) if "encoder_parameters" in sizes else 0
+            found[task.task] = deviation(sizes["parameters"] - encoder, preset.budget).dropna().to_dict()
+    return _by_contestant(found)
+
+
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     """A row per backbone, a column per task: the learning rate of its card, where its rows were made with what this
     card has trained and evaluated."""
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
-        try:
-            name, card = load_task(task.task)
-        except UsageError:  # a card of somebody's own, which lies elsewhere
-            continue
-        preset = card.presets.get(task.preset)  # type: ignore[call-overload]  # any name is asked for
-        if preset is None:
-            continue
-        made_with_it = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
-        backbones = [who for who, kind in task.kinds.items() if kind == "backbone" and who in made_with_it]
-        own = {who: preset.learning_rate(who) for who in backbones}
+        preset, backbones = _of_card(task)
+        own = {} if preset is None else {who: preset.learning_rate(who) for who in backbones}
         if found := {who: rate for who, rate in own.items() if rate is not None}:
-            rates[name] = found
-    return pd.DataFrame(rates).rename_axis("contestant").reset_index().sort_values("contestant", ignore_index=True)
+            rates[task.task] = found
+    return _by_contestant(rates)
+
+
+def _of_card(task: Slice) -> tuple[Preset | None, list[str]]:
+    """The preset as the task's card has it now, and the backbones whose rows were made with this card."""
+    try:
+        card = load_task(task.task)[1]
+    except UsageError:  # a card of somebody's own, which lies elsewhere
+        return None, []
+    made_with_it = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
+    backbones = [who for who, kind in task.kinds.items() if kind == "backbone" and who in made_with_it]
+    return card.presets.get(task.preset), backbones  # type: ignore[call-overload]  # any name is asked for
+
+
+def _by_contestant(columns: dict[str, dict[str, float]]) -> pd.DataFrame:
+    frame = pd.DataFrame(columns).rename_axis("contestant").reset_index()
+    return frame.sort_values("contestant", ignore_index=True)
 
 
 def _steps(task: Slice) -> pd.Series:
@@ -120,6 +148,23 @@ def _sizes(frame: pd.DataFrame, preset: str) -> Table:
         frame,
         tuple(columns),
     )
+
+
+def _deviations(off: pd.DataFrame, preset: str) -> Table:
+    return Table(
+        f"budget-{slug(preset)}",
+        f"{preset}: parameters against the budget",
+        f"Preset {preset}. Parameters of each backbone, an image encoder left out, against the budget that the card of "
+        f"each task names: +1.0 % is a hundredth above it. The rule that sizes them stops within {TOLERANCE:.0%}. A "
+        "dash: not trained. Tasks whose card has changed since are left out.",
+        off,
+        (Column("contestant", "backbone"), *(Column(str(t), str(t), _percent, numeric=True) for t in off.columns[1:])),
+        folded=True,
+    )
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:+.1f} %"
 
 
 def _rates(rates: pd.DataFrame, preset: str) -> Table:
