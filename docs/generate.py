@@ -17,6 +17,7 @@ from pydantic import BaseModel
 import iclbench
 from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
+from iclbench.config.rates import Chosen, RateTable, Tuning
 from iclbench.config.registry import BACKBONES
 from iclbench.core.task import TaskShape
 from iclbench.language.tasks.cards import LanguageCard, SuiteCard
@@ -27,6 +28,7 @@ CARDS: dict[str, Sequence[type[BaseModel]]] = {
     "Task cards": (TaskCard, Preset, TrainSettings, Curriculum, Ramp, Published),
     "Baseline cards": (BaselineCard,),
     "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, Without),
+    "Tables of learning rates": (RateTable, Tuning, Chosen),
     "Language cards": (LanguageCard, SuiteCard),
 }
 _OF_TABLES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from iclbench.api import arguments
@@ -23,8 +24,9 @@ def configured(
     seed: int,
     settings: Mapping[str, Any] | None = None,
     training: Mapping[str, Any] | None = None,
+    results: Path | None = None,
 ) -> RunConfig:
-    """The configuration of a run, as the command `train` would resolve it."""
+    """The configuration of a run, as the command `train` would resolve it in a results folder."""
     task, name, seed = given_task(task), _given_name(name), arguments.seed(seed)
     of_backbone, of_training = (
         arguments.settings(kind, {} if given is None else given)
@@ -33,7 +35,9 @@ def configured(
     typed(name)
     check_size(task.card, name, task.preset, of_backbone)
     tables = {"task": dict(task.changes), "backbone": of_backbone, "train": of_training}
-    return resolve_tables(task.card, name, task.preset, seed, tables, typed_as="", data_dir=task.data_dir)
+    return resolve_tables(
+        task.card, name, task.preset, seed, tables, typed_as="", data_dir=task.data_dir, results=results
+    )
 
 
 def _given_name(value: Any) -> str:

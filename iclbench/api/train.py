@@ -15,8 +15,9 @@ from iclbench.api.progress import progress_bar
 from iclbench.api.record import Fitted, note
 from iclbench.api.tasks import Task
 from iclbench.backbones.base import Backbone
+from iclbench.config.rates import Rates
 from iclbench.config.resolution import resolve_training
-from iclbench.config.runs import Run, create
+from iclbench.config.runs import Run, create, keeping_rate
 from iclbench.core.context import Context
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
@@ -74,8 +75,10 @@ def fit(
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise UsageError(f"callbacks: expected a list of functions, got {arguments.shown(callbacks)}")
     name, given = registered_name(model), arguments.settings("settings", settings)
+    rates = Rates.of(task.preset, task.name, task.config.card)
     if steps is not None:
-        steps, of_preset = arguments.whole("steps", steps), resolve_training(task.config, task.sizes, name, {})
+        of_preset = resolve_training(task.config, task.sizes, name, {}, rates=rates)
+        steps = arguments.whole("steps", steps)
         scaled = of_preset.in_steps(steps) | {"log_every": min(of_preset.log_every, max(1, steps // 20))}
         if isinstance(own := given.get("curriculum"), Mapping) and own:
             given["curriculum"] = {**scaled["curriculum"], **own}
@@ -83,7 +86,7 @@ def fit(
     given = {"evaluate_every": 0, "branches": []} | given  # a run's business; callbacks do the one here
     if lr is not None:
         given |= arguments.settings("settings", {"lr": lr})
-    training = resolve_training(task.config, task.sizes, name, given, typed_as="")
+    training = resolve_training(task.config, task.sizes, name, given, typed_as="", rates=rates)
     note(model, Fitted(task.config, task.preset, training, seed))
     with progress_bar(name or type(model).__name__, training.steps, progress) as update:
 
@@ -140,8 +143,9 @@ def train(
     """
     trackers, folder = arguments.names("log", log), arguments.folder("results", results)
     check_trackers(trackers)
-    config, device = configured(task, backbone, seed, settings, training), chosen_device(device)
-    run = create(folder.absolute(), config, None if name is None else arguments.text("name", name), task.data_dir)
+    folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
+    config, device = configured(task, backbone, seed, settings, training, folder), chosen_device(device)
+    run = create(folder, keeping_rate(folder, config, name, training), name, task.data_dir)
     if run.finished:
         return run
     with progress_bar(run.name, run.config.train.steps, progress) as update:

@@ -26,7 +26,7 @@ def demo(results: Path) -> None:
     with sigterm_like_ctrl_c():
         set_up_torch("cpu", 1)
         store = Store(results)
-        planned = plan(grid_cells([GRID]), store)
+        planned = plan(grid_cells([GRID], results=results), store)
         runs = sorted({cell.run for cell in planned.cells if cell.kind == "train"})
         say(f"training, evaluating and probing {', '.join(runs)}: {plural(len(planned.todo), 'cell')}")
         work_through(planned, store, one_per_core(), Context(results))

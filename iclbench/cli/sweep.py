@@ -61,7 +61,7 @@ def sweep(
     with sigterm_like_ctrl_c():
         kind, gpus = _devices(device)
 
-        store, cells = Store(results), _at(preset, _cells(grid, add or []))
+        store, cells = Store(results), _at(preset, _cells(grid, add or [], results))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
             return
@@ -117,7 +117,7 @@ def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context:
         raise typer.Exit(1)
 
 
-def _cells(grids: list[str], added: list[str]) -> list[GridCell]:
+def _cells(grids: list[str], added: list[str], results: Path) -> list[GridCell]:
     """The cells of all grids, those of language models behind the others; `added` are further backbones."""
     of_models = [name for name in grids if is_language_grid(name)]
     if added and of_models:
@@ -125,7 +125,7 @@ def _cells(grids: list[str], added: list[str]) -> list[GridCell]:
     for name in added:
         typed(name)
         backbone_class(name)
-    cells = grid_cells((name for name in grids if name not in of_models), added)
+    cells = grid_cells((name for name in grids if name not in of_models), added, results)
     answered = {cell.hash: cell for name in of_models for cell in language_cells(name)}
     return [*cells, *answered.values()]
 

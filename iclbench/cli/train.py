@@ -7,7 +7,7 @@ from pathlib import Path
 from iclbench.cli.options import set_up_torch
 from iclbench.cli.terminal import out, say, step_bar
 from iclbench.config.resolution import resolve_tables, typed_tables
-from iclbench.config.runs import Run, check_name, create, run_name
+from iclbench.config.runs import Run, check_name, create, keeping_rate, run_name
 from iclbench.config.sizes import check_size
 from iclbench.config.trust import typed
 from iclbench.core.context import Context
@@ -33,11 +33,11 @@ def train(
     check_trackers(log)
     chosen = set_up_torch(device, threads)
     tables = typed_tables(override or [], config)
-    frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir)
+    frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
     known = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
     if not known.begun:  # who goes on with a run knows how big it is
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    run = create(results, frozen, name, data_dir)
+    run = create(results, keeping_rate(results, frozen, name, tables.get("train", {})), name, data_dir)
     if run.finished:
         say(f"run '{run.name}' is finished")
     else:

@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from iclbench.config.registry import BACKBONES, FAMILIES, canonical
+from iclbench.config.registry import FAMILIES, canonical
 from iclbench.core import limits
 from iclbench.core.errors import UnknownNameError, UsageError, brief, shortened
 from iclbench.core.formats import plural
@@ -283,14 +283,6 @@ class Preset(Strict):
     encoder: Annotated[str | None, Added("0.2.0")] = None
     backbones: dict[str, Values] = {}
 
-    def learning_rate(self, contestant: str) -> float | None:
-        """The rate that a backbone or a variant is trained with; None: it is not one that the card has a size for."""
-        names = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
-        if self.budget is None and not any(name in self.backbones for name in names):
-            return None
-        own = [self.train_for[name]["lr"] for name in names if "lr" in self.train_for.get(name, {})]
-        return float([self.train.lr, *own][-1])
-
 
 class Published(Strict):
     """A number from a paper, how it was read, and for which data it is: those parameters of the task that name them.
@@ -542,13 +534,19 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:
     """The card's canonical name and the card, from a name or a path to a `.toml` file."""
     path = _path(kind, name)
+    card = read_card(path, model)
+    return card_name(path), card
+
+
+def read_card(path: Path, model: type[_Model]) -> _Model:
+    """The card in a file."""
     try:
         state = path.stat()
     except (OSError, ValueError):
-        return card_name(path), validate(model, read_toml(path), str(path))  # which says what is wrong
+        return validate(model, read_toml(path), str(path))  # which says what is wrong
     card = _read_card(str(path), str(Path.cwd()), model, state.st_mtime_ns, state.st_size)
     assert isinstance(card, model)
-    return card_name(path), card
+    return card
 
 
 @lru_cache(maxsize=1024)

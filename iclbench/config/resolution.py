@@ -31,6 +31,7 @@ from iclbench.config.cards import (
     read_toml,
     validate,
 )
+from iclbench.config.rates import Rates
 from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported
 from iclbench.config.sizes import sized
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
@@ -375,9 +376,11 @@ def resolve_run(
     overrides: Sequence[str] = (),
     config_file: Path | None = None,
     data_dir: Path | None = None,
+    results: Path | None = None,
 ) -> RunConfig:
     """The frozen configuration of a run; raises `UsageError` naming the first thing that does not fit."""
-    return resolve_tables(task, backbone, preset, seed, typed_tables(overrides, config_file), data_dir=data_dir)
+    typed = typed_tables(overrides, config_file)
+    return resolve_tables(task, backbone, preset, seed, typed, data_dir=data_dir, results=results)
 
 
 def resolve_tables(
@@ -388,10 +391,19 @@ def resolve_tables(
     tables: Mapping[str, Any] | None = None,
     typed_as: str = "-o ",
     data_dir: Path | None = None,
+    results: Path | None = None,
+    tuned: bool = True,
 ) -> RunConfig:
-    """The same from tables `task`, `backbone` and `train`, as `--config` holds them; `typed_as` stands before their
-    names in what is said of a wrong value. `data_dir` is where the task finds its data, whose size a backbone's
-    depends on."""
+    """The same from tables `task`, `backbone` and `train`, as `--config` holds them.
+
+    Args:
+        task, backbone, preset, seed: as `iclbench train` takes them.
+        tables: what the user says.
+        typed_as: stands before the names of tables in what is said of a wrong value.
+        data_dir: where the task finds its data, whose size a backbone's depends on.
+        results: the results folder, whose table of learning rates goes over the shipped one.
+        tuned: whether these tables are read at all.
+    """
     tables = tables or {}
     frozen, card = resolve_task(task, preset, tables.get("task"), f"{typed_as}task")
     chosen = card.preset(canonical(preset), frozen.name)
@@ -399,7 +411,8 @@ def resolve_tables(
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
     settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
-    training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as)
+    rates = Rates.of(canonical(preset), frozen.name, frozen.card, results) if tuned else Rates()
+    training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as, rates=rates)
     return validate(
         RunConfig,
         {
@@ -419,13 +432,22 @@ def resolve_tables(
 
 
 def resolve_training(
-    task: TaskConfig, preset: Preset, backbone: str | None, typed: Mapping[str, Any], typed_as: str = "-o "
+    task: TaskConfig,
+    preset: Preset,
+    backbone: str | None,
+    typed: Mapping[str, Any],
+    typed_as: str = "-o ",
+    *,
+    rates: Rates,
 ) -> TrainSettings:
-    """How a backbone is trained: as the preset says of all, of this one (None: of none), and as the user says."""
+    """How a backbone is trained: as the preset says of all and of this one (None: of none), as tables of learning rates
+    have it, and as the user says."""
     train = preset.train.model_dump(mode="json", exclude_none=True)
-    for each in [] if backbone is None else BACKBONES.names_in_cards(backbone):
-        train = _merge(train, preset.train_for.get(each, {}))
-        validate(TrainSettings, train, f"task '{task.name}': train_for.{each}")
+    if backbone is not None:
+        for each in BACKBONES.names_in_cards(backbone):
+            train = _merge(train, preset.train_for.get(each, {}))
+            validate(TrainSettings, train, f"task '{task.name}': train_for.{each}")
+        train = _merge(train, rates.settings(backbone))
     training = validate(TrainSettings, _merge(train, typed), f"{typed_as}train")
     _check_monitored(task, training)
     return training

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import versions
-from iclbench.config.cards import content_hash, names, read_toml, validate
+from iclbench.config.cards import TrainSettings, content_hash, names, read_toml, validate
+from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, difference, evaluated_as, trained_part, without_codes
 from iclbench.core import digests
 from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError
@@ -490,6 +491,29 @@ def create(
             if unknown:
                 _refuse_foreign(Run(run.path))
     return Run(run.path)
+
+
+def keeping_rate(results: Path, config: RunConfig, name: str | None = None, typed: Collection[str] = ()) -> RunConfig:
+    """The configuration to go on with: a run that has begun keeps the settings that the results folder's table of
+    learning rates said then, whatever that says now.
+
+    Args:
+        results: results folder.
+        config: the run as it would begin now.
+        name: its name; None: the default.
+        typed: keys of `train` that the user gives, who is told of what differs.
+    """
+    chosen = Rates.own(results, config.preset, config.task.name).settings(config.backbone.name)
+    run = Run(results / "runs" / (check_name(name) if name else run_name(config)))
+    if not chosen or not run.begun:
+        return config
+    try:
+        then = run.config.train.model_dump(mode="json")
+    except UsageError:  # to be reported by what needs the run
+        return config
+    kept = {key: then[key] for key in chosen if key not in typed}
+    train = validate(TrainSettings, config.train.model_dump(mode="json") | kept, "run")
+    return config.model_copy(update={"train": train})
 
 
 def _refuse_foreign(run: Run) -> None:

@@ -43,6 +43,7 @@ class Results:
     skipped: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()
     cells: pd.DataFrame = field(default_factory=lambda: tables.frame("cells", []))
+    folder: Path | None = None
 
     @cached_property
     def known_contests(self) -> dict[str, list[Any]]:
@@ -379,7 +380,7 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     set_aside = (*passed_over, *set_aside, *otherwise, *unknown_models)
-    return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells)
+    return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells, results)
 
 
 def of_values(values: pd.DataFrame) -> Results:

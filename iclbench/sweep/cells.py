@@ -126,16 +126,16 @@ def _estimator(baseline: str) -> versions.Code:
     return versions.of_estimator(load_baseline(baseline)[1].estimator)
 
 
-def grid_cells(names: Iterable[str], added: Sequence[str] = ()) -> list[GridCell]:
+def grid_cells(names: Iterable[str], added: Sequence[str] = (), results: Path | None = None) -> list[GridCell]:
     """All cells of these grids, by name or path, each once: the runs of one task and preset together, its baselines
-    before and its summary behind them; `added` are further backbones for each of them.
+    before and its summary behind them; `added` are further backbones for each of them, `results` as in `grid_runs`.
 
     Raises:
         UsageError: a card does not hold, or does not fit its tasks.
     """
     groups: dict[tuple[str, str], list[GridRun]] = {}
     for name in names:
-        for run in grid_runs(name, added=added):
+        for run in grid_runs(name, added=added, results=results):
             groups.setdefault((run.config.task.name, run.config.preset), []).append(run)
     found = (cell for runs in groups.values() for cell in _group(runs))
     return list({cell.hash: cell for cell in found}.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,7 @@ from iclbench.config.cards import (
 )
 from iclbench.config.registry import BACKBONES, canonical
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables
-from iclbench.config.runs import run_name
+from iclbench.config.runs import keeping_rate, run_name
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
 from iclbench.core.errors import UnknownNameError, UsageError
@@ -282,7 +282,9 @@ def is_grid(name: str) -> bool:
     return name.endswith(".toml") and "backbones" in read_toml(Path(name))
 
 
-def grid_runs(name: str, preset: str | None = None, added: Sequence[str] = ()) -> list[GridRun]:
+def grid_runs(
+    name: str, preset: str | None = None, added: Sequence[str] = (), results: Path | None = None
+) -> list[GridRun]:
     """All runs of a grid, or those of one preset; the backbones of one task and seed stand together.
 
     Args:
@@ -290,6 +292,8 @@ def grid_runs(name: str, preset: str | None = None, added: Sequence[str] = ()) -
         preset: the only one.
         added: backbones, by name or target, that meet every task at every preset beside those of the card: as the first
             part that trains the task's card as it is.
+        results: the results folder, whose table of learning rates goes over the shipped one for runs that have not
+            begun.
 
     Raises:
         UsageError: something in the card does not fit a task, a backbone or a family; the line names the card.
@@ -300,7 +304,7 @@ def grid_runs(name: str, preset: str | None = None, added: Sequence[str] = ()) -
         raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
         parts = _with(card.parts, [each if ":" in each else canonical(each) for each in added])
-        runs = [run for part in parts for run in _runs(part, canonical(preset) if preset else None)]
+        runs = [run for part in parts for run in _runs(part, canonical(preset) if preset else None, results)]
     except UntrustedError:
         raise
     except UsageError as error:
@@ -331,21 +335,26 @@ def _with(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[GridPart]
                     )
 
 
-def _runs(part: GridPart, only: str | None) -> Iterator[GridRun]:
+def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[GridRun]:
     for preset in part.presets:
         if only not in (None, preset):
             continue
         variants = part.overrides.get(preset) or {"": []}
         for task in part.tasks:
             for variant, settings in variants.items():
+                typed = typed_tables(settings)
                 for seed in part.seeds:
                     for backbone in part.backbones:
-                        config = resolve_run(task, backbone, preset, seed, settings)
+                        config = resolve_run(task, backbone, preset, seed, settings, results=results)
                         if part.without_reason(task, backbone) is None:
-                            given = typed_tables(settings).get("backbone", {})
+                            given = typed.get("backbone", {})
                             if (line := missing_size(task, backbone, preset, given)) is not None:
                                 tell_once(line)
-                        yield _run(part, task, backbone, config, variant if settings else "", settings)
+                        run = _run(part, task, backbone, config, variant if settings else "", settings)
+                        if results is not None:
+                            kept = keeping_rate(results, run.config, run.name, typed.get("train", {}))
+                            run = replace(run, config=kept)
+                        yield run
 
 
 def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:

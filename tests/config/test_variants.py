@@ -10,6 +10,7 @@ import tomli_w
 from iclbench.backbones.base import Backbone
 from iclbench.cli.main import main
 from iclbench.config import cards, registry, versions
+from iclbench.config.rates import Rates, learning_rate
 from iclbench.config.registry import BACKBONES, VARIANTS, Backbones, Entry, Variant
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import run_name
@@ -47,7 +48,7 @@ def test_a_card_may_give_a_variant_a_rate_and_sizes_of_its_own(tmp_path: Path) -
     assert (config.backbone.settings["layers"], config.backbone.settings["width"]) == (1, 16)
     assert (config.train.lr, config.train.clip) == (0.25, 2.0)
     preset = cards.load_task(str(tmp_path / "mine.toml"))[1].presets["smoke"]
-    rates = {who: preset.learning_rate(who) for who in ("gpt2", "gpt2-learned", "gpt2-rotary", "mamba")}
+    rates = {who: learning_rate(preset, Rates(), who) for who in ("gpt2", "gpt2-learned", "gpt2-rotary", "mamba")}
     assert rates == {"gpt2": 0.5, "gpt2-learned": 0.5, "gpt2-rotary": 0.25, "mamba": None}
     table["presets"]["smoke"]["backbones"]["gpt2"]["positions"] = "learned"
     (tmp_path / "placed.toml").write_text(tomli_w.dumps(table))

@@ -491,6 +491,7 @@ def test_a_fresh_wheel_carries_the_cards(tmp_path: Path) -> None:
     inside = zipfile.ZipFile(wheel).namelist()
     for grid in SHIPPED:
         assert f"iclbench/_cards/grids/{grid}.toml" in inside
+    assert "iclbench/_cards/grids/rates/grid.toml" in inside
 
 
 def test_the_keys_are_those_of_the_design() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task
+from iclbench.config.rates import Rates, learning_rate
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
@@ -86,12 +87,15 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
 
 
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
-    """A row per backbone, a column per task: the learning rate of its card, where its rows were made with what this
-    card has trained and evaluated."""
+    """A row per backbone, a column per task: the learning rate of tables of rates or of the card, where its rows were
+    made with what this card has trained and evaluated."""
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
         preset, backbones = _of_card(task)
-        own = {} if preset is None else {who: preset.learning_rate(who) for who in backbones}
+        if preset is None:
+            continue
+        tuned = Rates.of(task.preset, task.task, results=task.results.folder)
+        own = {who: learning_rate(preset, tuned, who) for who in backbones}
         if found := {who: rate for who, rate in own.items() if rate is not None}:
             rates[task.task] = found
     return _by_contestant(rates)
@@ -172,8 +176,9 @@ def _rates(rates: pd.DataFrame, preset: str) -> Table:
     return Table(
         f"learning-rates-{slug(preset)}",
         f"{preset}: learning rates",
-        f"Preset {preset}. The learning rate that the card of each task names for each backbone. A dash: not trained. "
-        "Tasks whose card has changed since are left out, and runs trained with other settings are not told apart.",
+        f"Preset {preset}. The learning rate that iclbench tune chose for each backbone on each task, or the card "
+        "names. A dash: not trained. Tasks whose card has changed since are left out, and runs trained with other "
+        "settings are not told apart.",
         rates,
         (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)),
         folded=True,

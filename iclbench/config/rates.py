@@ -1,0 +1,173 @@
+"""Tables of learning rates: what `iclbench tune` has chosen, by preset, task and contestant.
+
+`grids/rates/PRESET.toml` is shipped and holds for the tasks that are; `RESULTS/rates/PRESET.toml` goes over it, for
+whoever has tuned his own. A table goes over what a task's card says, and what a user types goes over the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from iclbench.config.cards import (
+    Decay,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Preset,
+    Strict,
+    TrainSettings,
+    cards_folder,
+    load_task,
+    names,
+    read_card,
+)
+from iclbench.config.registry import BACKBONES
+
+
+class Chosen(Strict):
+    """Settings of training that were chosen for one contestant; those left out are the preset's.
+
+    Attributes:
+        lr: learning rate at its highest.
+        optimiser: adam or adamw.
+        warmup: steps over which the learning rate rises from 0.
+        weight_decay: of AdamW.
+        betas: Adam's two rates of decay.
+    """
+
+    lr: PositiveFloat
+    optimiser: Literal["adam", "adamw"] | None = None
+    warmup: Annotated[int, Field(ge=0)] | None = None
+    weight_decay: NonNegativeFloat | None = None
+    betas: Annotated[tuple[Decay, Decay], Field(strict=False)] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those that were chosen, as a `train` table says them."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class Tuning(Strict):
+    """What was chosen for some tasks, and how it was found.
+
+    Attributes:
+        tasks: names of the tasks that it holds for.
+        on: the task that was trained on, where it is one for several.
+        steps: of every training.
+        budget: parameters of every backbone; left out: the preset has no budget.
+        seeds: trainings of every learning rate, each from another seed.
+        how: what decided, and what else a reader should know.
+        train: by contestant, what was chosen.
+    """
+
+    tasks: Annotated[list[str], Field(min_length=1)]
+    on: str = ""
+    steps: PositiveInt
+    budget: PositiveInt | None = None
+    seeds: PositiveInt
+    how: str = ""
+    train: dict[str, Chosen]
+
+
+class RateTable(Strict):
+    """A table of learning rates of one preset.
+
+    Attributes:
+        tuned: what was chosen; a contestant stands once for every task.
+    """
+
+    tuned: list[Tuning] = []
+
+    @model_validator(mode="after")
+    def _each_once(self) -> RateTable:
+        seen: set[tuple[str, str]] = set()
+        for tuning in self.tuned:
+            for pair in ((task, contestant) for task in tuning.tasks for contestant in tuning.train):
+                if pair in seen:
+                    raise ValueError(f"two rates for '{pair[1]}' on task '{pair[0]}'; leave one of them")
+                seen.add(pair)
+        return self
+
+    def of(self, task: str) -> dict[str, dict[str, Any]]:
+        """By contestant, what was chosen for a task."""
+        each = (tuning.train for tuning in self.tuned if task in tuning.tasks)
+        return {contestant: chosen.settings for train in each for contestant, chosen in train.items()}
+
+
+def shipped_path(preset: str) -> Path:
+    """The table that is shipped for a preset; not every one has one."""
+    return cards_folder("grids") / "rates" / f"{preset}.toml"
+
+
+def own_path(results: Path, preset: str) -> Path:
+    """The table of a results folder."""
+    return results / "rates" / f"{preset}.toml"
+
+
+def read_table(path: Path) -> RateTable:
+    """A table, empty where there is no such file; raises `UsageError` when it does not hold."""
+    return read_card(path, RateTable) if path.is_file() else RateTable()
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Settings of training that were chosen for one task at one preset.
+
+    Attributes:
+        chosen: by contestant.
+    """
+
+    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, preset: str, task: str, card: str | None = None, results: Path | None = None) -> Rates:
+        """Those of the tables there are.
+
+        Args:
+            preset: its name.
+            task: the name of the task's card.
+            card: the card's hash, by which a task of the user's own that goes by the name of a shipped one is told
+                from it; None: it is the shipped one.
+            results: the results folder, if there is one.
+
+        Raises:
+            UsageError: a table does not hold.
+        """
+        is_shipped = task in names("tasks") and card in (None, load_task(task)[1].hash)
+        shipped = read_table(shipped_path(preset)).of(task) if is_shipped else {}
+        return cls({**shipped, **({} if results is None else cls.own(results, preset, task).chosen)})
+
+    @classmethod
+    def own(cls, results: Path, preset: str, task: str) -> Rates:
+        """Those of a results folder alone."""
+        return cls(read_table(own_path(results, preset)).of(task))
+
+    def settings(self, backbone: str) -> Mapping[str, Any]:
+        """What was chosen for a backbone, as a `train` table says it: for a variant that nobody tuned what was chosen
+        for its backbone."""
+        known = [self.chosen[name] for name in BACKBONES.names_in_cards(backbone) if name in self.chosen]
+        return known[-1] if known else {}
+
+    def tuned(self, backbone: str, train: TrainSettings) -> bool | None:
+        """Whether a training is by what was chosen for this very contestant; None: nobody is tuned for this task at
+        this preset."""
+        if not self.chosen:
+            return None
+        given = train.model_dump(mode="json")
+        return backbone in self.chosen and all(given[key] == value for key, value in self.chosen[backbone].items())
+
+
+def learning_rate(preset: Preset, rates: Rates, contestant: str) -> float | None:
+    """The rate that a backbone or a variant is trained with where nobody types one; None: it is not one that the
+    preset has a size for."""
+    known = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
+    if preset.budget is None and not any(name in preset.backbones for name in known):
+        return None
+    of_card = [preset.train_for[name]["lr"] for name in known if "lr" in preset.train_for.get(name, {})]
+    tuned = [rates.chosen[name]["lr"] for name in known if name in rates.chosen]
+    return float([preset.train.lr, *of_card, *tuned][-1])
