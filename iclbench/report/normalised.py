@@ -13,6 +13,7 @@ from iclbench.core.metrics import metric
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
+from iclbench.report.separation import Separation, separation
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
 
@@ -64,6 +65,12 @@ class Contest:
         found = over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
         numbers = ["score", "lowest", "highest", "low", "high"]
         return found.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
+
+    @cached_property
+    def separation(self) -> Separation | None:
+        """How far its backbones are apart, against how far their seeds are; None where there are too few."""
+        rows = self.rows[self.rows["kind"].eq("backbone")]
+        return separation(rows.set_index(["contestant", "run"])["value"])
 
     def difference(self, a: str, b: str) -> Difference | None:
         """By how much a's score is above b's, paired by episode over all that both were asked and averaged over their

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -14,6 +15,7 @@ from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
 from iclbench.report.normalised import NOTHING, Contest
 from iclbench.report.sections.overview import shade
+from iclbench.report.separation import ENOUGH, Separation
 
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
@@ -70,6 +72,8 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             results.own,
         )
     yield _numbers(contests, shown, [*backbones, *baselines], name, title)
+    if (table := _separations(contests, name)) is not None:
+        yield table
     if (table := _related(contests, name)) is not None:
         yield table
 
@@ -205,6 +209,39 @@ def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[
     )
 
 
+def _separations(contests: Sequence[Contest], name: str) -> Table | None:
+    """Which rows tell backbones apart, and which the luck of their seeds."""
+    found = [(contest.title, contest.separation) for contest in contests]
+    rows = [
+        {"row": row, "contestants": s.contestants, "gap": s.gap, "sd": s.sd, "ratio": s.ratio, "tells": _verdict(s)}
+        for row, s in found
+        if s is not None and not math.isnan(s.sd)
+    ]
+    if not rows:
+        return None
+    return Table(
+        name=f"{name}-separation",
+        title="Which rows tell backbones apart",
+        caption="The median of the four gaps between adjacent quartiles of the backbones' scores, best and worst left "
+        f"out, against the standard deviation over seeds, pooled: a row with a gap of more than {ENOUGH:g} standard "
+        "deviations tells architectures apart. In the others a rank may be luck.",
+        frame=pd.DataFrame(rows),
+        columns=(
+            Column("row", "family"),
+            Column("contestants", "backbones", integer, numeric=True),
+            Column("gap", "gap between quartiles", _three, numeric=True),
+            Column("sd", "sd over seeds", _three, numeric=True),
+            Column("ratio", "gap / sd", _one, numeric=True),
+            Column("tells", "tells them apart"),
+        ),
+        folded=True,
+    )
+
+
+def _verdict(found: Separation) -> str:
+    return "yes" if found.tells else "no"
+
+
 def _related(contests: Sequence[Contest], name: str) -> Table | None:
     """What related datasets add: scores on the line that the heat map has without them."""
     parts = [normalised.related(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
@@ -232,6 +269,10 @@ def _related(contests: Sequence[Contest], name: str) -> Table | None:
         ),
         group="row",
     )
+
+
+def _one(ratio: float) -> str:
+    return fixed(ratio, 1)
 
 
 def _two(score: float) -> str:
