@@ -1,0 +1,77 @@
+"""How long preset `grid` has to train until a row tells architectures apart.
+
+    iclbench sweep grids/steps.toml --results FOLDER      # hours; the same command goes on where it stopped
+    python benchmarks/grid_steps.py FOLDER                # writes grid_steps.md from what is there so far
+
+Every training of the pilot gives three: the finished ones of a quarter, of half and of all its steps. A row tells
+architectures apart where the median gap between adjacent quartiles of contestants is more than twice the standard
+deviation over seeds, best and worst left out (`iclbench.report.separation`). Areas under learning curves,
+log-likelihoods without related datasets, and accuracies on `icl` and `iwl`; a task stands here once all its backbones
+have two runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.core.formats import fixed
+from iclbench.report.separation import ENOUGH, separation
+from iclbench.sweep.grids import grid_runs
+
+# What the ranking of a family rests on: the question or test, and the metric.
+MEASURED = (
+    ("next", "auc"),
+    ("targets", "log_likelihood"),
+    ("icl", "accuracy_within_choices"),
+    ("iwl", "accuracy_within_choices"),
+)
+COLUMNS = ("task", "steps", "backbones", "gap", "sd over seeds", "gap / sd", "told apart", "longest run (s)")
+
+
+def main(folder: Path, out: Path) -> None:
+    values, costs = tables.read_all("values", folder), tables.read_all("costs", folder)
+    asked = pd.DataFrame([(run.config.task.name, run.name) for run in grid_runs("steps")], columns=["task", "run"])
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    for task, runs in asked.groupby("task", sort=False)["run"]:
+        seconds = costs[costs["run"].isin(runs) & costs["phase"].eq("train") & costs["metric"].eq("seconds")]
+        lines += [f"| {line} |" for line in _lines(str(task), values[values["run"].isin(runs)], set(runs), seconds)]
+    text = (__doc__ or "").partition("\n\n    ")[0]
+    note = (
+        "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
+        f"Told apart: a gap of more than {ENOUGH:g} standard deviations."
+    )
+    out.write_text(f"# Steps of preset `grid`\n\n{text}\n\n{note}\n\n" + "\n".join(lines) + "\n")
+
+
+def _lines(task: str, values: pd.DataFrame, runs: set[str], seconds: pd.DataFrame) -> Iterator[str]:
+    ok = values[values["status"].eq("ok") & values["shift"].eq("none") & values["n_context"].isna()]
+    ok = ok[ok["n_related"].isna() | ok["n_related"].eq(0).fillna(False)]
+    for evaluator, metric in MEASURED:
+        own = ok[ok["evaluator"].eq(evaluator) & ok["metric"].eq(metric)]
+        main = own[own["axis"].isna()]
+        if set(main["run"]) != runs:
+            continue
+        longest = seconds["value"].max()
+        steps = int(values.loc[values["axis"].eq("train_step"), "axis_value"].max())
+        points = [*own[own["axis"].eq("branch")].groupby("axis_value"), (steps, main)]
+        for at, rows in points:
+            found = separation(rows.set_index(["contestant", "run"])["value"])
+            assert found is not None
+            name = task if evaluator in ("next", "targets") else f"{task} · {evaluator}"
+            numbers = (fixed(found.gap, 4), fixed(found.sd, 4), fixed(found.ratio, 2))
+            told = "yes" if found.tells else "no"
+            ended = f"{longest:.0f}" if at == steps else ""
+            yield " | ".join([name, f"{int(at):,}", str(found.contestants), *numbers, told, ended])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    arguments = parser.parse_args()
+    main(arguments.folder, arguments.out)
