@@ -38,6 +38,7 @@ _OF_TABLES = {
     "examples": "Some episodes and what was predicted for them, for the drawings of the report.",
     "answers": "What language models answered.",
     "cells": "What a sweep has done.",
+    "trials": "What `iclbench tune` has tried.",
 }
 
 

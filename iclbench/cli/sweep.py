@@ -59,7 +59,7 @@ def sweep(
         _refuse_language_grids(grid)
     kinds = _kinds(only)
     with sigterm_like_ctrl_c():
-        kind, gpus = _devices(device)
+        kind, gpus = devices(device)
 
         store, cells = Store(results), _at(preset, _cells(grid, add or [], results))
         if pack is not None:
@@ -99,13 +99,13 @@ def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context:
         context.results.mkdir(parents=True, exist_ok=True)
     interrupted = False
     with view(plan, store, len(slots)) as report:
-        pool = _pool(slots[: max(1, len(plan.todo))], context.threads)
+        workers = pool(slots[: max(1, len(plan.todo))], context.threads)
         try:
-            engine.run(plan, store, pool, context, report)
+            engine.run(plan, store, workers, context, report)
         except KeyboardInterrupt:
             interrupted = True  # to be said below the table, not above it
         finally:
-            pool.shutdown()
+            workers.shutdown()
     if interrupted:
         kept, left = plural(report.settled, "cell"), len(plan.todo) - report.settled
         raise Interrupted(f"interrupted; {kept} kept, the same command does the other {left}")
@@ -153,7 +153,7 @@ def _at(preset: str | None, cells: list[GridCell]) -> list[GridCell]:
     return [cell for cell in cells if preset is None or cell.preset == canonical(preset)]
 
 
-def _devices(device: str) -> tuple[str, list[str]]:
+def devices(device: str) -> tuple[str, list[str]]:
     """The kind of device that cells compute on, and the GPUs that workers may see, as `CUDA_VISIBLE_DEVICES` names
     them."""
     chosen = set_up_torch(device, 1)
@@ -167,5 +167,6 @@ def _devices(device: str) -> tuple[str, list[str]]:
     return "cuda", names[: torch.cuda.device_count()] if index is None else [names[index]]
 
 
-def _pool(slots: Sequence[str | None], threads: int) -> LocalPool:
+def pool(slots: Sequence[str | None], threads: int) -> LocalPool:
+    """Worker processes, each of which sees the GPU of its slot."""
     return LocalPool([(threads, gpu) for gpu in slots], set_up)

@@ -38,6 +38,7 @@ class Chosen(Strict):
         warmup: steps over which the learning rate rises from 0.
         weight_decay: of AdamW.
         betas: Adam's two rates of decay.
+        tried: the learning rates that were tried.
     """
 
     lr: PositiveFloat
@@ -45,11 +46,12 @@ class Chosen(Strict):
     warmup: Annotated[int, Field(ge=0)] | None = None
     weight_decay: NonNegativeFloat | None = None
     betas: Annotated[tuple[Decay, Decay], Field(strict=False)] | None = None
+    tried: list[PositiveFloat] = []
 
     @property
     def settings(self) -> dict[str, Any]:
         """Those that were chosen, as a `train` table says them."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True, exclude={"tried"})
 
 
 class Tuning(Strict):

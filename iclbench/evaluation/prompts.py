@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -47,6 +47,7 @@ class PromptSet:
     data_dir: Path | None = None
     given: Family | None = field(default=None, compare=False)
     evaluator: str = ""
+    stream: ClassVar[str] = "prompts"
 
     @cached_property
     def family(self) -> Family:
@@ -123,7 +124,7 @@ class PromptSet:
     def episodes(self) -> Episodes:
         """The frozen episodes, on the CPU: whole groups, where several count together."""
         groups = max(1, self.task.episodes // self.together)
-        return self.draw("prompts", groups * self.together, self.task.drawn(self.context_points))
+        return self.draw(self.stream, groups * self.together, self.task.drawn(self.context_points))
 
     def _drawn_from(self) -> dict[str, Any]:
         """What the episodes depend on besides their number and sizes."""

@@ -153,6 +153,11 @@ class Family(ABC):
         """The family to evaluate on: its data kept from training; itself where every episode is drawn afresh."""
         return self
 
+    def validation(self) -> Family:
+        """The family to choose learning rates on: no data of its prompts, which choose nothing; itself where every
+        episode is drawn afresh, and by default where it has data, those that are trained on."""
+        return self
+
     def evaluators(self) -> dict[str, Evaluator]:
         """The tests that this family has besides being asked about further episodes of its own, by name."""
         return {}

@@ -1,10 +1,10 @@
 """The schema of the result tables and the only door to parquet.
 
-Six tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
+Seven tables, tidy, one row per measured value. `values` holds what is computed (byte for byte reproducible), `costs`
 what is measured on a machine (seconds, bytes), `errors` the score of every single episode, so that differences are
 tested paired, `examples` a few episodes and what was predicted for them, to be drawn, `answers` what a language model
-was asked and said, `cells` what became of every cell of a sweep, where and how long it ran. Nothing here imports torch,
-and no file carries a time stamp.
+was asked and said, `cells` what became of every cell of a sweep, where and how long it ran, `trials` what `iclbench
+tune` tried. Nothing here imports torch, and no file carries a time stamp.
 """
 
 from iclbench.tables.parquet import (
@@ -28,6 +28,7 @@ from iclbench.tables.schema import (
     EXAMPLES,
     SCHEMA,
     SCHEMAS,
+    TRIALS,
     VALUES,
     TableError,
     TableName,
@@ -47,6 +48,7 @@ __all__ = [
     "OWN",
     "SCHEMA",
     "SCHEMAS",
+    "TRIALS",
     "VALUES",
     "TableError",
     "TableName",

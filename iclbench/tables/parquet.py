@@ -21,7 +21,7 @@ from iclbench.tables.schema import SCHEMA, TableError, TableName, frame, union, 
 log = logging.getLogger("iclbench")
 
 # The folders of a results folder that commands write to; packed tables lie beside them.
-OWN = ("cells", "runs", "tables")
+OWN = ("cells", "rates", "runs", "tables")
 
 
 def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: Path, metadata: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ from iclbench.tables import older
 # 3: `values` and `errors` have columns for what was said in names and reasons only (`older` reads them off there).
 SCHEMA = 3
 
-TableName = Literal["values", "costs", "errors", "examples", "answers", "cells"]
+TableName = Literal["values", "costs", "errors", "examples", "answers", "cells", "trials"]
 
 # name -> (pandas dtype, may be missing, meaning)
 VALUES: dict[str, tuple[str, bool, str]] = {
@@ -221,6 +221,31 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "version": ("string", False, "version of iclbench"),
 }
 
+TRIALS: dict[str, tuple[str, bool, str]] = {
+    "task": ("string", False, "as in values"),
+    "family": ("string", False, "as in values"),
+    "contestant": ("string", False, "as in values"),
+    "preset": ("string", False, "as in values"),
+    "seed": ("Int64", False, "of the training; those of `iclbench tune` are no grid's"),
+    "variant": ("string", False, "as in values: one for every setting that was tried"),
+    "lr": ("Float64", False, "learning rate at its highest"),
+    "optimiser": ("string", False, "adam or adamw"),
+    "warmup": ("Int64", False, "steps over which the learning rate rises from 0"),
+    "weight_decay": ("Float64", False, "of AdamW"),
+    "beta_1": ("Float64", False, "Adam's rate of decay of the mean of gradients"),
+    "beta_2": ("Float64", False, "Adam's rate of decay of the mean of their squares"),
+    "steps": ("Int64", False, "steps of the training"),
+    "budget": ("Int64", True, "parameters of every backbone at the preset; missing: it names none"),
+    "metric": ("string", False, "what settings are chosen by: auc, log_likelihood, accuracy_within_choices, ..."),
+    "evaluator": ("string", False, "question or test; several tests, whose mean it is, with commas"),
+    "value": ("Float64", True, "mean over validation episodes; missing where the training or its scores failed"),
+    "n_episodes": ("Int64", True, "validation episodes, of every test"),
+    "status": ("string", False, "ok, or failed: the training diverged, or a score is not finite"),
+    "reason": ("string", True, "why it failed"),
+    "prompt_set": ("string", False, "the validation episodes"),
+    "version": ("string", False, "version of iclbench"),
+}
+
 SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {
     "values": VALUES,
     "costs": COSTS,
@@ -228,6 +253,7 @@ SCHEMAS: dict[TableName, dict[str, tuple[str, bool, str]]] = {
     "examples": EXAMPLES,
     "answers": ANSWERS,
     "cells": CELLS,
+    "trials": TRIALS,
 }
 
 # A row is told apart from all others by these columns.
@@ -252,6 +278,7 @@ _KEYS: dict[TableName, list[str]] = {
     "examples": ["run", "prompt_set", "episode", "n_related", "role", "set", "point", "output"],
     "answers": ["run", "prompt_set", "episode"],
     "cells": ["cell"],
+    "trials": ["task", "contestant", "preset", "seed", "variant", "prompt_set"],
 }
 
 _DTYPES: dict[str, Any] = {

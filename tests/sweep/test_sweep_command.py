@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from iclbench.cli.main import main
-from iclbench.cli.sweep import _devices
+from iclbench.cli.sweep import devices
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import label, view
 from iclbench.core.context import Context
@@ -186,7 +186,7 @@ def test_every_visible_gpu_is_one_that_workers_may_see(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    kind, gpus = _devices(typed)
+    kind, gpus = devices(typed)
     assert (kind, gpus) == ("cuda" if expected else "cpu", expected)
 
 

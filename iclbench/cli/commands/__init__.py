@@ -39,6 +39,11 @@ COMMANDS = {
         "sweep:sweep",
         "Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped.",
     ),
+    "tune": Command(
+        "tune:tune",
+        "Choose learning rates on validation episodes, which no result is about. The same command goes on where it "
+        "stopped.",
+    ),
     "report": Command(
         "report:report",
         "Write one self-contained HTML page and its tables (CSV, Markdown, LaTeX); pictures with --formats.",

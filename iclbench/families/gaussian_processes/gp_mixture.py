@@ -211,6 +211,9 @@ class GPMixture(Family):
             return self
         return GPMixture(self.parameters.model_copy(update={"per_batch": False}), self.data_dir)
 
+    def validation(self) -> GPMixture:
+        return self.held_out()
+
     def sample_prompts(self, request: Request) -> Episodes:
         """Stratified by kernel, lengthscale and context size."""
         spread = copy(self)

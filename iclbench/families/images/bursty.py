@@ -30,6 +30,8 @@ the rarest class first: labels 0 and 1, which `icl` shows, are those of the two 
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,10 +96,26 @@ class Bursty(Family):
         available = ALL_CLASSES if p.glyphs == "omniglot" else p.classes
         split = ClassSplit.make(available, p.classes, p.holdout, p.common, p.alpha, p.split_seed, p.anchor_compat)
         self._splits = {torch.device("cpu"): split}
+        self._drawn = p.classes  # procedural characters
 
     @property
     def x_dim(self) -> int:
         return int(self.parameters.image_size**2)
+
+    def validation(self) -> Bursty:
+        """The same task with other held-out characters, which the prompts of its tests never show; of Omniglot as many
+        as the task leaves unused, at full size none."""
+        other, split, p = copy.copy(self), self.split(), self.parameters
+        if p.glyphs == "omniglot":
+            unused = torch.tensor(sorted({*range(ALL_CLASSES)} - {*split.glyph.tolist()}), dtype=torch.long)
+        else:
+            unused = torch.arange(p.classes, p.classes + split.holdout)
+            other._drawn = p.classes + split.holdout
+        glyph = split.glyph.clone()
+        new = unused[: split.holdout]
+        glyph[split.training : split.training + len(new)] = new
+        other._splits = {torch.device("cpu"): replace(split, glyph=glyph)}
+        return other
 
     @property
     def fingerprint(self) -> str:
@@ -113,7 +131,7 @@ class Bursty(Family):
         p = self.parameters
         if p.glyphs == "omniglot":
             return omniglot_characters(self.data_dir, p.image_size)
-        return procedural_characters(p.classes, p.image_size, p.jitter)
+        return procedural_characters(self._drawn, p.image_size, p.jitter)
 
     def split(self, device: torch.device | str = "cpu") -> ClassSplit:
         """Which classes are rare, common and held out, and how often each is drawn."""

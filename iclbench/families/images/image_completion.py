@@ -102,6 +102,13 @@ class ImageCompletion(Family):
         other._part = "test"
         return other
 
+    def validation(self) -> ImageCompletion:
+        """The same task on drawings that neither training nor prompts have; of real images, all of which are one or the
+        other, on those that are trained on."""
+        other = copy.copy(self)
+        other._part = "train" if self.needs_data else "validation"
+        return other
+
     @property
     def x_dim(self) -> int:
         return 2

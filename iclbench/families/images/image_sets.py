@@ -24,7 +24,7 @@ from iclbench.core.errors import DataError
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.idx_file import read_idx
 
-Part = Literal["train", "test", "unseen"]
+Part = Literal["train", "validation", "test", "unseen"]
 # Held-out drawings of every glyph.
 HELD_OUT = 20
 # Balanced EMNIST: digits first, then letters.
@@ -65,9 +65,11 @@ class ImageSet:
 
 
 def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: float) -> ImageSet:
-    """Procedural characters: `drawings` of each class to train on, `HELD_OUT` to evaluate on."""
+    """Procedural characters: `drawings` of each class to train on, `HELD_OUT` to evaluate on, as many more to choose
+    by."""
     first = classes if part == "unseen" else 0
-    drawers = range(drawings) if part == "train" else range(drawings, drawings + HELD_OUT)
+    kept = drawings + HELD_OUT * (part == "validation")
+    drawers = range(drawings) if part == "train" else range(kept, kept + HELD_OUT)
     drawn = glyphs(0, range(first, first + classes), drawers, size, jitter=jitter)
     labels = np.repeat(np.arange(first, first + classes), len(drawers))
     return ImageSet(drawn.reshape(len(labels), size * size, 1), labels)

@@ -315,6 +315,22 @@ def test_held_out_classes_are_never_trained_on():
     assert len(trained) == 50 and len(held_out) == 10 and not trained & held_out
 
 
+def test_characters_held_out_to_choose_by_are_in_no_test_of_the_prompts():
+    own, other = family(), family().validation()
+    asked = [each.sample_test("icl", 500, torch.Generator().manual_seed(0)) for each in (own, other)]
+    classes = [set(each.truth["class"].flatten().tolist()) for each in asked]
+    assert classes[1] == set(range(60, 70)) and not classes[0] & classes[1]
+    known = [each.sample_test("iwl", 100, torch.Generator().manual_seed(0)) for each in (own, other)]
+    assert torch.equal(known[0].context.x, known[1].context.x), "what is trained is the same"
+    # Of Omniglot as many as are left: here 3 of 10.
+    split, few = (
+        family(1620, glyphs="omniglot").split().glyph,
+        family(1620, glyphs="omniglot").validation().split().glyph,
+    )
+    assert sum(a != b for a, b in zip(split.tolist(), few.tolist(), strict=True)) == 3
+    assert len(set(few.tolist())) == 1620
+
+
 @pytest.mark.parametrize("test", ["", "icl_paired", "iwl"])
 def test_frozen_prompts_are_saved_and_loaded_whole(test, tmp_path):
     task, _ = resolve_task("bursty", "smoke")

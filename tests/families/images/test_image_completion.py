@@ -349,3 +349,14 @@ def test_glyphs_to_evaluate_on_are_other_drawings_and_unseen_classes_other_chara
     }
     assert not shown["train"] & shown["test"] and not (shown["train"] | shown["test"]) & shown["unseen"]
     assert [set(images.labels.tolist()) for images in parts.values()] == [{0, 1, 2}, {0, 1, 2}, {3, 4, 5}]
+
+
+def test_drawings_to_choose_by_are_neither_trained_nor_asked() -> None:
+    """Of real images, which are all trained on or asked, those that are trained on."""
+    parts = [family(drawings=20), family(drawings=20).validation(), family(drawings=20).held_out()]
+    shown = [
+        {image.numpy().tobytes() for image in part.sample(Request(64, 9, stream())).truth["display"]} for part in parts
+    ]
+    assert not shown[0] & shown[1] and not shown[1] & shown[2]
+    assert len({part.fingerprint for part in parts}) == 3
+    assert family(images="mnist").validation()._part == "train"

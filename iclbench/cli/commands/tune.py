@@ -1,0 +1,53 @@
+"""`iclbench tune CONTESTANT...`: learning rates, chosen on validation episodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from iclbench.cli import completion
+from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Trust
+
+
+def tune(
+    contestant: Annotated[
+        list[str],
+        typer.Argument(
+            autocompletion=completion.backbones,
+            help="Backbones: names (iclbench list backbones) or package.module:Class.",
+        ),
+    ],
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks",
+            autocompletion=completion.several_tasks,
+            help="Tasks, by commas: names or paths to .toml files.",
+            show_default="all that have the preset and whose data are there",
+        ),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
+    ] = "grid",
+    rates: Annotated[str, typer.Option("--rates", help="Learning rates to try, by commas.")] = "1e-3,3e-3,1e-2",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each, from seeds that no grid uses.")] = 3,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
+    ] = None,
+    per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
+    results: Results = RESULTS,
+    data_dir: DataDir = None,
+    trust: Trust = None,
+    max_bytes: MaxBytes = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Choose learning rates on validation episodes, which no result is about. The same command goes on where it
+    stopped.
+
+    Every contestant is trained on every task with each rate and seed. The rate of the best mean goes into
+    RESULTS/rates/PRESET.toml, which train, sweep and icl.train read from then on; where the smallest or the largest
+    rate is best, one beyond it is tried, twice at most. All that was tried stays in RESULTS/rates/PRESET/.
+    """

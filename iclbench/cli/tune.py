@@ -1,0 +1,184 @@
+"""`iclbench tune CONTESTANT...`: learning rates, chosen on validation episodes; what is finished is kept."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from iclbench.cli.sweep import devices, one_per_core, pool
+from iclbench.cli.sweep_view import duration
+from iclbench.cli.terminal import out, say, table
+from iclbench.config.cards import load_task, names
+from iclbench.config.rates import own_path
+from iclbench.config.registry import canonical
+from iclbench.config.resolution import backbone_class
+from iclbench.config.runs import writing
+from iclbench.config.trust import typed
+from iclbench.core.context import Context
+from iclbench.core.errors import DataError, Interrupted, UsageError
+from iclbench.core.formats import fixed, plural
+from iclbench.core.signals import sigterm_like_ctrl_c
+from iclbench.tuning.search import Point, RateSearch
+from iclbench.tuning.trials import FIRST_SEED, Trial
+from iclbench.tuning.tune import Pair, curves
+from iclbench.tuning.tune import tune as tune_pairs
+
+
+def tune(
+    contestant: list[str],
+    tasks: str | None,
+    preset: str,
+    rates: str,
+    seeds: int,
+    workers: int | None,
+    per_gpu: int,
+    results: Path,
+    data_dir: Path | None,
+    device: str,
+    json: bool,
+) -> None:
+    """Choose learning rates on validation episodes, which no result is about. The same command goes on where it
+    stopped."""
+    asked, preset = _rates(rates), canonical(preset)
+    for name in contestant:
+        typed(name)
+        backbone_class(name)
+    with sigterm_like_ctrl_c():
+        kind, gpus = devices(device)
+        context = Context(results, data_dir, kind)
+        pairs = _pairs(contestant, tasks, preset, seeds, asked, context)
+        with writing(results):
+            results.mkdir(parents=True, exist_ok=True)
+        slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
+        if workers:
+            slots = [slots[i % len(slots)] for i in range(workers)]
+        _work_through(pairs, slots, context)
+    _print(pairs, json)
+    if left := [pair for pair in pairs if pair.problems]:
+        say(f"{plural(len(left), 'contestant')} without a choice: {left[0].name}: {left[0].problems[0]}")
+        say("the same command tries again what failed")
+        raise typer.Exit(1)
+    say(f"rates: {own_path(results, preset)}")
+
+
+def _rates(text: str) -> list[float]:
+    """The rates that were typed."""
+    try:
+        found = sorted({float(word) for word in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or not all(rate > 0 and math.isfinite(rate) for rate in found):
+        raise UsageError(f"--rates takes learning rates above 0, by commas, like 1e-3,3e-3,1e-2; got {text!r}")
+    return found
+
+
+def _pairs(
+    contestants: Sequence[str], tasks: str | None, preset: str, seeds: int, rates: Sequence[float], context: Context
+) -> list[Pair]:
+    """Every contestant on every task; of tasks that nobody named, those whose data are there."""
+    named = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
+    wanted = named or [name for name in names("tasks") if preset in load_task(name)[1].presets]
+    each = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
+    found: list[Pair] = []
+    for task in dict.fromkeys(wanted):
+        try:
+            objective, all_curves = curves(task, each, preset, seeds, context)
+        except DataError as error:
+            if named:
+                raise
+            say(f"without {task}: {error}")
+            continue
+        found += [Pair(curve, objective, RateSearch(rates, objective.sign)) for curve in all_curves]
+    if not found:
+        raise UsageError(f"no task has preset '{preset}' and its data here; name some with --tasks")
+    return found
+
+
+def _work_through(pairs: Sequence[Pair], slots: Sequence[str | None], context: Context) -> None:
+    """Do all trials; raises `Interrupted` on Ctrl-C."""
+    view, workers = _View(), pool(slots, context.threads)
+    try:
+        tune_pairs(pairs, workers, context, view)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {plural(view.done, 'trial')} kept, the same command does the others") from None
+    finally:
+        workers.shutdown()
+
+
+class _View:
+    """One line for every trial and every choice."""
+
+    def __init__(self) -> None:
+        self.done = self._total = 0
+        self._began = time.monotonic()
+
+    def wanted(self, pair: Pair, todo: Sequence[Trial]) -> None:
+        rates = sorted({trial.config.train.lr for trial in todo})
+        tried = [point.lr for point in pair.points()]
+        if tried and isinstance(pair.search, RateSearch) and not set(rates) & set(pair.search.rates):
+            edge = "smallest" if max(rates) < min(tried) else "largest"
+            why = f"the {edge} rate is best" if pair.best() else "every rate diverged"
+            say(f"{pair.name}: {why}; trying {', '.join(f'{rate:g}' for rate in rates)}")
+        self._total += len(todo)
+
+    def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
+        self.done += 1
+        found = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
+        per_trial = (time.monotonic() - self._began) / self.done
+        left = f", {duration(per_trial * (self._total - self.done))} left" if self.done < self._total else ""
+        say(f"{self.done}/{self._total} {_described(pair, trial)}: {found}{left}")
+
+    def again(self, pair: Pair, trial: Trial, reason: str) -> None:
+        say(f"once more: {_described(pair, trial)}: {reason}")
+
+    def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
+        self._total -= 1
+        say(f"failed: {_described(pair, trial)}: {reason}")
+
+    def chosen(self, pair: Pair, point: Point | None) -> None:
+        say(f"{pair.name}: " + ("no rate gives finite scores" if point is None else f"rate {point.lr:g}"))
+
+
+def _described(pair: Pair, trial: Trial) -> str:
+    return f"{pair.name} rate {trial.config.train.lr:g} seed {trial.config.seed}"
+
+
+def _print(pairs: Sequence[Pair], json: bool) -> None:
+    """What was tried and chosen: a line for every contestant on every task."""
+    if json:
+        out.print(json_format.dumps([_plain(pair) for pair in pairs], indent=2))
+        return
+    rows = []
+    for pair in pairs:
+        found = pair.best()
+        at_edge = isinstance(pair.search, RateSearch) and pair.search.at_edge(pair.points())
+        tried = ", ".join(f"{point.lr:g}: {_value(point)}" for point in sorted(pair.points(), key=lambda p: p.lr))
+        chosen = "none" if found is None or pair.problems else f"{found.lr:g}"
+        rows.append([pair.task, pair.contestant, chosen + " (edge)" * at_edge, pair.objective.metric, tried])
+    table("", ["task", "contestant", "rate", "by", "tried"], rows, [2], keys=(0, 1))
+
+
+def _value(point: Point) -> str:
+    if point.value is None:
+        return "failed"
+    return fixed(point.value, 4) + (f" ± {fixed(point.sd, 4)}" if point.sd is not None else "")
+
+
+def _plain(pair: Pair) -> dict[str, Any]:
+    found = pair.best()
+    return {
+        "task": pair.task,
+        "contestant": pair.contestant,
+        "preset": pair.curve.base.preset,
+        "chosen": None if found is None or pair.problems else dict(found.settings),
+        "metric": pair.objective.metric,
+        "seeds": [FIRST_SEED + seed for seed in range(pair.curve.seeds)],
+        "tried": [{**point.settings, "value": point.value, "sd": point.sd} for point in pair.points()],
+        "problems": pair.problems,
+    }

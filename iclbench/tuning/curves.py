@@ -1,0 +1,154 @@
+"""What was tried, `RESULTS/rates/PRESET/TASK-CONTESTANT.trials.parquet`, and what was chosen,
+`RESULTS/rates/PRESET.toml`."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pandas as pd
+import tomli_w
+
+from iclbench import tables
+from iclbench.config.cards import validate
+from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_table
+from iclbench.config.resolution import RunConfig
+from iclbench.config.runs import writing
+from iclbench.core.files import atomic
+from iclbench.core.formats import slug
+from iclbench.tuning.search import Point
+from iclbench.tuning.trials import Trial
+
+_HEADER = """\
+# Learning rates that `iclbench tune` chose; they go over what the task cards and the shipped table say. What was tried
+# stands in the folder of the same name.
+
+"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """All trials of one contestant on one task.
+
+    Attributes:
+        results: results folder.
+        base: the contestant on the task as no table of rates speaks of it.
+        prompt_set: the validation episodes.
+        seeds: trainings of every choice.
+        budget: parameters of every backbone at the preset; None: it names none.
+    """
+
+    results: Path
+    base: RunConfig
+    prompt_set: str
+    seeds: int
+    budget: int | None = None
+
+    @property
+    def path(self) -> Path:
+        name = f"{self.base.task.name}-{slug(self.base.backbone.name)}"
+        return self.results / "rates" / self.base.preset / f"{name}.trials.parquet"
+
+    def rows(self) -> pd.DataFrame:
+        """What is there, of other settings of the preset too; none where the file cannot be read: it is made anew."""
+        try:
+            return tables.read("trials", self.path) if self.path.is_file() else tables.frame("trials", [])
+        except tables.TableError:
+            return tables.frame("trials", [])
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Keep a trial."""
+        with _alone(self.results):
+            new = tables.frame("trials", [dict(row)])
+            together = tables.union("trials", [new, self.rows()])
+            tables.write("trials", together.sort_values(["lr", "variant", "seed"], ignore_index=True), self.path, {})
+
+    def trials(self, settings: Mapping[str, Any]) -> list[Trial]:
+        """The trials of some settings, one for every seed."""
+        return [Trial.of(self.base, settings, seed) for seed in range(self.seeds)]
+
+    def missing(self, settings: Mapping[str, Any]) -> list[Trial]:
+        """Those of them that are still to do."""
+        done = self._known()
+        return [trial for trial in self.trials(settings) if (trial.variant, trial.config.seed) not in done]
+
+    def point(self, settings: Mapping[str, Any]) -> Point | None:
+        """What came of some settings; None: a trial is missing."""
+        known = self._known()
+        found = [known.get((trial.variant, trial.config.seed)) for trial in self.trials(settings)]
+        if any(each is None for each in found):
+            return None
+        values = [value for each in found if each is not None and (value := each[0]) is not None]
+        if len(values) < len(found):
+            return Point(settings, None)
+        return Point(settings, fmean(values), stdev(values) if len(values) > 1 else None)
+
+    def rates(self) -> list[Point]:
+        """The points at which nothing but the learning rate differs from the preset, by that."""
+        found = (self.point({"lr": float(rate)}) for rate in sorted(self.rows()["lr"].unique()))
+        return [point for point in found if point is not None]
+
+    def _known(self) -> dict[tuple[str, int], tuple[float | None]]:
+        """By variant and seed, the value of every trial on these episodes."""
+        rows = self.rows()
+        rows = rows[rows["prompt_set"].eq(self.prompt_set)]
+        values = [(None if pd.isna(value) else float(value),) for value in rows["value"]]
+        return dict(zip(zip(rows["variant"], rows["seed"].astype(int), strict=True), values, strict=True))
+
+
+def choose(curve: Curve, chosen: Chosen, how: str) -> None:
+    """Write what was chosen for a contestant on a task into the table of the results folder, in the place of what
+    stands there; `how` says what decided."""
+    base = curve.base
+    path, task, contestant = own_path(curve.results, base.preset), base.task.name, base.backbone.name
+    new = Tuning(
+        tasks=[task],
+        steps=base.train.steps,
+        budget=curve.budget,
+        seeds=curve.seeds,
+        how=how,
+        train={contestant: chosen},
+    )
+    with _alone(curve.results):
+        kept = [_without(each, task, contestant) for each in read_table(path).tuned]
+        together = _merged([part for parts in kept for part in parts] + [new])
+        table = validate(RateTable, {"tuned": [each.model_dump(exclude_defaults=True) for each in together]}, str(path))
+        plain = table.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+        with atomic(path) as temporary:
+            temporary.write_text(_HEADER + tomli_w.dumps(plain), encoding="utf-8")
+
+
+def _without(tuning: Tuning, task: str, contestant: str) -> list[Tuning]:
+    """A group without one contestant on one task."""
+    if task not in tuning.tasks or contestant not in tuning.train:
+        return [tuning]
+    others = [each for each in tuning.tasks if each != task]
+    left = {who: chosen for who, chosen in tuning.train.items() if who != contestant}
+    parts = [tuning.model_copy(update={"tasks": others})] if others else []
+    return parts + ([tuning.model_copy(update={"tasks": [task], "train": left})] if left else [])
+
+
+def _merged(tunings: Sequence[Tuning]) -> list[Tuning]:
+    """Groups that differ in their contestants alone as one, by task and name."""
+    found: dict[str, Tuning] = {}
+    for each in tunings:
+        key = each.model_copy(update={"train": {}}).model_dump_json()
+        before = found[key].train if key in found else {}
+        found[key] = each.model_copy(update={"train": dict(sorted((before | each.train).items()))})
+    return sorted(found.values(), key=lambda each: each.tasks)
+
+
+@contextmanager
+def _alone(results: Path) -> Iterator[None]:
+    """No other command writes to the folder of rates within the block."""
+    folder = results / "rates"
+    with writing(results):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

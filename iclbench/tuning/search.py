@@ -1,0 +1,106 @@
+"""Which settings to try next, from what was found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log10
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from iclbench.tuning.curves import Curve
+
+# How often the range of rates is widened at either end.
+WIDENED = 2
+
+
+@dataclass(frozen=True)
+class Point:
+    """What came of some settings, over all seeds.
+
+    Attributes:
+        settings: of training.
+        value: mean over seeds; None: a training diverged, or its scores failed.
+        sd: standard deviation over seeds; None with one.
+    """
+
+    settings: Mapping[str, Any]
+    value: float | None
+    sd: float | None = None
+
+    @property
+    def lr(self) -> float:
+        return float(self.settings["lr"])
+
+
+class Search(Protocol):
+    """A way of looking for settings."""
+
+    def points(self, curve: Curve) -> list[Point]:
+        """What was found so far, all seeds done."""
+
+    def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
+        """Settings to try, side by side; none: the search is over."""
+
+
+def best(points: Sequence[Point], sign: int) -> Point | None:
+    """The point of the best mean, of equal ones that of the smallest rate; None: everything failed.
+
+    Args:
+        points: what was tried.
+        sign: 1 where less is better, else -1.
+    """
+    there = [(sign * point.value, point.lr, point) for point in points if point.value is not None]
+    return min(there, key=lambda each: each[:2])[-1] if there else None
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """Some learning rates, and further ones where the best stands at the edge of what was tried.
+
+    Attributes:
+        rates: those that are tried in any case.
+        sign: 1 where less is better, else -1.
+    """
+
+    rates: Sequence[float]
+    sign: int
+
+    def points(self, curve: Curve) -> list[Point]:
+        """The points at which nothing but the rate differs from the preset, those of earlier commands among them."""
+        return curve.rates()
+
+    def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
+        """The rates themselves; then, where the smallest or the largest of all that were tried is best, one beyond it,
+        `WIDENED` times at most at either end. Where everything diverged, one below the smallest."""
+        tried = sorted({point.lr for point in points})
+        if missing := [rate for rate in self.rates if rate not in tried]:
+            return [{"lr": rate} for rate in missing]
+        found = best(points, self.sign)
+        low, high = min(self.rates), max(self.rates)
+        if found is None or found.lr == tried[0]:
+            below = sum(rate < low for rate in tried)
+            return [{"lr": beyond(tried[0], -1)}] if below < WIDENED else []
+        if found.lr == tried[-1]:
+            above = sum(rate > high for rate in tried)
+            return [{"lr": beyond(tried[-1], 1)}] if above < WIDENED else []
+        return []
+
+    def at_edge(self, points: Sequence[Point]) -> bool:
+        """Whether the best rate is still the smallest or the largest that was tried."""
+        found, tried = best(points, self.sign), [point.lr for point in points]
+        return found is not None and found.lr in (min(tried), max(tried))
+
+
+def beyond(rate: float, direction: int) -> float:
+    """A rate about three times as large (`direction` 1) or as small (-1), in the series 1, 3, 10, ... where the rate is
+    in it.
+
+    >>> beyond(1e-3, -1), beyond(3e-4, -1), beyond(1e-2, 1), beyond(3e-2, 1), beyond(2e-3, 1)
+    (0.0003, 0.0001, 0.03, 0.1, 0.006)
+    """
+    series = [float(f"{digit}e{power}") for power in range(-12, 6) for digit in (1, 3)]
+    near = min(range(len(series)), key=lambda index: abs(log10(series[index] / rate)))
+    if abs(log10(series[near] / rate)) < 1e-9 and 0 <= near + direction < len(series):
+        return series[near + direction]
+    return float(f"{rate * 3.0**direction:.2g}")

@@ -1,0 +1,242 @@
+"""Tuning: what is tried and kept, in the face of divergence, death and Ctrl-C, and what the table then says."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.cli.main import main
+from iclbench.config.rates import Rates, own_path, read_table
+from iclbench.config.resolution import resolve_run, resolve_task
+from iclbench.core.context import Context
+from iclbench.core.errors import IclbenchError
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.sweep.executor import WorkerDiedError
+from iclbench.tuning import trials
+from iclbench.tuning.search import Point, RateSearch
+from iclbench.tuning.trials import FIRST_SEED, Trial
+from iclbench.tuning.tune import Pair, curves, tune
+from iclbench.tuning.validation import Objective, ValidationSet
+
+
+class Here:
+    """An executor in this process; `before` may raise what a worker would die of."""
+
+    slots = 1
+
+    def __init__(self, before: Callable[[int], None] = lambda call: None) -> None:
+        self.calls = 0
+        self._before = before
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls += 1
+        try:
+            self._before(self.calls)
+            future.set_result(fn(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
+    def stop(self, grace: float) -> None: ...
+
+
+class Heard:
+    """A report that only remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Any]] = []
+
+    def wanted(self, pair: Pair, todo: Any) -> None:
+        self.said.append(("wanted", sorted({trial.config.train.lr for trial in todo})))
+
+    def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
+        self.said.append((row["status"], trial.config.train.lr))
+
+    def again(self, pair: Pair, trial: Trial, reason: str) -> None:
+        self.said.append(("again", reason))
+
+    def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
+        self.said.append(("failed for good", reason))
+
+    def chosen(self, pair: Pair, point: Point | None) -> None:
+        self.said.append(("chosen", point and point.lr))
+
+
+def pairs(card: Path, results: Path, contestants: list[str], rates: list[float], seeds: int = 2) -> list[Pair]:
+    objective, found = curves(str(card), contestants, "smoke", seeds, Context(results))
+    return [Pair(curve, objective, RateSearch(rates, objective.sign)) for curve in found]
+
+
+def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
+    """Trials that train nothing: seed n is n beside the value of its rate."""
+
+    def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
+        objective = Objective.of(trial.config.task, trial.config.preset)
+        value = values[trial.config.train.lr] + trial.config.seed - FIRST_SEED
+        about = {"metric": objective.metric, "evaluator": objective.evaluators}
+        return trial.row(objective.id, **about, value=value, n_episodes=8)
+
+    return run
+
+
+def test_trials_train_from_their_seeds_and_are_scored_on_validation_episodes(card_path: Path, tmp_path: Path) -> None:
+    """By a training and an evaluation of our own."""
+    from iclbench.training.fit import fit
+
+    (pair,) = pairs(card_path, tmp_path, ["gpt2"], [3e-3], seeds=1)
+    (trial,) = pair.wanted()
+    row = trials.run(trial, 7, Context(tmp_path))
+    config = resolve_run(str(card_path), "gpt2", "smoke", FIRST_SEED, ["train.lr=3e-3"])
+    model = config.build(config.task.build())
+    fit(model, config.task, config.train, seed=FIRST_SEED)
+    episodes = ValidationSet(config.task, "smoke").episodes
+    with torch.inference_mode():
+        answers = model.predict_next(episodes.context)
+    errors = (answers.mean - episodes.context.y).square().mean((0, 2)) / config.task.build().normaliser
+    expected = np.trapezoid(errors, dx=1 / (len(errors) - 1))
+    assert row["value"] == pytest.approx(expected, rel=1e-4)
+    assert (row["seed"], row["lr"], row["steps"], row["budget"], row["metric"]) == (FIRST_SEED, 3e-3, 12, 7, "auc")
+    tables.frame("trials", [row])
+
+
+def test_validation_episodes_are_those_of_no_prompt_set(card_path: Path) -> None:
+    task = resolve_task(str(card_path), "smoke")[0]
+    own = ValidationSet(task, "smoke")
+    for seed in range(3):
+        prompts = PromptSet(task, "smoke", seed=seed)
+        assert prompts.id != own.id and not torch.equal(prompts.episodes.context.x, own.episodes.context.x)
+    assert torch.equal(own.episodes.context.x, ValidationSet(task, "smoke").episodes.context.x)
+
+
+def test_the_best_mean_is_written_and_read_by_whoever_trains_next(
+    card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {1e-3: 3.0, 1e-2: 2.0, 3e-2: 1.0, 1e-1: 5.0}
+    monkeypatch.setattr(trials, "run", scored(values))
+    found, heard, executor = pairs(card_path, tmp_path, ["gpt2", "cnp"], [1e-3, 1e-2]), Heard(), Here()
+    tune(found, executor, Context(tmp_path), heard)
+    steps = [("wanted", [1e-3, 1e-2]), ("wanted", [3e-2]), ("wanted", [1e-1]), ("chosen", 3e-2)]
+    assert all(heard.said.count(step) == 2 for step in steps)
+    assert executor.calls == 2 * 2 * len(values)
+    for who in ("gpt2", "cnp"):
+        assert resolve_run(str(card_path), who, "smoke", results=tmp_path).train.lr == 3e-2
+    (tuning,) = read_table(own_path(tmp_path, "smoke")).tuned
+    assert (tuning.tasks, tuning.seeds, tuning.steps, [*tuning.train]) == (["tiny-linear"], 2, 12, ["cnp", "gpt2"])
+    assert tuning.train["cnp"].tried == sorted(values)
+    assert Rates.of("smoke", "tiny-linear", results=tmp_path).settings("cnp") == {"lr": 3e-2}
+    curve = tables.read_all("trials", tmp_path)
+    assert len(curve) == executor.calls and set(curve["seed"]) == {FIRST_SEED, FIRST_SEED + 1}
+    mean = curve[curve["contestant"].eq("cnp")].groupby("lr")["value"].mean()
+    assert mean.to_dict() == pytest.approx({rate: value + 0.5 for rate, value in values.items()})
+
+    again = Here()
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), again, Context(tmp_path), Heard())
+    assert again.calls == 0, "what is finished is kept"
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2], seeds=3), again, Context(tmp_path), Heard())
+    assert again.calls == len(values), "one more seed of each"
+    text = card_path.read_text().replace("steps = 12", "steps = 13")
+    card_path.write_text(text)
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), again, Context(tmp_path), Heard())
+    assert again.calls == len(values) + 2 * len(values), "other trainings are other trials"
+    assert {each.steps: [*each.train] for each in read_table(own_path(tmp_path, "smoke")).tuned} == {
+        12: ["cnp"],
+        13: ["gpt2"],
+    }
+
+
+def test_a_rate_that_diverges_is_a_point_of_the_curve(card_path: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), Here(), Context(tmp_path), heard)
+    rows = tables.read_all("trials", tmp_path).set_index("lr")
+    assert rows.loc[1e30, "status"] == "failed" and pd.isna(rows.loc[1e30, "value"])
+    assert "diverged at step" in rows.loc[1e30, "reason"]
+    assert heard.said[-1][0] == "chosen" and heard.said[-1][1] < 1
+
+
+def test_killed_anywhere_it_goes_on(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0, 1e-1: 3.0}))
+    rates = [1e-3, 1e-2, 1e-1]
+
+    def stop(call: int) -> None:
+        if call == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(pairs(card_path, tmp_path, ["gpt2"], rates), Here(stop), Context(tmp_path), Heard())
+    assert len(tables.read_all("trials", tmp_path)) == 3 and not own_path(tmp_path, "smoke").exists()
+    executor = Here()
+    tune(pairs(card_path, tmp_path, ["gpt2"], rates), executor, Context(tmp_path), Heard())
+    assert executor.calls == 3 and own_path(tmp_path, "smoke").exists()
+    whole = tmp_path / "whole"
+    tune(pairs(card_path, whole, ["gpt2"], rates), Here(), Context(whole), Heard())
+    name = "rates/smoke/tiny-linear-gpt2.trials.parquet"
+    assert (whole / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_a_worker_that_dies_is_tried_once_more_and_what_fails_leaves_no_choice(
+    card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0, 3e-4: 3.0, 3e-2: 3.0}))
+
+    def die_once(call: int) -> None:
+        if call == 2:
+            raise WorkerDiedError("killed")
+
+    heard = Heard()
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), Here(die_once), Context(tmp_path), heard)
+    assert ("again", "killed") in heard.said and heard.said[-1] == ("chosen", 1e-2)
+
+    def always(call: int) -> None:
+        raise IclbenchError("no memory")
+
+    (other,) = pairs(card_path, tmp_path / "other", ["gpt2"], [1e-3])
+    tune([other], Here(always), Context(tmp_path), Heard())
+    assert other.problems == ["no memory"] * 2 and not own_path(tmp_path / "other", "smoke").exists()
+
+
+def test_what_decides_is_what_ranks_the_family() -> None:
+    """The mean of ICL and IWL; the likelihood with all related datasets; the area under the learning curve."""
+    bursty = Objective.of(resolve_task("bursty", "smoke")[0], "smoke")
+    assert bursty.metric == "accuracy_within_choices" and bursty.evaluators == "icl, iwl" and bursty.sign == -1
+    accuracies = [rows(bursty.metric, {0: value}) for value in (0.5, 0.25)]
+    assert bursty.value(accuracies) == pytest.approx(0.375)
+    processes = Objective.of(resolve_task("gp-mixture", "smoke")[0], "smoke")
+    assert processes.metric == "log_likelihood" and processes.sign == -1
+    assert processes.value([rows("log_likelihood", {0: -3.0, 1: -2.0, 2: -1.5})]) == -1.5
+    linear = Objective.of(resolve_task("linear", "smoke")[0], "smoke")
+    assert (linear.metric, linear.evaluators, linear.sign) == ("auc", "next", 1)
+    failed = rows("auc", {0: 1.0}).assign(status="failed", reason="loss is nan")
+    with pytest.raises(IclbenchError, match="loss is nan"):
+        linear.value([failed])
+
+
+def rows(metric: str, values: dict[int, float]) -> pd.DataFrame:
+    each = [{"n_related": n, "value": value} for n, value in values.items()]
+    other = [{"n_related": 0, "value": 99.0, "axis": "n_context"}]
+    return pd.DataFrame(each + other).assign(metric=metric, status="ok", kind="backbone", reason=None)
+
+
+def test_the_command_prints_the_curve_and_trains_nothing_twice(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path / "r")]
+    assert main([*words, "--rates", "1e-3,1e-2", "-j", "2"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--rates", "1e-3,1e-2", "-j", "2", "--json"]) == 0
+    printed = capsys.readouterr()
+    (found,) = json.loads(printed.out)
+    assert "seed" not in printed.err
+    values = {point["lr"]: point["value"] for point in found["tried"]}
+    assert {1e-3, 1e-2} <= values.keys() and found["seeds"] == [FIRST_SEED]
+    assert found["chosen"] == {"lr": min(values, key=lambda rate: values[rate])}
+    assert main(["tune", "gpt2", "--rates", "0,1"]) == 2 and "--rates takes learning rates" in capsys.readouterr().err
+    assert main(["tune", "gpt2", "--tasks", "linaer"]) == 2 and "did you mean 'linear'" in capsys.readouterr().err
