@@ -1,0 +1,69 @@
+"""How far every backbone is from the budgets of the presets, on every task.
+
+    python benchmarks/budgets.py                          # a minute or two; writes budgets.md
+
+Parameters without those of an image encoder, counted on the models as they are built for a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench.config.cards import PRESETS, TOLERANCE, deviation, load_task, names
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import resolve_run
+from iclbench.core.errors import DataError
+from iclbench.core.formats import integer, plural
+
+
+def main(out: Path, data_dir: Path | None) -> None:
+    rows = []
+    for task in names("tasks"):
+        for preset, sizes in load_task(task)[1].presets.items():
+            if sizes.budget is None:
+                continue
+            for backbone in BACKBONES.shipped:
+                try:
+                    config = resolve_run(task, backbone, preset, data_dir=data_dir)
+                    model = config.build(config.task.build(data_dir))
+                except DataError:
+                    continue  # sizes of a task can be known without its data, but not built
+                off = deviation(model.parameter_count - model.encoder_parameter_count, sizes.budget)
+                rows.append((task, preset, backbone, sizes.budget, off))
+    frame = pd.DataFrame(rows, columns=["task", "preset", "backbone", "budget", "off"])
+    presets = [preset for preset in PRESETS if preset in set(frame["preset"])]
+    titles = [f"{preset}: {end}" for preset in presets for end in ("least", "most")]
+    lines = [_line(["backbone", *titles]), "|" + "---|" * (1 + len(titles))]
+    for backbone, own in frame.groupby("backbone"):
+        spans = (own.loc[own["preset"].eq(preset), "off"] for preset in presets)
+        lines.append(_line([str(backbone), *(_percent(end) for off in spans for end in (off.min(), off.max()))]))
+    worst = frame.loc[frame["off"].abs().idxmax()]
+    tasks = {preset: frame.loc[frame["preset"].eq(preset), "task"].nunique() for preset in presets}
+    text = (
+        "Made by `benchmarks/budgets.py`: parameters against the budget of the preset, an image encoder left out, over "
+        + ", ".join(f"{plural(n, 'task')} at `{preset}`" for preset, n in tasks.items())
+        + f". Budgets: {', '.join(integer(b) for b in sorted(frame['budget'].unique()))}. "
+        f"Of {integer(len(frame))} models the farthest is {worst['backbone']} on `{worst['task']}` at "
+        f"`{worst['preset']}`, {_percent(worst['off'])}; the rule stops within {TOLERANCE:.0%}."
+    )
+    out.write_text(f"# Parameters against the budget\n\n{text}\n\n" + "\n".join(lines) + "\n")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _percent(off: float) -> str:
+    return f"{100 * off:+.1f} %"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    parser.add_argument("--data-dir", type=Path)
+    arguments = parser.parse_args()
+    main(arguments.out, arguments.data_dir)
