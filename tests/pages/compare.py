@@ -58,10 +58,13 @@ def shortened(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
     if not any(line.strip() == MORE or line.endswith(f", {MORE}") for line in shown):
         return list(printed)
     kept: dict[int, str] = {}
+    at = -1
     for line in shown:
         if line.strip() in ("", MORE):
             continue
         free = [n for n, other in enumerate(printed) if n not in kept and other.strip()]
+        # What follows the line before is meant, if it is there.
+        free = [n for n in free if n > at] + [n for n in free if n < at]
         alike = [n for n in free if same(line, printed[n])]
         alike += [n for n in free if printed[n].split()[0] == line.split()[0]]
         if alike:

@@ -66,6 +66,8 @@ def test_an_excerpt_is_written_anew_about_the_same_things() -> None:
     assert shortened(["first 9", "...", "last 9"], PRINTED) == ["first  1.00", "...", "last   3"]
     assert shortened(["last 4", "...", "third, four, ..."], PRINTED) == ["...", "third, fourth, ...", "...", "last   3"]
     assert shortened(["first", "", "second 7", "..."], PRINTED) == [*PRINTED[:3], "..."]
+    twice = ["one", "a 1", "two", "a 2", "b 2"]
+    assert shortened(["...", "two", "a 3", "..."], twice) == ["...", "two", "a 2", "..."]
     assert shortened(["all of it"], PRINTED) == PRINTED
 
 
