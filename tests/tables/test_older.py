@@ -40,7 +40,8 @@ def without(values: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def packed() -> pd.DataFrame:
-    return tables.read_all("values", ROOT / "results" / "reference")
+    """Rows of version 0.1.0."""
+    return tables.read_all("values", ROOT / "tests" / "fixtures" / "packed")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_packed_results_are_read_with_the_columns_of_today(packed: pd.DataFrame)
     backbones = set(packed.loc[packed["kind"].eq("backbone"), "contestant"])
     assert packed["context_order"].isna().all(), "a column that they have is left as it is"
     orders = older.context_orders(packed)
-    assert orders.keys() == backbones and orders["s4"] == "causal" and orders["icicl-tnp"] == "set"
+    assert orders.keys() == backbones and orders["s4"] == "causal" and orders["tnp"] == "set"
 
 
 def test_demonstrations_and_methods_of_older_language_models_are_told_from_names(language: pd.DataFrame) -> None:
@@ -137,7 +138,7 @@ def test_what_errors_of_older_tables_say_behind_their_metric_stands_in_a_column(
 
 
 def test_packed_errors_are_read_with_the_columns_of_today() -> None:
-    errors = tables.read_all("errors", ROOT / "results" / "reference")
+    errors = tables.read_all("errors", ROOT / "tests" / "fixtures" / "packed")
     assert errors["coarse"].any() and not errors["metric"].str.contains("/").any()
 
 
