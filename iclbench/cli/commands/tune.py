@@ -44,10 +44,13 @@ def tune(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Choose learning rates on validation episodes, which no result is about. The same command goes on where it
-    stopped.
+    """Choose learning rates on validation episodes, which no result is about. Stopped, the same command goes on.
 
-    Every contestant is trained on every task with each rate and seed. The rate of the best mean goes into
-    RESULTS/rates/PRESET.toml, which train, sweep and icl.train read from then on; where the smallest or the largest
-    rate is best, one beyond it is tried, twice at most. All that was tried stays in RESULTS/rates/PRESET/.
+    Every contestant is trained on every task with each rate and seed, and the best mean decides.
+
+    Where the smallest or the largest rate is best, one beyond it is tried, twice at most.
+
+    Choices go into RESULTS/rates/PRESET.toml, which train, sweep and icl.train read from then on.
+
+    All that was tried stays in RESULTS/rates/PRESET/.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -15,6 +15,7 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.normalised import Contest
+from iclbench.report.untuned import MARK, untuned
 
 LEVEL = 0.05
 _READING = (
@@ -26,7 +27,8 @@ _READING = (
     "Rank: the places that all pairs of backbones leave possible, corrected by Holm for all pairs. Better, tied, "
     "worse: on how many tasks or tests the row is told apart from the one above by a paired 95 % interval over "
     "the episodes of the same prompts, without correction; seeds are averaged first, so that this does not cover "
-    "the choice of seed."
+    "the choice of seed. A backbone whose learning rate nobody chose, where others' were, may stand anywhere by "
+    "chance: it is tied with all that it seems to be better than."
 )
 
 
@@ -110,22 +112,25 @@ def among(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """First and last rank that each contestant may have: between those told to be better and those told to be worse."""
+def places(scores: pd.DataFrame, order: Sequence[str], unfair: Collection[str] = ()) -> dict[str, tuple[int, int]]:
+    """First and last rank that each contestant may have: between those told to be better and those told to be worse;
+    nobody is told to be worse than one of the `unfair`, who are untuned."""
     pairs = list(combinations(order, 2))
     found = [Paired.of(scores[a], scores[b]) for a, b in pairs]
     better = dict.fromkeys(order, 0)
     worse = dict.fromkeys(order, 0)
     for (a, b), paired, p in zip(pairs, found, holm([each.p for each in found]), strict=True):
-        if p < LEVEL:
-            above, below = (a, b) if paired.ahead else (b, a)
+        above, below = (a, b) if paired.ahead else (b, a)
+        if p < LEVEL and above not in unfair:
             better[below] += 1
             worse[above] += 1
     return {name: (1 + better[name], len(order) - worse[name]) for name in order}
 
 
 def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str]]:
-    """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two."""
+    """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two. One that
+    is untuned is never ranked above a tie."""
+    unfair = untuned(contests)
     scores = shared_tasks(by_task(contests))
     complete = scores.columns[scores.notna().all()]
     lacking = {
@@ -138,7 +143,8 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     order = sorted(complete, key=lambda name: (ranks[name], -means[name], name))
     neighbours = [Paired.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
     corrected = holm([each.p for each in neighbours])
-    span = places(scores, order)
+    span = places(scores, order, unfair)
+    apart = [p < LEVEL and upper not in unfair for p, upper in zip(corrected, order[:-1], strict=True)]
     frame = pd.DataFrame(
         {
             "contestant": order,
@@ -149,7 +155,8 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "behind": [np.nan, *(each.mean for each in neighbours)],
             "p": [np.nan, *corrected],
             "p_alone": [np.nan, *(each.p for each in neighbours)],
-            "tied": ["", *("tied" if p >= LEVEL else "told apart" for p in corrected)],
+            "tied": ["", *("told apart" if each else "tied" for each in apart)],
+            "tuned": [MARK if name in unfair else "" for name in order],
         }
     )
     counts = [_counts(contests, lower, upper) for upper, lower in pairwise(order)]
@@ -180,6 +187,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
             frame=frame,
             columns=(
                 Column("contestant", "backbone"),
+                *([Column("tuned", "learning rate")] if frame["tuned"].any() else []),
                 Column("rank", "rank", numeric=True),
                 Column("mean_rank", "mean rank", _two, numeric=True),
                 Column("mean_score", "mean score", fixed, numeric=True),
@@ -193,6 +201,9 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
         ),
         _neighbours(contests, frame["contestant"].tolist(), name, preset),
     ]
+    if unfair := untuned(contests):
+        lines = tuple(f"{who}: {', '.join(tasks)}" for who, tasks in unfair.items())
+        blocks.append(Text(f"Preset {preset}: untuned, as nobody chose a learning rate for these, on", lines))
     if len(beside := among(contests, frame["contestant"].tolist())):
         blocks.append(_beside(beside, name, preset))
     if lacking:
