@@ -44,7 +44,8 @@ def tune(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Choose learning rates on validation episodes, which no result is about. Stopped, the same command goes on.
+    """Choose learning rates on validation episodes, which no result is about. The same command goes on where it
+    stopped.
 
     Every contestant is trained on every task with each rate and seed, and the best mean decides.
 
