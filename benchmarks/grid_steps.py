@@ -7,7 +7,7 @@ Every training of the pilot gives three: the finished ones of a quarter, of half
 architectures apart where the median gap between adjacent quartiles of contestants is more than twice the standard
 deviation over seeds, best and worst left out (`iclbench.report.separation`). Areas under learning curves,
 log-likelihoods without related datasets, and accuracies on `icl` and `iwl`; a task stands here once all its backbones
-have two runs.
+have two runs. Lines of tasks that FOLDER lacks stay as they are, so that tasks can be trained in different folders.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ COLUMNS = ("task", "steps", "backbones", "gap", "sd over seeds", "gap / sd", "to
 def main(folder: Path, out: Path) -> None:
     values, costs = tables.read_all("values", folder), tables.read_all("costs", folder)
     asked = pd.DataFrame([(run.config.task.name, run.name) for run in grid_runs("steps")], columns=["task", "run"])
+    before = out.read_text().splitlines() if out.is_file() else []
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     for task, runs in asked.groupby("task", sort=False)["run"]:
         seconds = costs[costs["run"].isin(runs) & costs["phase"].eq("train") & costs["metric"].eq("seconds")]
-        lines += [f"| {line} |" for line in _lines(str(task), values[values["run"].isin(runs)], set(runs), seconds)]
+        found = [f"| {line} |" for line in _lines(str(task), values[values["run"].isin(runs)], set(runs), seconds)]
+        lines += found or [line for line in before if line.startswith((f"| {task} |", f"| {task} · "))]
     text = (__doc__ or "").partition("\n\n    ")[0]
     note = (
         "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
