@@ -155,6 +155,11 @@ class Rates:
         known = [self.chosen[name] for name in BACKBONES.names_in_cards(backbone) if name in self.chosen]
         return known[-1] if known else {}
 
+    def have(self, contestant: str, backbone: str) -> bool:
+        """Whether something was chosen for a contestant: for a variant under its own name, for a run that goes by
+        one of the user's under that of its backbone."""
+        return contestant in self.chosen or (contestant not in BACKBONES.entries and backbone in self.chosen)
+
     def tuned(self, backbone: str, train: TrainSettings) -> bool | None:
         """Whether a training is by what was chosen for this very contestant; None: nobody is tuned for this task at
         this preset."""

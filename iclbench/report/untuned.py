@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iclbench.config.rates import Rates
-from iclbench.config.registry import BACKBONES
 from iclbench.report.normalised import Contest
 
 MARK = "untuned"
@@ -17,12 +16,11 @@ def untuned(contests: Sequence[Contest]) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for contest in contests:
         task = contest.task
-        chosen = Rates.of(task.preset, task.task, results=task.results.folder).chosen
-        if not chosen:
+        rates = Rates.of(task.preset, task.task, results=task.results.folder)
+        if not rates.chosen:
             continue
         own = contest.rows[contest.rows["kind"].eq("backbone")]
         for contestant, backbone in own[["contestant", "backbone"]].drop_duplicates().itertuples(index=False):
-            name = contestant if contestant in BACKBONES.entries or contestant in chosen else backbone
-            if name not in chosen:
+            if not rates.have(str(contestant), str(backbone)):
                 found.setdefault(str(contestant), set()).add(task.task)
     return {contestant: sorted(tasks) for contestant, tasks in sorted(found.items())}
