@@ -1,0 +1,64 @@
+"""What learning rates of preset `grid` were tried, and what came of them.
+
+    iclbench tune BACKBONE... --tasks TASK --results FOLDER      # hours; the same command goes on where it stopped
+    python benchmarks/grid_rates.py FOLDER                       # writes the sections of these tasks in grid_rates.md
+
+Sections of tasks that FOLDER lacks stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.config.rates import read_table
+from iclbench.core.formats import fixed
+
+
+def main(folder: Path, out: Path) -> None:
+    head, *old = out.read_text().split("\n## ")
+    sections = {section.partition("\n")[0].strip("`"): section.partition("\n")[2].strip() for section in old}
+    rows = pd.concat(tables.read("trials", path) for path in (folder / "rates" / "grid").glob("*.trials.parquet"))
+    sections |= {str(task): _section(str(task), own, folder) for task, own in rows.groupby("task")}
+    out.write_text("\n\n".join([head.strip(), *(f"## `{task}`\n\n{text}" for task, text in sections.items())]) + "\n")
+
+
+def _section(task: str, rows: pd.DataFrame, folder: Path) -> str:
+    chosen = {
+        name: choice.lr
+        for tuning in read_table(folder / "rates" / "grid.toml").tuned
+        if task in tuning.tasks
+        for name, choice in tuning.train.items()
+    }
+    rates = sorted(rows["lr"].unique())
+    seeds, steps = rows.groupby(["contestant", "lr"])["seed"].nunique().min(), rows["steps"].iloc[0]
+    lines = [f"| backbone | {' | '.join(map(_rate, rates))} | chosen |", "|" + " --- |" * (len(rates) + 2)]
+    for name, own in rows.groupby("contestant"):
+        cells = [_cell(own[own["lr"].eq(rate)]) for rate in rates]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_rate(chosen[str(name)]) if name in chosen else ''} |")
+    about = f"{int(steps):,} steps, seeds {rows['seed'].min()} to {rows['seed'].max()} ({seeds} each)"
+    return f"`{rows['metric'].iloc[0]}`, {about}: mean ± standard deviation over seeds.\n\n" + "\n".join(lines)
+
+
+def _cell(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return ""
+    if rows["status"].ne("ok").any():
+        return "diverged"
+    return f"{fixed(rows['value'].mean(), 4)} ± {fixed(rows['value'].std(), 4)}"
+
+
+def _rate(rate: float) -> str:
+    digits, _, power = f"{rate:.0e}".partition("e")
+    return f"{digits}e{int(power)}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    arguments = parser.parse_args()
+    main(arguments.folder, arguments.out)
