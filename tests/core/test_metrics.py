@@ -29,7 +29,7 @@ def test_every_metric_of_the_packed_results_has_an_entry() -> None:
 def test_every_packed_cost_is_printed_drawn_and_told_from_other_machines_by_its_entry() -> None:
     files = REFERENCE.glob("*.costs.parquet")
     names = {name for path in files for name in pq.read_table(path, columns=["metric"])["metric"].unique().to_pylist()}
-    assert {"seconds", "bytes", "parameters", "flops"} <= names <= METRICS.keys()
+    assert {"seconds", "bytes", "parameters"} <= names <= METRICS.keys()
     assert all(METRICS[name].logarithmic and METRICS[name].lower_is_better for name in names)
     assert {name for name in names if METRICS[name].of_machine} == {"seconds", "bytes"}
     assert [metric(name).show(2048) for name in ("seconds", "bytes", "flops", "parameters", "gap")] == [

@@ -19,7 +19,7 @@ from iclbench.deep_thinking.passes import Thought, think
 from iclbench.deep_thinking.settings import DeepThinking, slots_needed
 from iclbench.language.answering.asking import reader
 from iclbench.language.models.model import load
-from tests.language.tiny_models import LENGTH, MEMORY, enlarge, tiny
+from tests.language.tiny_models import LENGTH, MEMORY, as_memory, enlarge, tiny
 
 LEARNED = ("gpt2", "opt", "gpt_neo")
 L, N = 14, 5
@@ -52,9 +52,9 @@ def forward(bare: Any, ids: Tensor, positions: Tensor | None = None, mask: Tenso
     """One ordinary forward pass: logits, and the keys and values of all layers."""
     given = torch.ones_like(ids) if mask is None else mask
     positions = torch.arange(ids.shape[1])[None] if positions is None else positions
-    out = bare(input_ids=ids, attention_mask=given, position_ids=positions, past_key_values=DynamicCache())
-    layers = out.past_key_values.layers
-    return SimpleNamespace(logits=out.logits, kv=[t for layer in layers for t in (layer.keys, layer.values)])
+    read = DynamicCache()
+    out = bare(input_ids=ids, attention_mask=given, position_ids=positions, **as_memory(bare, read))
+    return SimpleNamespace(logits=out.logits, kv=[t for layer in read.layers for t in (layer.keys, layer.values)])
 
 
 def thoughts(model: Any, ids: Tensor = DEMONSTRATIONS, passes: int = 2, **settings: Any) -> list[Thought]:
@@ -184,13 +184,13 @@ def by_hand(bare: Any, passes: int, eta: float, momentum: float, precision: torc
         past = DynamicCache()
         for layer in range(len(memory) // 2):
             past.update(memory[2 * layer].float(), memory[2 * layer + 1].float(), layer)
-        out = bare(
+        bare(
             input_ids=DEMONSTRATIONS,
             attention_mask=torch.ones(1, 2 * L),
-            past_key_values=past,
             position_ids=torch.arange(L, 2 * L)[None],
+            **as_memory(bare, past),
         )
-        present = [t[:, :, L:] for layer in out.past_key_values.layers for t in (layer.keys, layer.values)]
+        present = [t[:, :, L:] for layer in past.layers for t in (layer.keys, layer.values)]
         pull = [new.to(precision) - old for new, old in zip(present, memory, strict=True)]
         step = pull if step is None else [g + momentum * m for g, m in zip(pull, step, strict=True)]
         memory = [old + eta * m for old, m in zip(memory, step, strict=True)]

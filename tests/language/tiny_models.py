@@ -3,6 +3,7 @@ them: tests load them through the real loader."""
 
 from __future__ import annotations
 
+import inspect
 import string
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedTokenizerFast
 
 Kind = Literal["chars", "bpe"]
 
@@ -114,3 +115,8 @@ def fast_tokenizer(kind: Kind, opening: str | None = None) -> PreTrainedTokenize
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token=opening or "<s>", eos_token="</s>", unk_token="<unk>"
     )
+
+
+def as_memory(module: nn.Module, cache: Cache) -> dict[str, Cache]:
+    """The argument with which the installed transformers gives a model its cache."""
+    return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}

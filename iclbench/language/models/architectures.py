@@ -32,14 +32,20 @@ def inputs(module: Any) -> set[str]:
     return set(inspect.signature(module.forward).parameters)
 
 
+def memory_input(module: Any) -> str | None:
+    """Under which name the model is given what it remembers: `cache` since transformers 5.24, `past_key_values` before
+    and in checkpoints with code of their own; None: under neither."""
+    return next((name for name in ("cache", "past_key_values") if name in inputs(module)), None)
+
+
 def obstacle(module: Any) -> str:
     """Why this model's memory cannot be read out and put back, as a clause; empty where nothing is known against it."""
-    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicCache, DynamicLayer
 
     kind = module.config.model_type
-    if "past_key_values" not in inputs(module):
-        return f"{kind} keeps no keys and values of what it has read"
     layers = DynamicCache(config=module.config).layers
+    if memory_input(module) is None or not any(isinstance(layer, DynamicLayer) for layer in layers):
+        return f"{kind} keeps no keys and values of what it has read"
     windows = [layer for layer in layers if getattr(layer, "is_sliding", False)]
     if windows:
         return f"{kind} attends to a sliding window of {windows[0].sliding_window} tokens here and drops older ones"

@@ -42,6 +42,7 @@ class LanguageModel:
     def __init__(self, module: Any, tokenizer: Any, name: str, identity: str) -> None:
         self._module: Any = module.eval().requires_grad_(False)
         self._inputs = architectures.inputs(module)
+        self._memory_input = architectures.memory_input(module)
         self.vocabulary = int(module.get_input_embeddings().weight.shape[0])
         self._tokenizer = Tokenizer(tokenizer, self.vocabulary, name)
         self._head: nn.Module | None = module.get_output_embeddings()
@@ -190,12 +191,12 @@ class LanguageModel:
         first = past if first is None else first
         self._check_reach(max(past, first) + tokens)
         given: dict[str, Any] = {"input_ids": ids.to(self.device), "use_cache": cache is not None}
-        if "past_key_values" in self._inputs:  # recurrent models read padding on the right without harm
+        if self._memory_input is not None:  # recurrent models read padding on the right without harm
             given["attention_mask"] = torch.cat([mask.new_ones(rows, past), mask], 1).to(self.device, torch.long)
             if "position_ids" in self._inputs:
                 given["position_ids"] = torch.arange(first, first + tokens, device=self.device).expand(rows, -1)
             if cache is not None:
-                given["past_key_values"] = cache
+                given[self._memory_input] = cache
         if keep is None:
             return self._module(**given).logits.float()
         keep = keep.to(self.device)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from iclbench.core.errors import UsageError
 from iclbench.language.models import caches, checks
 from iclbench.language.models.model import LanguageModel, load
-from tests.language.tiny_models import LENGTH, MEMORY, RECURRENT, tiny
+from tests.language.tiny_models import LENGTH, MEMORY, RECURRENT, as_memory, tiny
 
 # ALiBi comes besides: a model that is given no positions.
 REMEMBERS = (*MEMORY, "bloom")
@@ -102,7 +102,7 @@ def test_each_row_may_have_a_memory_of_its_own(kind: str, model, bare) -> None:
 def test_reading_on_gives_the_present_slots_of_one_long_pass(kind: str, model, bare) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     with torch.no_grad():
-        bare(kind)(input_ids=torch.cat([ids, ids], 1), past_key_values=cached, use_cache=True)
+        bare(kind)(input_ids=torch.cat([ids, ids], 1), use_cache=True, **as_memory(bare(kind), cached))
     first = model(kind).read(ids)
     second = model(kind).read(ids, after=first)
     for layer, memory in enumerate((cached.layers[0], cached.layers[1])):
@@ -119,9 +119,9 @@ def test_tokens_can_be_read_again_at_the_positions_they_had(kind: str, model, ba
         bare(kind)(
             input_ids=twice,
             attention_mask=torch.ones_like(twice),
-            past_key_values=cached,
             use_cache=True,
             position_ids=torch.arange(12).repeat(2)[None],
+            **as_memory(bare(kind), cached),
         )
     again = model(kind).read(ids, after=model(kind).read(ids), first=0)
     for layer in range(2):
