@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, print_untuned
 from iclbench.cli.terminal import out, table
 
 HEADLINE = "accuracy_within_choices"
@@ -28,6 +28,7 @@ def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None
             columns, lines = accuracy_board(values)
             title = f"{task}, {preset}: accuracy among the labels that are admitted"
             table(title, columns, lines, range(1, len(columns)))
+            print_untuned(results, values)
             print_shipped(results, values)
             print_failed(values)
             out.print()

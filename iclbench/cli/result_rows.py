@@ -9,6 +9,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.terminal import out
+from iclbench.config.rates import Rates
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:
@@ -29,6 +30,18 @@ def print_failed(values: pd.DataFrame) -> None:
     without = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
     for _, row in without.iterrows():
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")
+
+
+def print_untuned(results: Path, values: pd.DataFrame) -> None:
+    """Runs of backbones whose learning rate nobody chose, where somebody chose that of others."""
+    of = values.loc[values["kind"].eq("backbone"), ["preset", "task", "contestant", "model", "run"]].drop_duplicates()
+    names = []
+    for (preset, task), rows in of.groupby(["preset", "task"]):
+        rates = Rates.of(str(preset), str(task), results=results)
+        own = rows[[not rates.have(str(c), str(m)) for c, m in zip(rows["contestant"], rows["model"], strict=True)]]
+        names += sorted(own["run"]) if rates.chosen else []
+    if names:
+        out.print(f"untuned, while others are not (iclbench tune): {', '.join(names)}")
 
 
 def named(run: str, kind: str) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from iclbench import tables
 from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
-from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, short
+from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, print_untuned, short
 from iclbench.cli.terminal import out, table
 from iclbench.core.metrics import metric
 from iclbench.report.episode_scores import EpisodeScores
@@ -69,6 +69,7 @@ def print_tables(
             out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
         for note in notes_of(values):
             out.print(note)
+        print_untuned(results, values)
         print_shipped(results, values)
         print_failed(values)
         out.print()

@@ -20,7 +20,6 @@ from iclbench.config.cards import (
     PositiveInt,
     Preset,
     Strict,
-    TrainSettings,
     cards_folder,
     load_task,
     names,
@@ -159,14 +158,6 @@ class Rates:
         """Whether something was chosen for a contestant: for a variant under its own name, for a run that goes by
         one of the user's under that of its backbone."""
         return contestant in self.chosen or (contestant not in BACKBONES.entries and backbone in self.chosen)
-
-    def tuned(self, backbone: str, train: TrainSettings) -> bool | None:
-        """Whether a training is by what was chosen for this very contestant; None: nobody is tuned for this task at
-        this preset."""
-        if not self.chosen:
-            return None
-        given = train.model_dump(mode="json")
-        return backbone in self.chosen and all(given[key] == value for key, value in self.chosen[backbone].items())
 
 
 def learning_rate(preset: Preset, rates: Rates, contestant: str) -> float | None:

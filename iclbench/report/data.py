@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
+from iclbench.config.rates import Rates
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import slug
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
@@ -140,6 +141,21 @@ class Slice:
     def siblings(self) -> list[Slice]:
         """The slices of this task and preset, by trained length; just this one where all runs agree in it."""
         return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]
+
+    @cached_property
+    def rates(self) -> Rates:
+        """Settings of training that tables of rates hold for this task."""
+        return Rates.of(self.preset, self.task, results=self.results.folder)
+
+    @cached_property
+    def untuned(self) -> frozenset[str]:
+        """Backbones whose learning rate nobody chose, where somebody chose that of others. A variant that goes by the
+        rate of its backbone is one of them; what a run was trained with is not looked at."""
+        if not self.rates.chosen:
+            return frozenset()
+        own = self.rows.loc[self.rows["kind"].eq("backbone"), ["contestant", "backbone"]].drop_duplicates()
+        pairs = [(str(contestant), str(backbone)) for contestant, backbone in own.itertuples(index=False)]
+        return frozenset(contestant for contestant, backbone in pairs if not self.rates.have(contestant, backbone))
 
     @cached_property
     def data(self) -> str | None:

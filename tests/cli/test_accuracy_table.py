@@ -26,7 +26,7 @@ SHARED = {
 
 
 def row(run: str, evaluator: str, value: float, kind: str = "backbone", **other: object) -> dict[str, object]:
-    one = SHARED | {"run": run, "contestant": run, "kind": kind, "evaluator": evaluator, "shift": "none"}
+    one = SHARED | {"run": run, "contestant": run, "model": run, "kind": kind, "evaluator": evaluator, "shift": "none"}
     return one | {"value": value, "low": value - 0.05, "high": value + 0.03, "prompt_set": evaluator} | other
 
 

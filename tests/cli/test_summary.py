@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from iclbench import tables
-from iclbench.cli.result_rows import interval
+from iclbench.cli.result_rows import interval, print_untuned
 from iclbench.cli.summary import about_targets, leaderboard
 
 SHARED = {"status": "ok", "evaluator": "targets", "axis": None, "n_episodes": 256}
@@ -92,3 +93,17 @@ def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:
 def test_where_there_is_no_interval_none_is_printed() -> None:
     assert interval(pd.Series({"value": 0.5, "low": 0.25, "high": 0.75})) == "0.500 ±0.250"
     assert interval(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"
+
+
+def test_runs_that_nobody_tuned_are_named_below_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rates").mkdir()
+    (tmp_path / "rates" / "smoke.toml").write_text(
+        '[[tuned]]\ntasks = ["linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\ngpt2 = { lr = 1e-3 }\n'
+    )
+    of = {"preset": "smoke", "task": "linear", "kind": "backbone"}
+    runs = [of | {"run": f"a-{name}", "contestant": name, "model": name} for name in ("s4", "gpt2", "gpt2-rotary")]
+    values = pd.DataFrame([*runs, of | {"run": "ridge", "contestant": "ridge", "kind": "baseline"}])
+    print_untuned(tmp_path, values)
+    print_untuned(tmp_path, values.assign(task="quadratic"))
+    print_untuned(tmp_path, values[values["run"] == "a-gpt2"])
+    assert capsys.readouterr().out == "untuned, while others are not (iclbench tune): a-gpt2-rotary, a-s4\n"

@@ -8,9 +8,10 @@ import pytest
 
 from iclbench.config import rates
 from iclbench.report import data, normalised
-from iclbench.report.blocks import Table, Text
+from iclbench.report.blocks import Figure, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.report.sections.ranking import ranking, section
+from iclbench.report.sections import report
+from iclbench.report.sections.ranking import ranking
 from iclbench.report.untuned import untuned
 from tests.report import synthetic_grid
 from tests.report.synthetic_grid import BACKBONES
@@ -25,7 +26,7 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
     synthetic_grid.write(folder)
     (folder / "rates").mkdir()
     (folder / "rates" / "grid.toml").write_text(
-        '[[tuned]]\ntasks = ["linear", "quadratic"]\nsteps = 100\nseeds = 3\n[tuned.train]\n' + chosen
+        '[[tuned]]\ntasks = ["gp-mixture", "linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\n' + chosen
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rates, "shipped_path", lambda preset: tmp_path / "none.toml")
@@ -35,27 +36,48 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
 def test_nobody_is_told_to_be_worse_than_it(grid_results: Results, unfair: Results) -> None:
     before, _ = ranking(normalised.contests(grid_results, "grid"))
     after, _ = ranking(normalised.contests(unfair, "grid"))
-    assert before["contestant"].tolist() == after["contestant"].tolist() and not before["tuned"].any()
+    assert before["contestant"].tolist() == after["contestant"].tolist()
     before, after = before.set_index("contestant"), after.set_index("contestant")
     assert before.loc["gpt2", "rank"] != after.loc["gpt2", "rank"]
     assert after.loc["gpt2", "rank"].split("–")[-1] == str(len(after))
     below = after.index[after.index.get_loc("gpt2") + 1]
     assert after.loc[below, "tied"] == "tied"
-    assert after["tuned"].to_dict() == {name: "untuned" if name == "gpt2" else "" for name in after.index}
     # It may well be worse than others, and others are told apart as they were.
     first = {name: int(after.loc[name, "rank"].split("–")[0]) for name in ("s4d", "cnp")}
     assert first == {name: int(before.loc[name, "rank"].split("–")[0]) - 1 for name in ("s4d", "cnp")}
 
 
 def test_only_tasks_where_others_are_tuned_count(unfair: Results, grid_results: Results) -> None:
-    assert untuned(normalised.contests(unfair, "grid")) == {"gpt2": ["linear", "quadratic"]}
+    assert untuned(normalised.contests(unfair, "grid")) == {"gpt2": ["gp-mixture", "linear"]}
     assert untuned(normalised.contests(grid_results, "grid")) == {}
 
 
-def test_the_page_says_it(unfair: Results) -> None:
-    said = section(unfair)
-    assert said is not None
-    text = [line for block in said.blocks if isinstance(block, Text) for line in block.items]
-    assert "gpt2: linear, quadratic" in text
-    table = next(block for block in said.blocks if isinstance(block, Table))
-    assert "learning rate" in [column.header for column in table.columns]
+def test_every_table_that_compares_it_marks_it(unfair: Results, grid_results: Results) -> None:
+    sections = report(unfair)
+    text = [line for s in sections for block in s.walk() if isinstance(block, Text) for line in block.items]
+    assert "gpt2: gp-mixture, linear" in text
+    said = {t.name: "".join(cell.text for row in t.rows() for cell in row) for s in sections for t in tables(s)}
+    headers = {t.name: [column.header for column in t.columns] for s in sections for t in tables(s)}
+    assert "gpt2 (untuned)" in said["gp-mixture-grid-leaderboard-targets"]
+    assert "gpt2" in said["bursty-grid-in-context"] and "untuned" not in said["bursty-grid-in-context"], (
+        "nobody is there"
+    )
+    assert all("gpt2 (untuned)" in said[name] for name in ("ranking-grid", "scores"))
+    assert "gpt2 (untuned)" in headers["heat-map-grid-numbers"] and "s4d" in headers["heat-map-grid-numbers"]
+    assert not any(f"{other} (untuned)" in told for other in BACKBONES if other != "gpt2" for told in said.values())
+    heat_map = next(block for s in sections for block in s.walk() if isinstance(block, Figure) and "heat" in block.name)
+    assert "somebody did for others: gpt2." in heat_map.caption
+    nobody = [cell.text for s in report(grid_results) for t in tables(s) for row in t.rows() for cell in row]
+    assert not any("untuned" in cell for cell in nobody)
+
+
+def test_files_of_a_table_say_it_in_a_column_and_keep_the_name(unfair: Results) -> None:
+    table = next(t for s in report(unfair) for t in tables(s) if t.name == "ranking-grid")
+    assert table.frame.set_index("contestant")["untuned"].to_dict() == {
+        name: name == "gpt2" for name in table.frame["contestant"]
+    }
+    assert "gpt2" in set(table.frame["contestant"])
+
+
+def tables(section: Section) -> list[Table]:
+    return [block for block in section.walk() if isinstance(block, Table)]

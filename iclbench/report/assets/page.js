@@ -185,7 +185,7 @@
       if (entries.length) highlight(figure);
     }
     for (const head of document.querySelectorAll("main tbody th")) {
-      head.parentElement.classList.toggle("picked", Boolean(name) && head.textContent.trim() === name);
+      head.parentElement.classList.toggle("picked", Boolean(name) && head.firstChild.textContent.trim() === name);
     }
   }
 

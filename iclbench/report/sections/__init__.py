@@ -4,7 +4,7 @@ A new kind of result (streams) becomes a new file here and an entry in one of th
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from iclbench.core.errors import UnknownNameError
@@ -39,6 +39,7 @@ from iclbench.report.sections import (
     targets,
     training,
 )
+from iclbench.report.untuned import marked
 
 OPENING: list[Callable[[Results], Section | None]] = [
     summary.section,
@@ -120,9 +121,10 @@ def report(results: Results) -> list[Section]:
 
 
 def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) -> Section | None:
-    parts = tuple(part for part in (section(task) for section in sections) if part is not None)
-    if not parts:
+    made = [part for part in (section(task) for section in sections) if part is not None]
+    if not made:
         return None
+    parts = tuple(replace(part, blocks=marked(part.blocks, task.untuned)) for part in made)
     return Section(
         task.id,
         task.title,

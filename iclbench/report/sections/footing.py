@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task
-from iclbench.config.rates import Rates, learning_rate
+from iclbench.config.rates import learning_rate
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
@@ -14,6 +14,7 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
 from iclbench.report.normalised import contests
+from iclbench.report.untuned import marked, untuned
 from iclbench.tables.means import over_seeds
 
 _READING = (
@@ -33,15 +34,17 @@ _SPANS = {
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        tasks = list({contest.task.id: contest.task for contest in contests(results, preset)}.values())
+        own = contests(results, preset)
+        tasks = list({contest.task.id: contest.task for contest in own}.values())
         frame = footing(tasks)
         if frame.empty:
             continue
-        blocks.append(_sizes(frame, preset))
+        made: list[Block] = [_sizes(frame, preset)]
         if not (off := deviations(tasks)).empty:
-            blocks.append(_deviations(off, preset))
+            made.append(_deviations(off, preset))
         if not (rates := learning_rates(tasks)).empty:
-            blocks.append(_rates(rates, preset))
+            made.append(_rates(rates, preset))
+        blocks += marked(made, untuned(own))
     return Section("footing", "Equal footing", (Text(_READING), *blocks)) if blocks else None
 
 
@@ -94,8 +97,7 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         preset, backbones = _of_card(task)
         if preset is None:
             continue
-        tuned = Rates.of(task.preset, task.task, results=task.results.folder)
-        own = {who: learning_rate(preset, tuned, who) for who in backbones}
+        own = {who: learning_rate(preset, task.rates, who) for who in backbones}
         if found := {who: rate for who, rate in own.items() if rate is not None}:
             rates[task.task] = found
     return _by_contestant(rates)

@@ -16,6 +16,7 @@ from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
 from iclbench.report.normalised import Contest
+from iclbench.report.untuned import marked, untuned
 from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
@@ -53,7 +54,8 @@ _ALIKE = 1.2
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        blocks += _of_preset(results, preset, normalised.contests(results, preset))
+        contests = normalised.contests(results, preset)
+        blocks += marked(_of_preset(results, preset, contests), untuned(contests))
     return Section("pareto", "Cost against error", (Text(_READING), *blocks)) if blocks else None
 
 

@@ -13,6 +13,7 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.figures import plane
 from iclbench.report.figures.accuracy import GUESSING, NEAREST, levels
 from iclbench.report.style import ZERO
+from iclbench.report.untuned import marked
 
 _ALL = "all settings"
 _AXES = ("icl", "iwl")
@@ -24,7 +25,9 @@ def section(results: Results) -> Section | None:
     for task in results.slices:
         if len(_ends(task)):
             groups.setdefault((str(task.rows["family"].iloc[0]), task.preset), []).append(task)
-    blocks = [block for (family, preset), tasks in groups.items() for block in _blocks(results, family, preset, tasks)]
+    blocks: list[Block] = []
+    for (family, preset), tasks in groups.items():
+        blocks += marked(_blocks(results, family, preset, tasks), frozenset().union(*(task.untuned for task in tasks)))
     return Section("plane", "ICL against IWL", tuple(blocks)) if blocks else None
 
 

@@ -15,7 +15,7 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.normalised import Contest
-from iclbench.report.untuned import MARK, untuned
+from iclbench.report.untuned import marked, untuned
 
 LEVEL = 0.05
 _READING = (
@@ -156,7 +156,6 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "p": [np.nan, *corrected],
             "p_alone": [np.nan, *(each.p for each in neighbours)],
             "tied": ["", *("told apart" if each else "tied" for each in apart)],
-            "tuned": [MARK if name in unfair else "" for name in order],
         }
     )
     counts = [_counts(contests, lower, upper) for upper, lower in pairwise(order)]
@@ -187,7 +186,6 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
             frame=frame,
             columns=(
                 Column("contestant", "backbone"),
-                *([Column("tuned", "learning rate")] if frame["tuned"].any() else []),
                 Column("rank", "rank", numeric=True),
                 Column("mean_rank", "mean rank", _two, numeric=True),
                 Column("mean_score", "mean score", fixed, numeric=True),
@@ -201,7 +199,8 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
         ),
         _neighbours(contests, frame["contestant"].tolist(), name, preset),
     ]
-    if unfair := untuned(contests):
+    unfair = untuned(contests)
+    if unfair:
         lines = tuple(f"{who}: {', '.join(tasks)}" for who, tasks in unfair.items())
         blocks.append(Text(f"Preset {preset}: untuned, as nobody chose a learning rate for these, on", lines))
     if len(beside := among(contests, frame["contestant"].tolist())):
@@ -209,7 +208,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if lacking:
         lines = tuple(f"{who}: no score on {where}" for who, where in sorted(lacking.items()))
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
-    return blocks
+    return list(marked(blocks, unfair))
 
 
 def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
