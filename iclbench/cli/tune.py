@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,24 @@ from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UsageError
 from iclbench.core.formats import fixed, plural
 from iclbench.core.signals import sigterm_like_ctrl_c
-from iclbench.tuning.search import Point, RateSearch
+from iclbench.tuning.curves import Curve
+from iclbench.tuning.optuna_search import OptunaSearch, check_optuna
+from iclbench.tuning.search import Point, RateSearch, Search
 from iclbench.tuning.trials import FIRST_SEED, Trial
 from iclbench.tuning.tune import Pair, curves
 from iclbench.tuning.tune import tune as tune_pairs
+
+_RATES = "1e-3,3e-3,1e-2"
+# Settings of training that may be chosen, in words; weight decay means AdamW.
+_WORDS = {"lr": "rate", "warmup": "warm-up", "weight_decay": "weight decay", "betas": "betas"}
 
 
 def tune(
     contestant: list[str],
     tasks: str | None,
     preset: str,
-    rates: str,
+    rates: str | None,
+    trials: int | None,
     seeds: int,
     workers: int | None,
     per_gpu: int,
@@ -43,16 +50,16 @@ def tune(
     device: str,
     json: bool,
 ) -> None:
-    """Choose learning rates on validation episodes, which no result is about. The same command goes on where it
-    stopped."""
-    asked, preset = _rates(rates), canonical(preset)
+    """Choose learning rates, or more settings of training, on validation episodes, which no result is about. The same
+    command goes on where it stopped."""
+    search, preset = _search(rates, trials), canonical(preset)
     for name in contestant:
         typed(name)
         backbone_class(name)
     with sigterm_like_ctrl_c():
         kind, gpus = devices(device)
         context = Context(results, data_dir, kind)
-        pairs = _pairs(contestant, tasks, preset, seeds, asked, context)
+        pairs = _pairs(contestant, tasks, preset, seeds, search, context)
         with writing(results):
             results.mkdir(parents=True, exist_ok=True)
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
@@ -67,6 +74,17 @@ def tune(
     say(f"rates: {own_path(results, preset)}")
 
 
+def _search(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
+    """The search that was asked for, of a curve and the sign of what decides."""
+    if trials is None:
+        asked = _rates(rates or _RATES)
+        return lambda curve, sign: RateSearch(asked, sign)
+    if rates is not None:
+        raise UsageError("--trials draws learning rates itself; leave out --rates")
+    check_optuna()
+    return lambda curve, sign: OptunaSearch(trials, curve.base.train, sign)
+
+
 def _rates(text: str) -> list[float]:
     """The rates that were typed."""
     try:
@@ -79,7 +97,12 @@ def _rates(text: str) -> list[float]:
 
 
 def _pairs(
-    contestants: Sequence[str], tasks: str | None, preset: str, seeds: int, rates: Sequence[float], context: Context
+    contestants: Sequence[str],
+    tasks: str | None,
+    preset: str,
+    seeds: int,
+    search: Callable[[Curve, int], Search],
+    context: Context,
 ) -> list[Pair]:
     """Every contestant on every task; of tasks that nobody named, those whose data are there."""
     named = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
@@ -94,7 +117,7 @@ def _pairs(
                 raise
             say(f"without {task}: {error}")
             continue
-        found += [Pair(curve, objective, RateSearch(rates, objective.sign)) for curve in all_curves]
+        found += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
     if not found:
         raise UsageError(f"no task has preset '{preset}' and its data here; name some with --tasks")
     return found
@@ -142,11 +165,26 @@ class _View:
         say(f"failed: {_described(pair, trial)}: {reason}")
 
     def chosen(self, pair: Pair, point: Point | None) -> None:
-        say(f"{pair.name}: " + ("no rate gives finite scores" if point is None else f"rate {point.lr:g}"))
+        say(f"{pair.name}: " + ("nothing gives finite scores" if point is None else _words(point.settings)))
 
 
 def _described(pair: Pair, trial: Trial) -> str:
-    return f"{pair.name} rate {trial.config.train.lr:g} seed {trial.config.seed}"
+    train = trial.config.train.model_dump(mode="json")
+    chosen = {key: train[key] for key in _WORDS if key == "lr" or train[key] != pair.plain[key]}
+    return f"{pair.name} {_words(chosen)} seed {trial.config.seed}"
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    """Settings of training in words.
+
+    >>> _words({"lr": 0.003, "optimiser": "adamw", "warmup": 30, "betas": [0.9, 0.99]})
+    'rate 0.003, warm-up 30, betas 0.9 0.99'
+    """
+    return ", ".join(
+        f"{words} {' '.join(f'{each:g}' for each in (value if isinstance(value, list) else [value]))}"
+        for key, words in _WORDS.items()
+        if (value := settings.get(key)) is not None
+    )
 
 
 def _print(pairs: Sequence[Pair], json: bool) -> None:
@@ -154,20 +192,48 @@ def _print(pairs: Sequence[Pair], json: bool) -> None:
     if json:
         out.print(json_format.dumps([_plain(pair) for pair in pairs], indent=2))
         return
+    for task in dict.fromkeys(pair.task for pair in pairs):
+        own = [pair for pair in pairs if pair.task == task]
+        columns, rows, numeric = _rate_table(own) if isinstance(own[0].search, RateSearch) else _trial_table(own)
+        table(f"{task}: {own[0].objective.words}", columns, rows, numeric)
+        if any("*" in cell for row in rows for cell in row):
+            out.print("* at the edge of what was tried: a better one may lie beyond")
+
+
+def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
+    """Every rate that was tried: a line for every contestant."""
+    rates = sorted({point.lr for pair in pairs for point in pair.points()})
     rows = []
     for pair in pairs:
-        found = pair.best()
-        at_edge = isinstance(pair.search, RateSearch) and pair.search.at_edge(pair.points())
-        tried = ", ".join(f"{point.lr:g}: {_value(point)}" for point in sorted(pair.points(), key=lambda p: p.lr))
-        chosen = "none" if found is None or pair.problems else f"{found.lr:g}"
-        rows.append([pair.task, pair.contestant, chosen + " (edge)" * at_edge, pair.objective.metric, tried])
-    table("", ["task", "contestant", "rate", "by", "tried"], rows, [2], keys=(0, 1))
+        values = {point.lr: _value(point.value) for point in pair.points()}
+        edge = "*" if isinstance(pair.search, RateSearch) and pair.search.at_edge(pair.points()) else ""
+        rows.append([pair.contestant, _chosen(pair) + edge, *(values.get(rate, "") for rate in rates)])
+    return ["contestant", "rate", *(f"{rate:g}" for rate in rates)], rows, range(1, len(rates) + 2)
 
 
-def _value(point: Point) -> str:
-    if point.value is None:
-        return "failed"
-    return fixed(point.value, 4) + (f" ± {fixed(point.sd, 4)}" if point.sd is not None else "")
+def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
+    """How many choices were tried, what the preset's settings and the best of all give, and what these are."""
+    rows = []
+    for pair in pairs:
+        points, found = pair.points(), pair.best()
+        own = next((point.value for point in points if point.settings == {"lr": pair.plain["lr"]}), None)
+        best = None if found is None else found.value
+        of = {} if found is None else pair.plain | dict(found.settings)
+        cells = [f"{of[key]:g}" if of else "" for key in ("warmup", "weight_decay")] + [
+            f"{of['betas'][1]:g}" if of else ""
+        ]
+        rows.append([pair.contestant, str(len(points)), _value(own), _value(best), _chosen(pair), *cells])
+    columns = ["contestant", "tried", "preset's", "best", "rate", "warm-up", "decay", "beta_2"]
+    return columns, rows, range(1, len(columns))
+
+
+def _chosen(pair: Pair) -> str:
+    found = pair.best()
+    return "none" if found is None or pair.problems else f"{found.lr:g}"
+
+
+def _value(value: float | None) -> str:
+    return "failed" if value is None else fixed(value, 4)
 
 
 def _plain(pair: Pair) -> dict[str, Any]:

@@ -88,10 +88,26 @@ class Curve:
             return Point(settings, None)
         return Point(settings, fmean(values), stdev(values) if len(values) > 1 else None)
 
-    def rates(self) -> list[Point]:
-        """The points at which nothing but the learning rate differs from the preset, by that."""
-        found = (self.point({"lr": float(rate)}) for rate in sorted(self.rows()["lr"].unique()))
+    def points(self) -> list[Point]:
+        """Everything that was tried on these episodes, by learning rate; settings are those that are not the
+        preset's, and the rate."""
+        found = (self.point(settings) for settings in self._tried())
         return [point for point in found if point is not None]
+
+    def rates(self) -> list[Point]:
+        """The points at which nothing but the learning rate differs from the preset."""
+        return [point for point in self.points() if point.settings.keys() == {"lr"}]
+
+    def _tried(self) -> list[dict[str, Any]]:
+        """All choices of settings that the file names, those of other steps or sizes of the preset among them."""
+        plain, found = self.base.train.model_dump(mode="json"), []
+        columns = ["lr", "optimiser", "warmup", "weight_decay", "beta_1", "beta_2"]
+        for *settings, first, second in self.rows()[columns].drop_duplicates().itertuples(index=False):
+            lr, optimiser, warmup, decay = settings
+            others = {"optimiser": str(optimiser), "warmup": int(warmup), "weight_decay": float(decay)}
+            others["betas"] = [float(first), float(second)]
+            found.append({"lr": float(lr)} | {key: value for key, value in others.items() if value != plain[key]})
+        return sorted(found, key=lambda each: (each["lr"], str(each)))
 
     def _known(self) -> dict[tuple[str, int], tuple[float | None]]:
         """By variant and seed, the value of every trial on these episodes."""

@@ -51,6 +51,11 @@ class Pair:
     def name(self) -> str:
         return f"{self.task} {self.contestant}"
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Settings of training where nothing is chosen."""
+        return self.curve.base.train.model_dump(mode="json")
+
     def points(self) -> list[Point]:
         """What was found so far."""
         return self.search.points(self.curve)

@@ -30,7 +30,17 @@ def tune(
     preset: Annotated[
         str, typer.Option("--preset", "-p", autocompletion=completion.presets, help="smoke, grid, small or paper.")
     ] = "grid",
-    rates: Annotated[str, typer.Option("--rates", help="Learning rates to try, by commas.")] = "1e-3,3e-3,1e-2",
+    rates: Annotated[
+        str | None, typer.Option("--rates", help="Learning rates to try, by commas.", show_default="1e-3,3e-3,1e-2")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials",
+            min=1,
+            help="In place of rates: so many choices of rate, warm-up, weight decay and beta_2, by Optuna (extra).",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each, from seeds that no grid uses.")] = 3,
     workers: Annotated[
         int | None,
@@ -50,6 +60,8 @@ def tune(
     Every contestant is trained on every task with each rate and seed, and the best mean decides.
 
     Where the smallest or the largest rate is best, one beyond it is tried, twice at most.
+
+    With --trials, the preset's settings and nine random ones are tried first; what was tried before counts.
 
     Choices go into RESULTS/rates/PRESET.toml, which train, sweep and icl.train read from then on.
 
