@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from iclbench.api.record import Fitted, note
 from iclbench.api.tasks import Task
 from iclbench.backbones.base import Backbone
 from iclbench.config.rates import Rates
-from iclbench.config.resolution import resolve_training
+from iclbench.config.resolution import RunConfig, resolve_training
 from iclbench.config.runs import Run, create, keeping_rate
 from iclbench.core.context import Context
 from iclbench.core.devices import chosen_device
 from iclbench.core.errors import UsageError
+from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
@@ -145,9 +148,34 @@ def train(
     check_trackers(trackers)
     folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
     config, device = configured(task, backbone, seed, settings, training, folder), chosen_device(device)
-    run = create(folder, keeping_rate(folder, config, name, training), name, task.data_dir)
-    if run.finished:
-        return run
-    with progress_bar(run.name, run.config.train.steps, progress) as update:
-        train_reported(run, Context(data_dir=task.data_dir, device=device), update, trackers)
+    config = keeping_rate(folder, config, name, training)
+    context = Context(folder, task.data_dir, device)
+    return train_run(config, name, context, partial(progress_bar, shown=progress), trackers)
+
+
+def train_run(
+    config: RunConfig,
+    name: str | None,
+    context: Context,
+    bar: Callable[[str, int], AbstractContextManager[Update]],
+    trackers: Sequence[str] = (),
+) -> Run:
+    """Train a run to its end, from wherever it stopped; one that is finished is left as it is. What `train` and the
+    command do once they know what is trained.
+
+    Args:
+        config: what is trained.
+        name: of the run; None: TASK-BACKBONE-PRESET-sSEED.
+        context: results folder, data, device.
+        bar: what shows how far it has come, from a label and the number of steps.
+        trackers: names of those that are told of losses and scores.
+
+    Raises:
+        UsageError: the folder holds another run of this name.
+        Interrupted: Ctrl-C; a checkpoint was written.
+    """
+    run = create(context.results, config, name, context.data_dir)
+    if not run.finished:
+        with bar(run.name, run.config.train.steps) as update:
+            train_reported(run, context, update, trackers)
     return run

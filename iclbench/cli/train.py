@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from iclbench.api.train import train_run
 from iclbench.cli.options import set_up_torch
 from iclbench.cli.terminal import out, say, step_bar
 from iclbench.config.resolution import resolve_tables, typed_tables
-from iclbench.config.runs import Run, check_name, create, keeping_rate, run_name
+from iclbench.config.runs import Run, check_name, keeping_rate, run_name
 from iclbench.config.sizes import check_size
 from iclbench.config.trust import typed
 from iclbench.core.context import Context
@@ -37,12 +38,8 @@ def train(
     known = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
     if not known.begun:  # who goes on with a run knows how big it is
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    run = create(results, keeping_rate(results, frozen, name, tables.get("train", {})), name, data_dir)
-    if run.finished:
+    was_finished, context = known.finished, Context(results, data_dir, chosen, threads)
+    run = train_run(keeping_rate(results, frozen, name, tables.get("train", {})), name, context, step_bar, log)
+    if was_finished:
         say(f"run '{run.name}' is finished")
-    else:
-        from iclbench.evaluation.reported_training import train_reported
-
-        with step_bar(run.name, run.config.train.steps) as update:
-            train_reported(run, Context(data_dir=data_dir, device=chosen, threads=threads), update, log)
     out.print(run.name)
