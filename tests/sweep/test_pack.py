@@ -48,7 +48,7 @@ def sweep(cells: list[GridCell], results: Path) -> None:
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
-    """Curves of two seeds, classes with tests, a pair without sense and a run that fails."""
+    """Curves of two seeds, classes with tests, a pair without sense, a run that fails and one with a branch."""
     folder = tmp_path_factory.mktemp("swept")
     linear, classes = folder / "tiny-linear.toml", folder / "tiny-classes.toml"
     # The tree is costly: asked at a few context sizes only.
@@ -57,6 +57,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     )
     classes.write_text(tomli_w.dumps(prototype_card()))
     fast = "train.steps=4"
+    branched = ["train.steps=12", "train.schedule=warmup-stable-decay", "train.branches=[0.5]"]
     alone = {"tasks": [str(linear)], "presets": ["smoke"], "seeds": [0]}
     grid = folder / "grid.toml"
     card = {
@@ -70,6 +71,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
         "without": [{"tasks": [str(linear)], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
         "more": [
             {**alone, "backbones": ["cnp"], "evaluate": {}, "overrides": {"smoke": {"broken": [fast]}}},
+            {**alone, "backbones": ["transformer"], "evaluate": {}, "overrides": {"smoke": {"branched": branched}}},
             {
                 **alone,
                 "tasks": [str(classes)],
@@ -213,6 +215,13 @@ def test_values_and_costs_are_all_there_to_the_last_digit(swept: tuple[Path, lis
         expected = pd.concat(single).drop_duplicates(keys)
         expected = expected[expected["run"] != FAILED].sort_values(keys, ignore_index=True)
         pd.testing.assert_frame_equal(rows, expected, check_exact=True)
+
+
+def test_rows_of_a_branch_are_packed_with_those_of_the_evaluation(packed: Path) -> None:
+    rows = tables.read_all("values", packed)
+    branch = rows[rows["axis"].eq("branch").fillna(False).astype(bool)]
+    assert set(branch["contestant"]) == {"transformer"} and set(branch["axis_value"]) == {6.0}
+    assert {"auc", "squared_error"} <= set(branch["metric"]) and set(_sort(branch)) == {"evaluate"}
 
 
 def test_errors_are_mean_heights_of_curves_and_the_metrics_that_are_compared(
