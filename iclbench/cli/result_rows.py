@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.terminal import out
-from iclbench.config.rates import Rates
+from iclbench.config.untuned import untuned
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:
@@ -33,13 +33,12 @@ def print_failed(values: pd.DataFrame) -> None:
 
 
 def print_untuned(results: Path, values: pd.DataFrame) -> None:
-    """Runs of backbones whose learning rate nobody chose, where somebody chose that of others."""
-    of = values.loc[values["kind"].eq("backbone"), ["preset", "task", "contestant", "model", "run"]].drop_duplicates()
-    names = []
+    """Runs that were not trained at a learning rate chosen for them, among others that were."""
+    of = values.loc[values["kind"].eq("backbone"), ["preset", "task", "run", "contestant", "model"]].drop_duplicates()
+    names: list[str] = []
     for (preset, task), rows in of.groupby(["preset", "task"]):
-        rates = Rates.of(str(preset), str(task), results=results)
-        own = rows[[not rates.have(str(c), str(m)) for c, m in zip(rows["contestant"], rows["model"], strict=True)]]
-        names += sorted(own["run"]) if rates.chosen else []
+        runs = rows[["run", "contestant", "model"]].astype(str).itertuples(index=False, name=None)
+        names += sorted(untuned(results, str(preset), str(task), runs))
     if names:
         out.print(f"untuned, while others are not (iclbench tune): {', '.join(names)}")
 

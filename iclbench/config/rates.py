@@ -154,10 +154,10 @@ class Rates:
         known = [self.chosen[name] for name in BACKBONES.names_in_cards(backbone) if name in self.chosen]
         return known[-1] if known else {}
 
-    def have(self, contestant: str, backbone: str) -> bool:
-        """Whether something was chosen for a contestant: for a variant under its own name, for a run that goes by
-        one of the user's under that of its backbone."""
-        return contestant in self.chosen or (contestant not in BACKBONES.entries and backbone in self.chosen)
+    def own_choice(self, contestant: str, backbone: str) -> Mapping[str, Any] | None:
+        """What was chosen for this very contestant: for a variant under its own name, for a run that goes by one of the
+        user's under that of its backbone; None: nothing."""
+        return self.chosen.get(contestant if contestant in self.chosen or contestant in BACKBONES.entries else backbone)
 
 
 def learning_rate(preset: Preset, rates: Rates, contestant: str) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.rates import Rates
+from iclbench.config.untuned import untuned
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import slug
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
@@ -143,19 +143,12 @@ class Slice:
         return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]
 
     @cached_property
-    def rates(self) -> Rates:
-        """Settings of training that tables of rates hold for this task."""
-        return Rates.of(self.preset, self.task, results=self.results.folder)
-
-    @cached_property
     def untuned(self) -> frozenset[str]:
-        """Backbones whose learning rate nobody chose, where somebody chose that of others. A variant that goes by the
-        rate of its backbone is one of them; what a run was trained with is not looked at."""
-        if not self.rates.chosen:
-            return frozenset()
-        own = self.rows.loc[self.rows["kind"].eq("backbone"), ["contestant", "backbone"]].drop_duplicates()
-        pairs = [(str(contestant), str(backbone)) for contestant, backbone in own.itertuples(index=False)]
-        return frozenset(contestant for contestant, backbone in pairs if not self.rates.have(contestant, backbone))
+        """Backbones of which a run was not trained at a learning rate chosen for it, among others that were."""
+        own = self.rows.loc[self.rows["kind"].eq("backbone"), ["run", "contestant", "backbone"]].drop_duplicates()
+        runs = [(str(run), str(contestant), str(backbone)) for run, contestant, backbone in own.itertuples(index=False)]
+        found = {*untuned(self.results.folder, self.preset, self.task, runs)}
+        return frozenset(contestant for run, contestant, _ in runs if run in found)
 
     @cached_property
     def data(self) -> str | None:

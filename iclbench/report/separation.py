@@ -29,7 +29,9 @@ class Separation:
 
     @property
     def ratio(self) -> float:
-        """The gap in standard deviations."""
+        """The gap in standard deviations; 0 where there is neither, as where all scores are alike."""
+        if not self.gap:
+            return 0.0
         return self.gap / self.sd if self.sd else math.inf
 
     @property

@@ -1,5 +1,5 @@
-"""Backbones that met others with a chosen learning rate, and have none of their own: they are called untuned wherever
-they are compared, and never ranked above a tie."""
+"""Backbones that were not trained at a learning rate chosen for them, among others that were: they are called untuned
+wherever they are compared, and never ranked above a tie."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = "(untuned)"
 
 
 def untuned(contests: Sequence[Contest]) -> dict[str, list[str]]:
-    """By backbone the tasks on which nobody chose its learning rate and somebody that of others."""
+    """By backbone the tasks on which it is untuned."""
     found: dict[str, set[str]] = {}
     for contest in contests:
         for contestant in contest.task.untuned:
@@ -25,10 +25,15 @@ def told(contestants: Iterable[str]) -> str:
     """The same in a sentence, empty where nobody is.
 
     >>> told(["s4", "cnp"])
-    'Untuned, as nobody chose a learning rate for them and somebody did for others: cnp, s4. '
+    'Untuned, not trained at a learning rate chosen for them as others were: cnp, s4. '
     """
     names = ", ".join(sorted(contestants))
-    return f"Untuned, as nobody chose a learning rate for them and somebody did for others: {names}. " if names else ""
+    return f"Untuned, not trained at a learning rate chosen for them as others were: {names}. " if names else ""
+
+
+def shared_rank(contestants: Collection[str]) -> str:
+    """What is said of ranks where somebody is untuned (`iclbench.report.pairs.ranks`)."""
+    return "Who is untuned has the rank of the next row below that is not. " if contestants else ""
 
 
 def marked(blocks: Iterable[Block], contestants: Collection[str]) -> tuple[Block, ...]:

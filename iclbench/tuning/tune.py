@@ -61,8 +61,8 @@ class Pair:
         return self.search.points(self.curve)
 
     def best(self) -> Point | None:
-        """The best of it; None: everything failed."""
-        return best(self.points(), self.objective.sign)
+        """The best of all that was ever tried on these episodes, be it by another search; None: everything failed."""
+        return best(self.curve.points(), self.objective.sign)
 
     def wanted(self) -> list[Trial]:
         """The trials to do now; none: the search is over."""
@@ -73,7 +73,7 @@ class Pair:
         """Write the best into the table of rates; None: there is none."""
         found = self.best()
         if found is not None:
-            tried = sorted({point.lr for point in self.points()})
+            tried = sorted({point.lr for point in self.curve.points()})
             choose(self.curve, Chosen(**found.settings, tried=tried), self.objective.words)
         return found
 

@@ -8,6 +8,8 @@ import pytest
 from iclbench import tables
 from iclbench.cli.result_rows import interval, print_untuned
 from iclbench.cli.summary import about_targets, leaderboard
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import create
 
 SHARED = {"status": "ok", "evaluator": "targets", "axis": None, "n_episodes": 256}
 
@@ -107,3 +109,8 @@ def test_runs_that_nobody_tuned_are_named_below_a_table(tmp_path: Path, capsys: 
     print_untuned(tmp_path, values.assign(task="quadratic"))
     print_untuned(tmp_path, values[values["run"] == "a-gpt2"])
     assert capsys.readouterr().out == "untuned, while others are not (iclbench tune): a-gpt2-rotary, a-s4\n"
+    for name, rate in (("chosen", 1e-3), ("another", 2e-3)):
+        create(tmp_path, resolve_run("linear", "gpt2", "smoke", overrides=[f"train.lr={rate}"]), name)
+        runs.append(of | {"run": name, "contestant": "gpt2", "model": "gpt2"})
+    print_untuned(tmp_path, pd.DataFrame(runs))
+    assert capsys.readouterr().out.endswith(": a-gpt2-rotary, a-s4, another\n"), "the table may be younger than a run"

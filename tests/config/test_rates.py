@@ -53,8 +53,9 @@ def test_a_variant_without_a_rate_takes_that_of_its_backbone_and_is_not_tuned(tm
     rates = Rates.of("smoke", "linear", results=tmp_path)
     runs = {who: resolve_run("linear", who, "smoke", results=tmp_path).train for who in ("gpt2", "gpt2-rotary", "cnp")}
     assert runs["gpt2"].lr == runs["gpt2-rotary"].lr == 0.25 != runs["cnp"].lr
-    assert {who for who in runs if rates.have(who, "gpt2" if "gpt2" in who else who)} == {"gpt2"}
-    assert rates.have("my-gpt2-of-june", "gpt2") and not rates.have("my-cnp", "cnp"), "runs under names of the user's"
+    found = {who: rates.own_choice(who, "gpt2" if "gpt2" in who else who) for who in runs}
+    assert found == {"gpt2": {"lr": 0.25}, "gpt2-rotary": None, "cnp": None}
+    assert rates.own_choice("my-gpt2", "gpt2") == {"lr": 0.25} and rates.own_choice("my-cnp", "cnp") is None
 
 
 def test_the_shipped_table_is_not_for_a_card_of_the_same_name(tmp_path: Path) -> None:

@@ -52,3 +52,8 @@ def test_the_page_says_it_of_every_row(grid_results: Results) -> None:
         kept = values.mean().sort_values().iloc[1:-1]
         assert row["gap"] == pytest.approx(np.median(np.diff(np.quantile(kept, [0, 0.25, 0.5, 0.75, 1]))))
         assert row["tells"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")
+
+
+def test_scores_that_are_all_alike_tell_nobody_apart() -> None:
+    found = separation(scores({name: [1.0, 1.0] for name in "abcdef"}))
+    assert found is not None and found.ratio == 0 and not found.tells

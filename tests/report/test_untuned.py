@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from iclbench.report import data, normalised
 from iclbench.report.blocks import Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.sections import report
-from iclbench.report.sections.ranking import ranking
+from iclbench.report.sections.ranking import among, ranking
 from iclbench.report.untuned import untuned
 from tests.report import synthetic_grid
 from tests.report.synthetic_grid import BACKBONES
@@ -66,9 +68,35 @@ def test_every_table_that_compares_it_marks_it(unfair: Results, grid_results: Re
     assert "gpt2 (untuned)" in headers["heat-map-grid-numbers"] and "s4d" in headers["heat-map-grid-numbers"]
     assert not any(f"{other} (untuned)" in told for other in BACKBONES if other != "gpt2" for told in said.values())
     heat_map = next(block for s in sections for block in s.walk() if isinstance(block, Figure) and "heat" in block.name)
-    assert "somebody did for others: gpt2." in heat_map.caption
+    assert "as others were: gpt2." in heat_map.caption
     nobody = [cell.text for s in report(grid_results) for t in tables(s) for row in t.rows() for cell in row]
     assert not any("untuned" in cell for cell in nobody)
+
+
+def test_it_shares_its_rank_with_the_next_one_below_and_its_place_among_the_ranked_reaches_to_the_last(
+    results: Path, grid_results: Results, tmp_path: Path
+) -> None:
+    order, rank = board(results)
+    place = min(map(order.index, ("gpt2", "mamba")))
+    alone, below = order[place], order[place + 1 :]
+    others = [name for name in ("gpt2", "mamba") if name != alone]
+    assert rank[alone] < rank[below[0]]
+    folder = shutil.copytree(results, tmp_path / "results")
+    (folder / "rates").mkdir()
+    chosen = "".join(f"{name} = {{ lr = 1e-3 }}\n" for name in others)
+    (folder / "rates" / "small.toml").write_text(
+        f'[[tuned]]\ntasks = ["linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\n{chosen}'
+    )
+    after, shared = board(folder)
+    assert after == order and shared[alone] == shared[below[0]]
+    assert [shared[name] for name in below] == [rank[name] - 1 for name in below], "it is counted nowhere"
+    assert all(shared[name] == rank[name] for name in order[:place])
+    contests = normalised.contests(grid_results, "grid")
+    ranked = ranking(contests)[0]["contestant"].tolist()
+    beside = among(contests, ranked).set_index("contestant")["place"]
+    name = beside.index[0]
+    number, _, of = beside[name].split()
+    assert among(contests, ranked, {name}).set_index("contestant")["place"][name] == f"{number}–{of} of {of}"
 
 
 def test_files_of_a_table_say_it_in_a_column_and_keep_the_name(unfair: Results) -> None:
@@ -81,3 +109,10 @@ def test_files_of_a_table_say_it_in_a_column_and_keep_the_name(unfair: Results) 
 
 def tables(section: Section) -> list[Table]:
     return [block for block in section.walk() if isinstance(block, Table)]
+
+
+def board(folder: Path) -> tuple[list[str], dict[str, int]]:
+    """Who holds a rank on the leaderboard of a task, in order, and which."""
+    found = next(t for s in report(data.load(folder)) for t in tables(s) if t.name == "linear-small-leaderboard-next")
+    rank = found.frame.dropna(subset="rank").set_index("contestant")["rank"]
+    return rank.index.tolist(), {str(name): int(value) for name, value in rank.items()}

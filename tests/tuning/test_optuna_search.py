@@ -15,7 +15,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
 from iclbench.tuning import optuna_search, trials
 from iclbench.tuning.optuna_search import RANGES, STARTUP, OptunaSearch
-from iclbench.tuning.search import Point, best
+from iclbench.tuning.search import Point, RateSearch, best
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective
@@ -148,3 +148,17 @@ def test_the_command_prints_the_choice_beside_the_presets(
     monkeypatch.setattr(optuna_search, "find_spec", lambda name: None)
     assert main([*words, "--trials", "2"]) == 2
     assert "pip install 'iclbench[optuna]'" in capsys.readouterr().err
+
+
+def test_rates_that_are_tried_later_do_not_replace_a_better_choice(
+    card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "run", scored)
+    tune([pair(card_path, tmp_path, 12)], Here(), Context(tmp_path), Heard())
+    before = read_table(own_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    rates = pair(card_path, tmp_path, 12)
+    rates.search = RateSearch([1e-4], 1)
+    tune([rates], Here(), Context(tmp_path), Heard())
+    after = read_table(own_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    assert after.model_copy(update={"tried": []}) == before.model_copy(update={"tried": []})
+    assert set(after.tried) > set(before.tried)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task
-from iclbench.config.rates import learning_rate
+from iclbench.config.rates import Rates, learning_rate
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
@@ -97,7 +97,8 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         preset, backbones = _of_card(task)
         if preset is None:
             continue
-        own = {who: learning_rate(preset, task.rates, who) for who in backbones}
+        tuned = Rates.of(task.preset, task.task, results=task.results.folder)
+        own = {who: learning_rate(preset, tuned, who) for who in backbones}
         if found := {who: rate for who, rate in own.items() if rate is not None}:
             rates[task.task] = found
     return _by_contestant(rates)

@@ -15,6 +15,7 @@ from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
 from iclbench.report.oracles import beaten
 from iclbench.report.pairs import Difference, difference, ranks
+from iclbench.report.untuned import shared_rank
 from iclbench.tables.means import over_seeds
 
 # Column -> phase and metric of the costs, and its header.
@@ -92,8 +93,8 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         "% interval over the same episodes. Behind the row above: the mean paired difference with that interval, over "
         "the context sizes both were asked at. Several seeds of a backbone are averaged episode by episode first, so "
         "that these intervals do not cover the choice of seed. "
-        "Oracles are ceilings and hold no rank; nor does who failed, be it at one context size: there is no area over "
-        "the others.",
+        f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
+        "size: there is no area over the others.",
         frame=frame,
         columns=shown,
         group="rank",
@@ -114,7 +115,8 @@ def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> 
         runs, prompt_set = sorted(rows["run"].unique()), str(rows["prompt_set"].iloc[0])
         episodes[str(contestant)] = task.results.errors.curves(runs, prompt_set, name)
     order = frame["contestant"].tolist()
-    found = ranks([c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"], episodes)
+    ranked = [c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"]
+    found = ranks(ranked, episodes, unfair=task.untuned)
     return placed(frame, order, found, episodes, difference)
 
 

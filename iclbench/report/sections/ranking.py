@@ -15,7 +15,7 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.normalised import Contest
-from iclbench.report.untuned import marked, untuned
+from iclbench.report.untuned import MARK, marked, untuned
 
 LEVEL = 0.05
 _READING = (
@@ -27,8 +27,8 @@ _READING = (
     "Rank: the places that all pairs of backbones leave possible, corrected by Holm for all pairs. Better, tied, "
     "worse: on how many tasks or tests the row is told apart from the one above by a paired 95 % interval over "
     "the episodes of the same prompts, without correction; seeds are averaged first, so that this does not cover "
-    "the choice of seed. A backbone whose learning rate nobody chose, where others' were, may stand anywhere by "
-    "chance: it is tied with all that it seems to be better than."
+    "the choice of seed. A backbone that was not trained at a learning rate chosen for it, as others were, may stand "
+    "anywhere by chance: it is tied with all that it seems to be better than."
 )
 
 
@@ -85,9 +85,10 @@ def shared_tasks(scores: pd.DataFrame) -> pd.DataFrame:
     return scores[scores.notna().sum(axis=1) >= scores.shape[1] / 2]
 
 
-def among(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
+def among(contests: Sequence[Contest], ranked: Sequence[str], unfair: Collection[str] = ()) -> pd.DataFrame:
     """A row per backbone that is not ranked, as it lacks tasks: its place among the ranked on the tasks that it shares
-    with them, and how it differs there from the one above (below, for the first)."""
+    with them, that of the `unfair` down to the last, and how it differs there from the one above (below, for the
+    first)."""
     scores, rows = by_task(contests), []
     for name in sorted(set(scores.columns) - set(ranked)):
         own = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
@@ -101,7 +102,7 @@ def among(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
             {
                 "contestant": name,
                 "tasks": len(own),
-                "place": f"{place + 1} of {len(order)}",
+                "place": f"{place + 1}{f'–{len(order)}' if name in unfair else ''} of {len(order)}",
                 "mean_rank": ranks[name],
                 "mean_score": means[name],
                 "neighbour": neighbour,
@@ -176,7 +177,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     frame, lacking = ranking(contests)
     if frame.empty:
         return []
-    name = f"ranking-{slug(preset)}"
+    name, unfair = f"ranking-{slug(preset)}", untuned(contests)
     blocks: list[Block] = [
         Table(
             name=name,
@@ -197,13 +198,12 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
                 Column("worse", "worse on", integer, numeric=True),
             ),
         ),
-        _neighbours(contests, frame["contestant"].tolist(), name, preset),
+        _neighbours(contests, frame["contestant"].tolist(), name, preset, unfair),
     ]
-    unfair = untuned(contests)
     if unfair:
         lines = tuple(f"{who}: {', '.join(tasks)}" for who, tasks in unfair.items())
-        blocks.append(Text(f"Preset {preset}: untuned, as nobody chose a learning rate for these, on", lines))
-    if len(beside := among(contests, frame["contestant"].tolist())):
+        blocks.append(Text(f"Preset {preset}: untuned, not trained at a learning rate chosen for them, on", lines))
+    if len(beside := among(contests, frame["contestant"].tolist(), unfair)):
         blocks.append(_beside(beside, name, preset))
     if lacking:
         lines = tuple(f"{who}: no score on {where}" for who, where in sorted(lacking.items()))
@@ -235,7 +235,9 @@ def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
     )
 
 
-def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
+def _neighbours(
+    contests: Sequence[Contest], order: Sequence[str], name: str, preset: str, unfair: Collection[str]
+) -> Table:
     """A row per task or test: how far everybody is from the row above."""
     rows = []
     for contest in contests:
@@ -244,6 +246,7 @@ def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, pr
             gap = contest.difference(own, above)
             row |= {own: gap.value, f"{own} low": gap.low, f"{own} high": gap.high} if gap else {own: None}
         rows.append(row)
+    shown = {own: f"{own} {MARK}" if own in unfair else own for own in order}
     keys = ["row", *(key for own in order[1:] for key in (own, f"{own} low", f"{own} high"))]
     return Table(
         name=f"{name}-neighbours",
@@ -253,7 +256,7 @@ def _neighbours(contests: Sequence[Contest], order: Sequence[str], name: str, pr
         frame=pd.DataFrame(rows).reindex(columns=keys),
         columns=(
             Column("row", "family"),
-            *(Column(b, f"{b} − {a}", signed, True, f"{b} low", f"{b} high") for a, b in pairwise(order)),
+            *(Column(b, f"{shown[b]} − {shown[a]}", signed, True, f"{b} low", f"{b} high") for a, b in pairwise(order)),
         ),
         folded=True,
     )

@@ -14,6 +14,7 @@ from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
 from iclbench.report.sections.leaderboard import cost_column, placed, remarks, with_costs, with_failed
 from iclbench.report.target_scores import main_counts, overall
+from iclbench.report.untuned import shared_rank
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 # What sections of their own are about.
@@ -71,8 +72,9 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         "episodes. Behind the row above: the mean paired difference with that interval. Calibration: the share of "
         "targets within the central 50 % and 90 % intervals; calibrated predictions hold 50 % and 90 %, more is "
         "underconfident, less overconfident. Who predicts a single value has no likelihood and no rank. "
-        "Oracles are ceilings and hold no rank. Who was asked fewer episodes than others has their number in the cell; "
-        "differences are over common ones." + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
+        f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank. "
+        "Who was asked fewer episodes than others has their number in the cell; differences are over common ones."
+        + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
         frame=frame,
         columns=shown,
         group="rank",
@@ -113,7 +115,8 @@ def _with_ranks(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
         place: episodes_of(task, name, n) for place, (name, n), has in zip(order, keys, scored, strict=True) if has
     }
     ranked = [p for p, kind, has in zip(order, frame["kind"], scored, strict=True) if kind != "oracle" and has]
-    found = ranks(ranked, episodes, score_difference)
+    unfair = [place for place, (name, _) in zip(order, keys, strict=True) if name in task.untuned]
+    found = ranks(ranked, episodes, score_difference, unfair)
     return placed(frame, order, found, episodes, lambda worse, better: score_difference(better, worse))
 
 
