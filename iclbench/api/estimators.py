@@ -93,6 +93,14 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     Raises:
         ValueError: no run is given, it is one of classes, or X has more features than it was trained on.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from iclbench.api.tasks import task
+    >>> from iclbench.api.train import train
+    >>> with TemporaryDirectory() as folder:
+    ...     run = train(task("linear", "smoke"), "cnp", results=folder, steps=5)
+    ...     InContextRegressor(run).fit(np.eye(3), np.arange(3.0)).predict(np.zeros((5, 3))).shape
+    (5,)
     """
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
@@ -142,6 +150,9 @@ class InContextClassifier(ClassifierMixin, _InContext):
 
     Raises:
         ValueError: no run is given, it is one of numbers, or there are more classes or features than it knows.
+
+    >>> InContextClassifier("tabular-classes-gpt2-small-s0", n_contexts=8)
+    InContextClassifier(n_contexts=8, run='tabular-classes-gpt2-small-s0')
     """
 
     def fit(self, X: Any, y: Any) -> InContextClassifier:

@@ -87,7 +87,12 @@ def _named(name: str, class_name: str) -> Callable[..., Backbone]:
         return backbone(name, task, seed=seed, **settings)
 
     build.__name__ = build.__qualname__ = class_name
-    build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}."""
+    build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}.
+
+    >>> from iclbench.api.tasks import task
+    >>> {class_name}(task("gp-mixture", "smoke")).shape.x_dim
+    1
+    """
     return build
 
 

@@ -53,6 +53,11 @@ def learning_curves(
 
     Raises:
         UsageError: there is nothing to draw, or it is not said of which task.
+
+    >>> from iclbench.api.score import evaluate
+    >>> from iclbench.api.tasks import task
+    >>> learning_curves(evaluate(["ridge", "zero"], task("linear", "smoke", episodes=16))).to_dict()["title"]["text"]
+    'linear: learning curves'
     """
     return _chart(
         curves_section.section(_slice(_of_metric(_rows(values), metric), task, preset)),
@@ -63,7 +68,14 @@ def learning_curves(
 def extrapolation(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """The same beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`."""
+    """The same beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`.
+
+    >>> from iclbench.api.score import evaluate
+    >>> from iclbench.api.tasks import task
+    >>> scores = evaluate(["ridge", "zero"], task("linear", "smoke", episodes=16), extrapolate=20)
+    >>> extrapolation(scores).to_dict()["title"]["text"]
+    'linear: up to 20 examples'
+    """
     return _chart(
         extrapolation_section.section(_slice(_of_metric(_rows(values), metric), task, preset)),
         "rows with more examples than in training (extrapolate=N)",
@@ -73,7 +85,14 @@ def extrapolation(
 def shifts(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """The same under shifts, a panel for each. Arguments as in `learning_curves`."""
+    """The same under shifts, a panel for each. Arguments as in `learning_curves`.
+
+    >>> from iclbench.api.score import evaluate
+    >>> from iclbench.api.tasks import task
+    >>> scores = evaluate(["ridge", "zero"], task("linear", "smoke", episodes=16), shifts=["none", "orthants"])
+    >>> shifts(scores).to_dict()["title"]["text"]
+    'linear: shifted prompts'
+    """
     return _chart(shifts_section.section(_slice(_of_metric(_rows(values), metric), task, preset)), "rows under a shift")
 
 
@@ -88,6 +107,13 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
 
     Raises:
         UsageError: there are no scores; they need the baseline zero among the contestants.
+
+    >>> from iclbench.api.models import GPT2
+    >>> from iclbench.api.score import evaluate
+    >>> from iclbench.api.tasks import task
+    >>> small = task("linear", "smoke", episodes=16)
+    >>> heat_map(evaluate([GPT2(small), "ridge", "zero"], small)).to_dict()["title"]["text"]
+    'smoke: every family, every backbone'
     """
     results = _read(_rows(values))
     return _chart(
@@ -117,6 +143,12 @@ def leaderboard(
 
     Raises:
         UsageError: there is nothing to draw, or it is not said of which task.
+
+    >>> from iclbench.api.score import evaluate
+    >>> from iclbench.api.tasks import task
+    >>> board = leaderboard(evaluate(["ridge", "zero"], task("linear", "smoke", episodes=16)))
+    >>> type(board).__name__
+    'LayerChart'
     """
     slice_ = _slice(_rows(values), task, preset)
     v = slice_.rows

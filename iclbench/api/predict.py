@@ -114,6 +114,14 @@ def load(
 
     Raises:
         UsageError: there is no such run, or it is not finished.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from iclbench.api.tasks import task
+    >>> from iclbench.api.train import train
+    >>> with TemporaryDirectory() as folder:
+    ...     run = train(task("linear", "smoke", dim=2), "cnp", results=folder, steps=5)
+    ...     load(run.name, folder).predict(np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
+    (5,)
     """
     if not isinstance(run, Run | str | Path):
         raise UsageError(f"load takes a run, its name or its folder, not {type(run).__name__}")

@@ -66,6 +66,14 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
 
     Raises:
         UsageError: there is no such folder.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from iclbench.api.tasks import task
+    >>> from iclbench.api.train import train
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = train(task("linear", "smoke"), "cnp", results=folder, steps=5)
+    ...     [run.name for run in open_results(folder).runs()]
+    ['linear-cnp-smoke-s0']
     """
     folder = arguments.folder("path", path).absolute()
     if not folder.is_dir():
@@ -85,6 +93,14 @@ def write_report(
 
     Raises:
         UsageError: there is nothing to report.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from iclbench.api.tasks import task
+    >>> from iclbench.api.train import train
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = train(task("linear", "smoke"), "cnp", results=folder, steps=5)
+    ...     write_report(folder).relative_to(folder).as_posix()
+    'report/index.html'
     """
     read = arguments.folder("results", results)
     written = read / "report" if folder is None else arguments.folder("folder", folder)

@@ -143,6 +143,13 @@ def train(
     Raises:
         UsageError: something does not fit, or the folder holds another run of this name.
         Interrupted: Ctrl-C; a checkpoint was written.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from iclbench.api.tasks import task
+    >>> with TemporaryDirectory() as folder:
+    ...     run = train(task("linear", "smoke"), "cnp", name="tour", results=folder, steps=5)
+    ...     run.name, run.finished
+    ('tour', True)
     """
     trackers, folder = arguments.names("log", log), arguments.folder("results", results)
     check_trackers(trackers)

@@ -1,6 +1,5 @@
 """What does not fit an argument is refused in one line that says what to give instead."""
 
-import doctest
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 import iclbench as icl
-from iclbench.api import arguments
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.backbones.sequence import SequenceBackbone
@@ -231,7 +229,3 @@ def test_paths_stay_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     task = icl.task(Path("mine.toml"), "smoke", dim=2)
     monkeypatch.chdir("/")
     assert icl.GPT2(task, **SIZE).parameter_count and task.name == "mine"
-
-
-def test_examples_of_the_documentation_hold() -> None:
-    assert doctest.testmod(arguments).failed == 0

@@ -1,6 +1,5 @@
 """Training through the API: in memory as in a folder, and scaled to the steps that are asked."""
 
-import doctest
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 import torch
 
 import iclbench as icl
-from iclbench.api import models
-from iclbench.api import train as module
 from iclbench.api.models import registered_name
 from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
@@ -115,10 +112,6 @@ def test_models_are_known_by_the_names_of_their_variants() -> None:
     task = icl.task("linear", "smoke", dim=2)
     for name in ("gpt2", "gpt2-rotary", "coqe-learned", "cnp"):
         assert registered_name(icl.backbone(name, task)) == name
-
-
-def test_examples_of_the_documentation_hold() -> None:
-    assert doctest.testmod(models).failed == doctest.testmod(module).failed == 0
 
 
 def test_a_run_continues_where_it_stopped(tmp_path: Path) -> None:

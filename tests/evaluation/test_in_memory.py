@@ -1,7 +1,5 @@
 """Evaluation without a folder: the rows that files hold."""
 
-import doctest
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -90,11 +88,6 @@ def test_a_predictor_in_memory_is_nobody_whose_cell_is_kept(card_path: Path, tmp
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     evaluate_cell(tmp_path, in_memory("half", Half()), prompts)
     assert not cells.is_done(tmp_path, in_memory("half", Half()), prompts)
-
-
-def test_the_example_of_the_docstring_runs() -> None:
-    found = doctest.testmod(sys.modules[evaluate.__module__])
-    assert found.attempted and not found.failed
 
 
 def test_a_model_is_scored_as_it_is_used_and_left_in_the_mode_that_it_was_in() -> None:

@@ -1,7 +1,5 @@
 """Training in memory: the same weights as a run in a folder, from a task or a family, with callbacks."""
 
-import doctest
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,11 +37,6 @@ def test_a_model_is_fitted_to_a_family_twice_the_same() -> None:
     assert first.steps == [10, 20, 30] and first.losses == second.losses
     assert same(*models) and not same(models[0], tiny())
     assert not models[0].training and first.seconds > 0
-
-
-def test_the_example_of_the_docstring_runs() -> None:
-    found = doctest.testmod(sys.modules[fit.__module__])
-    assert found.attempted and not found.failed
 
 
 def test_in_memory_and_in_a_folder_a_task_gives_the_same_weights(card_path: Path, tmp_path: Path) -> None:
