@@ -89,10 +89,7 @@ $(VENV)/.installed-trackers: $(VENV)/.installed-dev
 	$(PIP) -e ".[tensorboard,wandb,mlflow]"
 	@touch $@
 
-$(VENV)/.installed-test-docs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/pages -m docs
-
-docs: $(VENV)/.installed
+$(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) -e ".[docs]"
 	@touch $@
 

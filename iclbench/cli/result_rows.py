@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.terminal import out
-from iclbench.config.untuned import untuned
+from iclbench.config.untuned import Trained, untuned
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:
@@ -34,11 +34,10 @@ def print_failed(values: pd.DataFrame) -> None:
 
 def print_untuned(results: Path, values: pd.DataFrame) -> None:
     """Runs that were not trained at a learning rate chosen for them, among others that were."""
-    of = values.loc[values["kind"].eq("backbone"), ["preset", "task", "run", "contestant", "model"]].drop_duplicates()
     names: list[str] = []
-    for (preset, task), rows in of.groupby(["preset", "task"]):
-        runs = rows[["run", "contestant", "model"]].astype(str).itertuples(index=False, name=None)
-        names += sorted(untuned(results, str(preset), str(task), runs))
+    for (preset, task), rows in values[values["kind"].eq("backbone")].groupby(["preset", "task"]):
+        runs = rows[["run", "contestant", "model", "card"]].drop_duplicates().itertuples(index=False)
+        names += sorted(untuned(results, str(preset), str(task), [Trained(*map(str, each)) for each in runs]))
     if names:
         out.print(f"untuned, while others are not (iclbench tune): {', '.join(names)}")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.untuned import untuned
+from iclbench.config.untuned import Trained, untuned
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import slug
 from iclbench.report.comparable import comparable, name_variants, on_one_line, trained_again, trained_with
@@ -145,10 +145,10 @@ class Slice:
     @cached_property
     def untuned(self) -> frozenset[str]:
         """Backbones of which a run was not trained at a learning rate chosen for it, among others that were."""
-        own = self.rows.loc[self.rows["kind"].eq("backbone"), ["run", "contestant", "backbone"]].drop_duplicates()
-        runs = [(str(run), str(contestant), str(backbone)) for run, contestant, backbone in own.itertuples(index=False)]
+        own = self.rows.loc[self.rows["kind"].eq("backbone"), ["run", "contestant", "backbone", "card"]]
+        runs = [Trained(*map(str, each)) for each in own.drop_duplicates().itertuples(index=False)]
         found = {*untuned(self.results.folder, self.preset, self.task, runs)}
-        return frozenset(contestant for run, contestant, _ in runs if run in found)
+        return frozenset(each.contestant for each in runs if each.run in found)
 
     @cached_property
     def data(self) -> str | None:

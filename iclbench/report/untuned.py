@@ -3,22 +3,32 @@ wherever they are compared, and never ranked above a tie."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from iclbench.core.formats import plural
 from iclbench.report.blocks import Block, Column, Table
-from iclbench.report.normalised import Contest
+from iclbench.report.data import Slice
 
 MARK = "(untuned)"
 
 
-def untuned(contests: Sequence[Contest]) -> dict[str, list[str]]:
+def untuned(slices: Iterable[Slice]) -> dict[str, list[str]]:
     """By backbone the tasks on which it is untuned."""
     found: dict[str, set[str]] = {}
-    for contest in contests:
-        for contestant in contest.task.untuned:
-            found.setdefault(contestant, set()).add(contest.task.task)
+    for task in slices:
+        for contestant in task.untuned:
+            found.setdefault(contestant, set()).add(task.task)
     return {contestant: sorted(tasks) for contestant, tasks in sorted(found.items())}
+
+
+def marks(tasks: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What stands behind the name of who is untuned, in tables of several tasks.
+
+    >>> marks({"s4": ["linear"], "cnp": ["linear", "quadratic"]})
+    {'s4': '(untuned on linear)', 'cnp': '(untuned on 2 tasks)'}
+    """
+    return {who: f"(untuned on {own[0] if len(own) == 1 else plural(len(own), 'task')})" for who, own in tasks.items()}
 
 
 def told(contestants: Iterable[str]) -> str:
@@ -36,25 +46,25 @@ def shared_rank(contestants: Collection[str]) -> str:
     return "Who is untuned has the rank of the next row below that is not. " if contestants else ""
 
 
-def marked(blocks: Iterable[Block], contestants: Collection[str]) -> tuple[Block, ...]:
+def marked(blocks: Iterable[Block], marks: Mapping[str, str]) -> tuple[Block, ...]:
     """These blocks with a mark behind the names of these contestants in every table, in rows and in headers; in the
     table's frame, and so in its files, a column `untuned` says it of rows."""
-    return tuple(_marked(block, contestants) if isinstance(block, Table) else block for block in blocks)
+    return tuple(_marked(block, marks) if isinstance(block, Table) else block for block in blocks)
 
 
-def _marked(table: Table, contestants: Collection[str]) -> Table:
-    columns = tuple(_column(column, contestants) for column in table.columns)
+def _marked(table: Table, marks: Mapping[str, str]) -> Table:
+    columns = tuple(_column(column, marks) for column in table.columns)
     if columns == table.columns:
         return table
     frame = table.frame
     if "contestant" in frame:
-        frame = frame.assign(untuned=frame["contestant"].isin(list(contestants)))
+        frame = frame.assign(untuned=frame["contestant"].isin(list(marks)))
     return replace(table, columns=columns, frame=frame)
 
 
-def _column(column: Column, contestants: Collection[str]) -> Column:
-    if column.key == "contestant" and contestants:
-        return replace(column, mark=lambda name: MARK if name in contestants else "")
-    if column.key in contestants and column.header == column.key:
-        return replace(column, header=f"{column.header} {MARK}")
+def _column(column: Column, marks: Mapping[str, str]) -> Column:
+    if column.key in ("contestant", "neighbour") and marks:
+        return replace(column, mark=lambda name: marks.get(name, ""))
+    if column.key in marks and column.header == column.key:
+        return replace(column, header=f"{column.header} {marks[column.key]}")
     return column

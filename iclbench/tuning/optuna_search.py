@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from iclbench.config.cards import TrainSettings
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 RANGES = {"lr": (1e-4, 3e-2), "warmup": (0.0, 0.2), "weight_decay": (1e-4, 0.3), "forgetting": (1e-3, 1e-1)}
 # Choices that are drawn before any is looked at, the preset's own settings the first.
 STARTUP = 10
+# How often a choice that was tried before is proposed, until one is drawn at random.
+_DRAWS = 10
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,17 @@ class OptunaSearch:
             return missing
         if len(points) >= self.trials:
             return []
-        proposed = (self._proposed(points, seed) for seed in count(len(points)))
-        return [next(each for each in proposed if each not in tried)]
+        proposed = (self._proposed(points, seed) for seed in range(len(points), len(points) + _DRAWS))
+        return [next((each for each in proposed if each not in tried), self._drawn(len(points)))]
 
     def _startup(self) -> list[dict[str, Any]]:
+        return [{"lr": self.base.lr}, *(self._drawn(seed) for seed in range(1, min(self.trials, STARTUP)))]
+
+    def _drawn(self, seed: int) -> dict[str, Any]:
+        """A choice at random."""
         from optuna.samplers import RandomSampler
 
-        number = min(self.trials, STARTUP)
-        drawn = (_study(RandomSampler(seed=seed)) for seed in range(1, number))
-        return [{"lr": self.base.lr}, *(self._settings(study.ask(_distributions()).params) for study in drawn)]
+        return self._settings(_study(RandomSampler(seed=seed)).ask(_distributions()).params)
 
     def _proposed(self, points: Sequence[Point], seed: int) -> dict[str, Any]:
         from optuna.samplers import TPESampler

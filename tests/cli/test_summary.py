@@ -8,6 +8,7 @@ import pytest
 from iclbench import tables
 from iclbench.cli.result_rows import interval, print_untuned
 from iclbench.cli.summary import about_targets, leaderboard
+from iclbench.config.cards import load_task
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import create
 
@@ -97,12 +98,21 @@ def test_where_there_is_no_interval_none_is_printed() -> None:
     assert interval(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"
 
 
+def test_shipped_tables_of_rates_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of = {"preset": "grid", "task": "linear", "kind": "backbone", "card": load_task("linear")[1].hash}
+    rows = pd.DataFrame([of | {"run": name, "contestant": name, "model": name} for name in ("gpt2", "mynet")])
+    print_untuned(tmp_path, rows)
+    assert capsys.readouterr().out == "untuned, while others are not (iclbench tune): mynet\n"
+    print_untuned(tmp_path, rows.assign(card="that of a card of the user's own of the same name"))
+    assert not capsys.readouterr().out
+
+
 def test_runs_that_nobody_tuned_are_named_below_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rates").mkdir()
     (tmp_path / "rates" / "smoke.toml").write_text(
         '[[tuned]]\ntasks = ["linear"]\nsteps = 100\nseeds = 3\n[tuned.train]\ngpt2 = { lr = 1e-3 }\n'
     )
-    of = {"preset": "smoke", "task": "linear", "kind": "backbone"}
+    of = {"preset": "smoke", "task": "linear", "kind": "backbone", "card": load_task("linear")[1].hash}
     runs = [of | {"run": f"a-{name}", "contestant": name, "model": name} for name in ("s4", "gpt2", "gpt2-rotary")]
     values = pd.DataFrame([*runs, of | {"run": "ridge", "contestant": "ridge", "kind": "baseline"}])
     print_untuned(tmp_path, values)

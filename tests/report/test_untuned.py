@@ -49,9 +49,21 @@ def test_nobody_is_told_to_be_worse_than_it(grid_results: Results, unfair: Resul
     assert first == {name: int(before.loc[name, "rank"].split("–")[0]) - 1 for name in ("s4d", "cnp")}
 
 
+def test_who_is_told_to_be_worse_than_it_is_tied(
+    grid_results: Results, unfair: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contests = normalised.contests(grid_results, "grid")
+    before = ranking(contests)[0].set_index("contestant")
+    assert before.loc["cnp", "tied"] == "told apart" and before.index.tolist()[-2:] == ["s4d", "cnp"]
+    monkeypatch.setattr("iclbench.report.sections.ranking.untuned", lambda contests: {"s4d": ["linear"]})
+    after = ranking(contests)[0].set_index("contestant")
+    assert after.loc["cnp", "tied"] == "tied" and after.loc["s4d", "rank"] == after.loc["cnp", "rank"] == "4–5"
+    assert after.loc["s4d", "tied"] == "told apart", "it may well be worse than others"
+
+
 def test_only_tasks_where_others_are_tuned_count(unfair: Results, grid_results: Results) -> None:
-    assert untuned(normalised.contests(unfair, "grid")) == {"gpt2": ["gp-mixture", "linear"]}
-    assert untuned(normalised.contests(grid_results, "grid")) == {}
+    assert untuned(unfair.slices) == {"gpt2": ["gp-mixture", "linear"]}
+    assert untuned(grid_results.slices) == {}
 
 
 def test_every_table_that_compares_it_marks_it(unfair: Results, grid_results: Results) -> None:
@@ -64,9 +76,9 @@ def test_every_table_that_compares_it_marks_it(unfair: Results, grid_results: Re
     assert "gpt2" in said["bursty-grid-in-context"] and "untuned" not in said["bursty-grid-in-context"], (
         "nobody is there"
     )
-    assert all("gpt2 (untuned)" in said[name] for name in ("ranking-grid", "scores"))
-    assert "gpt2 (untuned)" in headers["heat-map-grid-numbers"] and "s4d" in headers["heat-map-grid-numbers"]
-    assert not any(f"{other} (untuned)" in told for other in BACKBONES if other != "gpt2" for told in said.values())
+    assert all("gpt2 (untuned on 2 tasks)" in said[name] for name in ("ranking-grid", "scores"))
+    assert "gpt2 (untuned on 2 tasks)" in headers["heat-map-grid-numbers"] and "s4d" in headers["heat-map-grid-numbers"]
+    assert not any(f"{other} (untuned" in told for other in BACKBONES if other != "gpt2" for told in said.values())
     heat_map = next(block for s in sections for block in s.walk() if isinstance(block, Figure) and "heat" in block.name)
     assert "as others were: gpt2." in heat_map.caption
     nobody = [cell.text for s in report(grid_results) for t in tables(s) for row in t.rows() for cell in row]

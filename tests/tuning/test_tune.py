@@ -13,13 +13,16 @@ import torch
 
 from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.config.rates import Rates, own_path, read_table
+from iclbench.config.cards import cards_folder, names
+from iclbench.config.rates import Chosen, Rates, own_path, read_table
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.sweep.executor import WorkerDiedError
+from iclbench.sweep.grids import is_grid, load_grid
 from iclbench.tuning import trials
+from iclbench.tuning.curves import choose
 from iclbench.tuning.search import Point, RateSearch
 from iclbench.tuning.trials import FIRST_SEED, Trial
 from iclbench.tuning.tune import Pair, curves, tune
@@ -115,6 +118,33 @@ def test_validation_episodes_are_those_of_no_prompt_set(card_path: Path) -> None
         prompts = PromptSet(task, "smoke", seed=seed)
         assert prompts.id != own.id and not torch.equal(prompts.episodes.context.x, own.episodes.context.x)
     assert torch.equal(own.episodes.context.x, ValidationSet(task, "smoke").episodes.context.x)
+
+
+def test_what_decides_is_asked_of_data_that_are_kept_for_it() -> None:
+    task = resolve_task("bursty", "smoke")[0]
+    kept, prompts = task.build().validation(), task.build()
+    for own in Objective.of(task, "smoke").sets:
+        assert torch.equal(own.family.split().glyph, kept.split().glyph)
+        assert not torch.equal(own.family.split().glyph, prompts.split().glyph)
+
+
+def test_no_grid_trains_from_the_seeds_of_trials() -> None:
+    paths = [str(cards_folder("grids") / f"{name}.toml") for name in names("grids")]
+    cards = [load_grid(path)[1] for path in paths if is_grid(path)]
+    seeds = {seed for card in cards for part in [card, *card.more] for seed in part.seeds}
+    assert len(cards) > 5 and seeds and max(seeds) < FIRST_SEED
+
+
+def test_a_point_is_the_mean_over_seeds_of_what_no_table_of_rates_speaks_of(card_path: Path, tmp_path: Path) -> None:
+    (pair,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3], seeds=3)
+    about = {"metric": "auc", "evaluator": "next", "n_episodes": 8}
+    for trial, value in zip(pair.curve.trials({"lr": 1e-3}), (1.0, 2.0, 6.0), strict=True):
+        pair.curve.add(trial.row(pair.objective.id, **about, value=value))
+    assert pair.curve.point({"lr": 1e-3}) == Point({"lr": 1e-3}, 3.0, pytest.approx(np.std([1, 2, 6], ddof=1)))
+    choose(pair.curve, Chosen(lr=0.25), "by hand")
+    assert resolve_run(str(card_path), "gpt2", "smoke", results=tmp_path).train.lr == 0.25
+    (again,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3], seeds=3)
+    assert again.curve.base.train.lr == pair.curve.base.train.lr != 0.25 and again.curve.points()
 
 
 def test_the_best_mean_is_written_and_read_by_whoever_trains_next(

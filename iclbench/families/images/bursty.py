@@ -103,17 +103,24 @@ class Bursty(Family):
         return int(self.parameters.image_size**2)
 
     def validation(self) -> Bursty:
-        """The same task with other held-out characters, which the prompts of its tests never show; of Omniglot as many
-        as the task leaves unused, at full size none."""
+        """The same task with other held-out characters, which the prompts of its tests never show.
+
+        Raises:
+            UsageError: the task leaves fewer of Omniglot's characters unused.
+        """
         other, split, p = copy.copy(self), self.split(), self.parameters
         if p.glyphs == "omniglot":
             unused = torch.tensor(sorted({*range(ALL_CLASSES)} - {*split.glyph.tolist()}), dtype=torch.long)
+            if len(unused) < split.holdout:
+                raise UsageError(
+                    f"of Omniglot's {ALL_CLASSES} characters {len(unused)} are unused, and choosing a learning rate by "
+                    f"new characters takes {split.holdout}: choose it at a smaller preset, or lower task.classes"
+                )
         else:
             unused = torch.arange(p.classes, p.classes + split.holdout)
             other._drawn = p.classes + split.holdout
         glyph = split.glyph.clone()
-        new = unused[: split.holdout]
-        glyph[split.training : split.training + len(new)] = new
+        glyph[split.training : split.training + split.holdout] = unused[: split.holdout]
         other._splits = {torch.device("cpu"): replace(split, glyph=glyph)}
         return other
 

@@ -39,7 +39,7 @@ from iclbench.report.sections import (
     targets,
     training,
 )
-from iclbench.report.untuned import marked
+from iclbench.report.untuned import MARK, marked
 
 OPENING: list[Callable[[Results], Section | None]] = [
     summary.section,
@@ -124,7 +124,7 @@ def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) ->
     made = [part for part in (section(task) for section in sections) if part is not None]
     if not made:
         return None
-    parts = tuple(replace(part, blocks=marked(part.blocks, task.untuned)) for part in made)
+    parts = tuple(replace(part, blocks=marked(part.blocks, dict.fromkeys(task.untuned, MARK))) for part in made)
     return Section(
         task.id,
         task.title,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task
 from iclbench.config.rates import Rates, learning_rate
+from iclbench.config.untuned import trained_at
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
@@ -14,7 +17,7 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
 from iclbench.report.normalised import contests
-from iclbench.report.untuned import marked, untuned
+from iclbench.report.untuned import marked, marks, untuned
 from iclbench.tables.means import over_seeds
 
 _READING = (
@@ -44,7 +47,7 @@ def section(results: Results) -> Section | None:
             made.append(_deviations(off, preset))
         if not (rates := learning_rates(tasks)).empty:
             made.append(_rates(rates, preset))
-        blocks += marked(made, untuned(own))
+        blocks += marked(made, marks(untuned(tasks)))
     return Section("footing", "Equal footing", (Text(_READING), *blocks)) if blocks else None
 
 
@@ -90,18 +93,28 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
 
 
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
-    """A row per backbone, a column per task: the learning rate of tables of rates or of the card, where its rows were
-    made with what this card has trained and evaluated."""
+    """A row per backbone, a column per task: the learning rate that its runs were trained with, where they lie in the
+    results folder; else that of tables of rates or of the card, where its rows were made with what this card has
+    trained and evaluated. Missing where runs differ in it."""
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
         preset, backbones = _of_card(task)
         if preset is None:
             continue
         tuned = Rates.of(task.preset, task.task, results=task.results.folder)
-        own = {who: learning_rate(preset, tuned, who) for who in backbones}
+        own = {who: _trained_at(task, who) or learning_rate(preset, tuned, who) for who in backbones}
         if found := {who: rate for who, rate in own.items() if rate is not None}:
             rates[task.task] = found
     return _by_contestant(rates)
+
+
+def _trained_at(task: Slice, contestant: str) -> float | None:
+    """The learning rate of a contestant's runs; NaN: several, None: it is not known of all."""
+    found = [trained_at(task.results.folder, run) for run in task.runs.get(contestant, [])]
+    rates = {train["lr"] for train in found if train is not None and "lr" in train}
+    if not rates or None in found:
+        return None
+    return float(rates.pop()) if len(rates) == 1 else math.nan
 
 
 def _of_card(task: Slice) -> tuple[Preset | None, list[str]]:
@@ -179,9 +192,9 @@ def _rates(rates: pd.DataFrame, preset: str) -> Table:
     return Table(
         f"learning-rates-{slug(preset)}",
         f"{preset}: learning rates",
-        f"Preset {preset}. The learning rate that iclbench tune chose for each backbone on each task, or the card "
-        "names. A dash: not trained. Tasks whose card has changed since are left out, and runs trained with other "
-        "settings are not told apart.",
+        f"Preset {preset}. The learning rate of each backbone on each task: of runs in the results folder the one they "
+        "were trained with, of packed ones the one that iclbench tune chose or the card names. A dash: not trained, or "
+        "runs differ in it. Tasks whose card has changed since are left out.",
         rates,
         (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)),
         folded=True,

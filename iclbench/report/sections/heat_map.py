@@ -16,7 +16,7 @@ from iclbench.report.figures import heat_map
 from iclbench.report.normalised import NOTHING, Contest
 from iclbench.report.sections.overview import shade
 from iclbench.report.separation import ENOUGH, Separation
-from iclbench.report.untuned import marked, told, untuned
+from iclbench.report.untuned import marked, marks, told, untuned
 
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
@@ -37,7 +37,7 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         contests = normalised.contests(results, preset)
-        blocks += marked(_of_preset(results, preset, contests), untuned(contests))
+        blocks += marked(_of_preset(results, preset, contests), marks(untuned(c.task for c in contests)))
     return Section("heat-map", "Every family, every backbone", (Text(_READING), *blocks)) if blocks else None
 
 
@@ -67,7 +67,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             "The best baseline is chosen row by row, on these very prompts. "
             + (f"{'; '.join(marks)}; the reason shows on pointing. " if marks else "")
             + _not_learned(cells)
-            + told(untuned(contests))
+            + told(untuned(contest.task for contest in contests))
             + "The table below has the numbers, and what scores 1 in every row.",
             cells,
             rows,

@@ -16,7 +16,7 @@ from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
 from iclbench.report.normalised import Contest
-from iclbench.report.untuned import marked, untuned
+from iclbench.report.untuned import marked, marks, told, untuned
 from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
@@ -55,7 +55,7 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         contests = normalised.contests(results, preset)
-        blocks += marked(_of_preset(results, preset, contests), untuned(contests))
+        blocks += marked(_of_preset(results, preset, contests), marks(untuned(c.task for c in contests)))
     return Section("pareto", "Cost against error", (Text(_READING), *blocks)) if blocks else None
 
 
@@ -130,7 +130,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         rows,
         list(dict.fromkeys(rows["panel"])),
     )
-    yield _fronts(each, means, name, preset)
+    yield _fronts(each, means, name, preset, told(untuned(contest.task for contest in contests)))
 
 
 _MARKS = "Dashed: the front. Named: who is on it; everybody else is lighter. To the upper left is better."
@@ -154,7 +154,9 @@ def _figure(results: Results, name: str, title: str, caption: str, rows: pd.Data
     return figures.figure(name, title, caption.strip(), rows, panels, looks, 3)
 
 
-def _fronts(each: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], name: str, preset: str) -> Table:
+def _fronts(
+    each: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], name: str, preset: str, note: str
+) -> Table:
     """The contestants on the front of every task and cost, the cheapest first."""
     named: dict[str, dict[str, str]] = {}
     for cost, rows in each.items():
@@ -170,7 +172,7 @@ def _fronts(each: dict[Cost, pd.DataFrame], means: dict[Cost, pd.DataFrame], nam
     return Table(
         name=f"{name}-fronts",
         title=f"{preset}: who is on the front",
-        caption="Backbones on the front of each task, the cheapest first, with cost and score.",
+        caption=f"Backbones on the front of each task, the cheapest first, with cost and score. {note}".strip(),
         frame=frame,
         columns=(Column("row", "family"), *(Column(cost.key, cost.title) for cost in each)),
         folded=True,

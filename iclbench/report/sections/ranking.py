@@ -15,7 +15,7 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.normalised import Contest
-from iclbench.report.untuned import MARK, marked, untuned
+from iclbench.report.untuned import MARK, marked, marks, untuned
 
 LEVEL = 0.05
 _READING = (
@@ -131,7 +131,7 @@ def places(scores: pd.DataFrame, order: Sequence[str], unfair: Collection[str] =
 def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str]]:
     """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two. One that
     is untuned is never ranked above a tie."""
-    unfair = untuned(contests)
+    unfair = untuned(contest.task for contest in contests)
     scores = shared_tasks(by_task(contests))
     complete = scores.columns[scores.notna().all()]
     lacking = {
@@ -177,7 +177,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     frame, lacking = ranking(contests)
     if frame.empty:
         return []
-    name, unfair = f"ranking-{slug(preset)}", untuned(contests)
+    name, unfair = f"ranking-{slug(preset)}", untuned(contest.task for contest in contests)
     blocks: list[Block] = [
         Table(
             name=name,
@@ -208,7 +208,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if lacking:
         lines = tuple(f"{who}: no score on {where}" for who, where in sorted(lacking.items()))
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
-    return list(marked(blocks, unfair))
+    return list(marked(blocks, marks(unfair)))
 
 
 def _beside(frame: pd.DataFrame, name: str, preset: str) -> Table:
