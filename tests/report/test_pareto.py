@@ -1,14 +1,16 @@
 """Pareto fronts by brute force, and the costs and scores they are made of."""
 
+import math
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from iclbench.config.cards import load_task
-from iclbench.config.rates import shipped_path
+from iclbench.config.rates import Rates, shipped_path
 from iclbench.report import normalised
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
@@ -119,7 +121,7 @@ def test_learning_rates_are_those_of_the_tables_for_rows_of_the_card(grid_result
     """Of each backbone on its own; what rows of another card were trained with is not known."""
     card = load_task("linear")[1]
     shipped = tomllib.loads(shipped_path("grid").read_text())["tuned"]
-    (of_table,) = (group["train"]["mamba"]["lr"] for group in shipped if "linear" in group["tasks"])
+    (of_table,) = (g["train"]["mamba"]["lr"] for g in shipped if "linear" in g["tasks"] and "mamba" in g["train"])
     rows = grid_results.rows.copy()
     own = rows["task"].eq("linear") & rows["contestant"].isin(["mamba", "knn-3"])
     rows.loc[own, "card"] = card.hash
@@ -127,3 +129,18 @@ def test_learning_rates_are_those_of_the_tables_for_rows_of_the_card(grid_result
     tasks = [task for task in results.slices if task.task in ("linear", "quadratic")]
     frame = learning_rates(tasks)
     assert frame.to_dict("records") == [{"contestant": "mamba", "linear": of_table}]
+
+
+def test_learning_rates_of_runs_that_are_there_are_those_that_they_were_trained_with(
+    grid_results: Results, tmp_path: Path
+) -> None:
+    rows = grid_results.rows.assign(card=load_task("linear")[1].hash)
+    results = replace(grid_results, rows=rows, folder=tmp_path)
+    (linear,) = (task for task in results.slices if task.task == "linear")
+    for who, rates in (("mamba", (0.5, 0.5)), ("gpt2", (0.5, 0.25))):
+        for run, rate in zip(linear.runs[who], rates, strict=True):
+            (tmp_path / "runs" / run).mkdir(parents=True)
+            (tmp_path / "runs" / run / "config.toml").write_text(f"[train]\nlr = {rate}\n")
+    found = learning_rates([linear]).set_index("contestant")["linear"]
+    assert found["mamba"] == 0.5 and math.isnan(found["gpt2"]), "seeds differ"
+    assert found["cnp"] == Rates.of("grid", "linear").chosen["cnp"]["lr"], "of packed runs the tables are believed"
