@@ -4,7 +4,7 @@
 Every related dataset j has pseudo-tokens U_j of its own, which start from one learned set. They read their dataset, are
 told of the context by its pseudo-tokens U, and tell U what they found; targets read U. `coupling="direct"` is our
 reading of the alternative of figure 10, which the text does not determine: datasets are summarised each on its own, and
-targets read U and all U_j. The paper finds both equally good.
+targets read U and all U_j. The paper "generally found little difference in performance" (appendix E).
 
 Without related datasets both are a PT-TNP. An absent dataset is masked as keys; on a CPU it is left out altogether.
 """

@@ -1,7 +1,8 @@
 """Latent bottlenecked attentive neural process (Feng et al. 2022, "Latent Bottlenecked Attentive Neural Processes").
 
-Six layers in which learned latents read the context and then one another. The sizes and the read-out are those of its
-successor's comparison (Feng et al. 2023, appendix A.4). The state holds the latents of all layers, which a query reads,
+Layers in which learned latents read the context and then one another; 128 latents of width 64, as its successor's
+comparison has them (Feng et al. 2023, appendix A.4), which does not say how many layers there are: six here, as in TNPs.
+The state holds the latents of all layers, which a query reads,
 and the points, which every layer reads again when there are new ones: only CMANP can do without them.
 """
 

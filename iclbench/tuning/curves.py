@@ -15,8 +15,8 @@ import pandas as pd
 import tomli_w
 
 from iclbench import tables
-from iclbench.config.cards import validate
-from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_table
+from iclbench.config.cards import load_task, validate
+from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_table, shipped_path
 from iclbench.config.resolution import RunConfig
 from iclbench.config.runs import writing
 from iclbench.core.files import atomic
@@ -119,11 +119,13 @@ class Curve:
 
 def choose(curve: Curve, chosen: Chosen, how: str) -> None:
     """Write what was chosen for a contestant on a task into the table of the results folder, in the place of what
-    stands there; `how` says what decided."""
+    stands there, for all tasks that this one stands for; `how` says what decided."""
     base = curve.base
     path, task, contestant = own_path(curve.results, base.preset), base.task.name, base.backbone.name
+    tasks = [task, *_stands_for(curve)]
     new = Tuning(
-        tasks=[task],
+        tasks=tasks,
+        on=task if len(tasks) > 1 else "",
         steps=base.train.steps,
         budget=curve.budget,
         seeds=curve.seeds,
@@ -131,12 +133,28 @@ def choose(curve: Curve, chosen: Chosen, how: str) -> None:
         train={contestant: chosen},
     )
     with _alone(curve.results):
-        kept = [_without(each, task, contestant) for each in read_table(path).tuned]
-        together = _merged([part for parts in kept for part in parts] + [new])
+        kept = read_table(path).tuned
+        for each in tasks:
+            kept = [part for tuning in kept for part in _without(tuning, each, contestant)]
+        together = _merged([*kept, new])
         table = validate(RateTable, {"tuned": [each.model_dump(exclude_defaults=True) for each in together]}, str(path))
         plain = table.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
         with atomic(path) as temporary:
             temporary.write_text(_HEADER + tomli_w.dumps(plain), encoding="utf-8")
+
+
+def _stands_for(curve: Curve) -> list[str]:
+    """The other tasks that go by the rate of this one in the shipped table, as linear functions stand for other classes
+    of functions; none of those on which the contestant itself was tuned."""
+    base, preset = curve.base, curve.base.preset
+    task, contestant = base.task.name, base.backbone.name
+    shipped = read_table(shipped_path(preset)).tuned
+    if not any(each.on == task for each in shipped) or load_task(task)[1].hash != base.task.card:
+        return []
+    follow = {name: None for each in shipped if each.on == task for name in each.tasks}
+    every = [*shipped, *read_table(own_path(curve.results, preset)).tuned]
+    alone = {name for each in every if each.on != task and contestant in each.train for name in each.tasks}
+    return [name for name in follow if name not in alone | {task}]
 
 
 def _without(tuning: Tuning, task: str, contestant: str) -> list[Tuning]:

@@ -14,7 +14,7 @@ import torch
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.cards import cards_folder, names
-from iclbench.config.rates import Chosen, Rates, own_path, read_table
+from iclbench.config.rates import Chosen, Rates, own_path, read_table, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
@@ -270,3 +270,22 @@ def test_the_command_prints_the_curve_and_trains_nothing_twice(
     assert found["chosen"] == {"lr": min(values, key=lambda rate: values[rate])}
     assert main(["tune", "gpt2", "--rates", "0,1"]) == 2 and "--rates takes learning rates" in capsys.readouterr().err
     assert main(["tune", "gpt2", "--tasks", "linaer"]) == 2 and "did you mean 'linear'" in capsys.readouterr().err
+
+
+def test_a_task_that_stands_for_others_is_chosen_on_for_all_of_them(tmp_path: Path) -> None:
+    def tuned(contestant: str, task: str, rate: float) -> list[Any]:
+        (curve,) = curves(task, [contestant], "grid", 1, Context(tmp_path))[1]
+        choose(curve, Chosen(lr=rate), "by hand")
+        return read_table(own_path(tmp_path, "grid")).tuned
+
+    followers = {name for each in read_table(shipped_path("grid")).tuned if each.on == "linear" for name in each.tasks}
+    assert {"linear", "quadratic", "sparse-linear"} <= followers
+    (quadratic,) = tuned("cnp", "quadratic", 0.5)
+    assert (quadratic.tasks, quadratic.on) == (["quadratic"], "")
+    tuned("cnp", "linear", 0.25)
+    chosen = {name: Rates.of("grid", name, results=tmp_path).chosen["cnp"]["lr"] for name in followers}
+    assert chosen == dict.fromkeys(followers, 0.25) | {"quadratic": 0.5}, "but where it was itself tuned"
+    again = {each.on: each for each in tuned("cnp", "linear", 0.125)}
+    assert again["linear"].train["cnp"].lr == 0.125 and set(again["linear"].tasks) == followers - {"quadratic"}
+    tuned("gpt2", "linear", 0.25)
+    assert Rates.of("grid", "sparse-linear", results=tmp_path).chosen["gpt2"]["lr"] != 0.25, "it was tuned there"
