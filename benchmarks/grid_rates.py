@@ -1,9 +1,9 @@
 """What learning rates of preset `grid` were tried, and what came of them.
 
-    iclbench tune BACKBONE... --tasks TASK --results FOLDER      # hours; the same command goes on where it stopped
-    python benchmarks/grid_rates.py FOLDER                       # writes the sections of these tasks in grid_rates.md
+    iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; goes on where it stopped
+    python benchmarks/grid_rates.py                         # writes the sections of these tasks in grid_rates.md
 
-Sections of tasks that FOLDER lacks stay as they are.
+`grid_rates/` holds all trials. Sections of tasks that it lacks stay as they are.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _rate(rate: float) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).with_suffix(""))
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
     arguments = parser.parse_args()
     main(arguments.folder, arguments.out)

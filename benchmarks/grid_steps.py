@@ -45,11 +45,11 @@ def main(folder: Path, out: Path) -> None:
     text = (__doc__ or "").partition("\n\n    ")[0]
     note = (
         "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
-        f"Told apart: a gap of more than {ENOUGH:g} standard deviations. Two seeds of nine backbones leave the standard "
-        "deviation uncertain (95 %: a ratio of 2.06 may be 1.1 or 3.0), so that linear at 3,000 steps is a close call, "
-        "and it stands for all classes of functions. Learning rates were older ones (`grid_rates.md`), chosen on the "
-        "prompts of the same evaluation seed. Images are not told apart, and take more than ten minutes a run at 6,000 "
-        "steps."
+        f"Told apart: a gap of more than {ENOUGH:g} standard deviations. Two seeds of nine backbones leave the "
+        "standard deviation uncertain (95 %: a ratio of 2.06 may be 1.1 or 3.0), so that linear at 3,000 steps is a "
+        "close call, and it stands for all classes of functions. Learning rates were older ones (`grid_rates.md`), "
+        "chosen on the prompts of the same evaluation seed. Images are not told apart, and take more than ten minutes "
+        "a run at 6,000 steps."
     )
     out.write_text(f"# Steps of preset `grid`\n\n{text}\n\n{note}\n\n" + "\n".join(lines) + "\n")
 

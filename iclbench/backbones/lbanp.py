@@ -1,9 +1,9 @@
 """Latent bottlenecked attentive neural process (Feng et al. 2022, "Latent Bottlenecked Attentive Neural Processes").
 
 Layers in which learned latents read the context and then one another; 128 latents of width 64, as its successor's
-comparison has them (Feng et al. 2023, appendix A.4), which does not say how many layers there are: six here, as in TNPs.
-The state holds the latents of all layers, which a query reads,
-and the points, which every layer reads again when there are new ones: only CMANP can do without them.
+comparison has them (Feng et al. 2023, appendix A.4), which does not say how many layers there are: six here, as in
+TNPs. The state holds the latents of all layers, which a query reads, and the points, which every layer reads again when
+there are new ones: only CMANP can do without them.
 """
 
 from __future__ import annotations
