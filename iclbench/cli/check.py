@@ -15,6 +15,7 @@ from iclbench.config.cards import load_task, names
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
 from iclbench.config.resolution import family_class
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.formats import plural
 
 
 def check(target: str, data_dir: Path | None, threads: int) -> None:
@@ -22,16 +23,24 @@ def check(target: str, data_dir: Path | None, threads: int) -> None:
     set_up_torch("cpu", threads)
     from iclbench.cli.check_class import check_class
 
-    broken = 0
+    run, broken = 0, list[str]()
     results = (result for cls in _load(target) for result in check_class(cls, target, data_dir))
     for name, problem in results:
-        broken += problem is not None
+        run += 1
+        broken += [name] * (problem is not None)
         line = f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}"
         out.print(line)
     for line in _oracles(target):
         out.print(line)
+    out.print(_summary(run, broken))
     if broken:
         raise typer.Exit(1)
+
+
+def _summary(run: int, broken: list[str]) -> str:
+    """The closing line: how many were run, and each that is broken anywhere, once."""
+    named = dict.fromkeys(name.partition(" (")[0] for name in broken)
+    return f"{len(broken)} of {run} broken: {', '.join(named)}" if broken else f"{plural(run, 'contract')} kept"
 
 
 def _oracles(target: str) -> Iterator[str]:

@@ -11,12 +11,17 @@ from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
 from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
 from iclbench.contracts.families import FAMILY_CONTRACTS
+from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError, shortened
 from iclbench.core.predictor import Predictor
 from iclbench.core.seeds import global_stream
 from iclbench.core.task import TaskFacts, TaskShape
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
+
+CLASSES = 5
+# Numbers of related datasets: models are trained and scored on tasks of both kinds, by other methods of theirs.
+RELATED = (0, 3)
 
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
@@ -32,26 +37,52 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         for contract in FAMILY_CONTRACTS:
             yield contract.__name__, _problem(contract, family)
         return
-    predictors: dict[str, Predictor]
     if issubclass(kind, FittedPredictor):
-        labels = "categorical" in kind.heads
-        predictors = {" (categorical head)" if labels else "": kind(facts=TaskFacts(classes=5 if labels else None))}
+        cases = _estimators(kind)
     elif issubclass(kind, Backbone):
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
-        predictors = {f" ({head} head)": _build(kind, head, frozen) for head in kind.heads}
+        cases = _backbones(kind, frozen)
     else:
         raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
-    for suffix, predictor in predictors.items():
-        episodes = example_episodes(points=7, classes=5 if "categorical" in suffix else None, related=3)
+    for suffix, predictor, episodes in cases:
         for each in CONTRACTS:
-            if each.applies(predictor):
+            if each.is_about(predictor, episodes):
                 yield each.name + suffix, _problem(each.check, predictor, episodes, Tolerance(2e-5, 1e-4))
 
 
-def _build(cls: type[Backbone], head: str, frozen: Mapping[str, Any]) -> Backbone:
-    shape = TaskShape(x_dim=4, points=12, classes=5 if head == "categorical" else None, head=head, related=3)
-    with global_stream(0, "weights"):
-        return cls(cls.Settings(**frozen), shape).eval()
+def _estimators(cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
+    """What to check, with what stands behind the names of its contracts, on episodes without and with related
+    datasets."""
+    classes = CLASSES if "categorical" in cls.heads else None
+    for related in RELATED:
+        predictor = cls(facts=TaskFacts(classes=classes))
+        yield _suffix("categorical" if classes else "", related), predictor, _episodes(classes, related)
+
+
+def _backbones(cls: type[Backbone], frozen: Mapping[str, Any]) -> Iterator[tuple[str, Predictor, Episodes]]:
+    """The same of a backbone with every head. It is built for a task without related datasets, where a sequence is read
+    in one pass, and for one with them, where it goes on from a state."""
+    for head in cls.heads:
+        for related in RELATED:
+            shape = _shape(head, related)
+            with global_stream(0, "weights"):
+                backbone = cls(cls.Settings(**frozen), shape).eval()
+            yield _suffix(head, related), backbone, _episodes(shape.classes, related)
+
+
+def _shape(head: str, related: int = 0) -> TaskShape:
+    question = "targets" if related else "next"
+    classes = CLASSES if head == "categorical" else None
+    return TaskShape(x_dim=4, points=16, classes=classes, head=head, question=question, related=related)
+
+
+def _episodes(classes: int | None, related: int) -> Episodes:
+    return example_episodes(points=7, classes=classes, related=related)
+
+
+def _suffix(head: str, related: int) -> str:
+    words = [f"{head} head"] * bool(head) + ["related datasets"] * bool(related)
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _problem(contract: Any, *arguments: Any) -> str | None:

@@ -28,21 +28,26 @@ DEFAULT = Tolerance()
 
 @dataclass(frozen=True)
 class Contract:
-    """One property: its name, the check, and which predictors it is about."""
+    """One property: its name, the check, which predictors it is about, and whether it needs related datasets."""
 
     name: str
     check: Callable[[Predictor, Episodes, Tolerance], None]
     applies: Callable[[Predictor], bool]
+    of_related: bool = False
+
+    def is_about(self, predictor: Predictor, episodes: Episodes) -> bool:
+        """Whether the predictor can be checked on these episodes."""
+        return self.applies(predictor) and (episodes.related is not None or not self.of_related)
 
 
 CONTRACTS: list[Contract] = []
 
 
 def contract(
-    applies: Callable[[Predictor], bool] = lambda _: True,
+    applies: Callable[[Predictor], bool] = lambda _: True, of_related: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def register(check: Callable[..., None]) -> Callable[..., None]:
-        CONTRACTS.append(Contract(check.__name__, check, applies))
+        CONTRACTS.append(Contract(check.__name__, check, applies, of_related))
         return check
 
     return register
@@ -52,7 +57,7 @@ def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DE
     """The contracts that `predictor` breaks on these episodes, with what went wrong; empty when it keeps them all."""
     broken = {}
     for each in CONTRACTS:
-        if each.applies(predictor):
+        if each.is_about(predictor, episodes):
             try:
                 each.check(predictor, episodes, tolerance)
             except Exception as error:

@@ -27,7 +27,7 @@ def _is_set_of_sets(predictor: Predictor) -> bool:
     return predictor.uses_related and predictor.order == "set"
 
 
-@contract(_uses_related)
+@contract(_uses_related, of_related=True)
 def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """A predictor that says it uses related datasets answers otherwise when they change."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
@@ -41,7 +41,7 @@ def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance:
         assert not silent.any(), f"related datasets make no difference: answers are the same {what}"
 
 
-@contract(_uses_related)
+@contract(_uses_related, of_related=True)
 def absent_related_datasets_equal_none(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
@@ -60,7 +60,7 @@ def absent_related_datasets_equal_none(
     assert_close(answer, none, tolerance, "related datasets that are all masked are not the same as none")
 
 
-@contract(_uses_related)
+@contract(_uses_related, of_related=True)
 def related_datasets_of_batch_neighbours_change_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
@@ -78,7 +78,7 @@ def related_datasets_of_batch_neighbours_change_nothing(
         assert_close(answer[b : b + 1], expected[b : b + 1], tolerance, message)
 
 
-@contract(_is_set_of_sets)
+@contract(_is_set_of_sets, of_related=True)
 def the_order_of_related_datasets_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
@@ -86,7 +86,7 @@ def the_order_of_related_datasets_changes_nothing(
     _assert_order_is_nothing(predictor, episodes, tolerance, 1, "answers depend on the order of the related datasets")
 
 
-@contract(_is_set_of_sets)
+@contract(_is_set_of_sets, of_related=True)
 def the_order_within_a_related_dataset_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:

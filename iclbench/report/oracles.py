@@ -34,6 +34,7 @@ class Beaten:
         value: by how much the first of them is, on average over episodes.
         low: the lower end of the interval of that.
         what: what it is better in.
+        trained: whether a backbone is among them: one that looks ahead beats every oracle, too.
     """
 
     oracle: str
@@ -41,6 +42,7 @@ class Beaten:
     value: float
     low: float
     what: str
+    trained: bool = False
 
     @property
     def line(self) -> str:
@@ -49,6 +51,7 @@ class Beaten:
         return (
             f"{self.oracle} is no oracle here, whatever the card says: {self.by[0]} is better by {fixed(self.value)} "
             f"(at least {fixed(self.low)}; paired by episode) in {self.what}{more}"
+            f"{'; or it sees what it should not: iclbench check' * self.trained}"
         )
 
 
@@ -72,7 +75,7 @@ def beaten(rows: pd.DataFrame, errors: EpisodeScores) -> list[Beaten]:
                 ahead[name] = (float(gaps.mean()), low, what)
         by = sorted(ahead, key=lambda name: (-ahead[name][0], name))
         if by:
-            found.append(Beaten(oracle, tuple(by), *ahead[by[0]]))
+            found.append(Beaten(oracle, tuple(by), *ahead[by[0]], any(kinds[name] == "backbone" for name in by)))
     return found
 
 

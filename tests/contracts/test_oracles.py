@@ -55,4 +55,4 @@ def test_check_says_which_oracles_are_claims(
     assert "oracle ridge of task noisy-linear: the family vouches for it" in check._oracles("noisy_linear")
     assert not list(check._oracles("gpt2"))
     capsys.readouterr()
-    assert (main(["check", "sine.toml"]), capsys.readouterr().out) == (0, claim)
+    assert (main(["check", "sine.toml"]), capsys.readouterr().out) == (0, f"{claim}0 contracts kept\n")

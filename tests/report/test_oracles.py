@@ -83,7 +83,9 @@ def test_who_beats_an_oracle_is_named_with_the_paired_difference(field: Field, t
     assert one.line.startswith(
         f"ridge is no oracle here, whatever the card says: knn-3 is better by {gaps.mean():.3f} ("
     )
-    assert one.line.endswith("; so are model")
+    assert one.line.endswith("; so are model; or it sees what it should not: iclbench check")
+    (one,) = found(written(tmp_path / "alone", {name: field[name] for name in ("ridge", "knn-3")}))
+    assert "should not" not in one.line  # a baseline has no forward pass of somebody's to look ahead in
 
 
 def test_an_oracle_that_fails_wildly_in_a_few_episodes_does_not_hide_in_its_own_interval(field: Field, tmp_path: Path):

@@ -1,0 +1,123 @@
+"""`iclbench check` asks on the paths on which models train and are scored: with related datasets and without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from iclbench.backbones.base import BackboneSettings
+from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
+from iclbench.cli.main import main
+from iclbench.core.task import TaskShape
+
+
+class Settings(BackboneSettings):
+    width: int = 8
+
+
+class Sum(RecurrentBlock):
+    """Adds up its tokens; one that is not there adds nothing."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.line = nn.Linear(width, width)
+
+    def start(self, batch: int) -> BlockState:
+        return (self.line.weight.new_zeros(batch, self.line.in_features),)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.resume(x, self.start(len(x)))[0]
+
+    def resume(self, x: Tensor, state: BlockState, mask: Tensor | None = None) -> tuple[Tensor, BlockState]:
+        added = self.line(x) if mask is None else self.line(x) * mask.unsqueeze(-1)
+        sums = state[0].unsqueeze(1) + added.cumsum(1)
+        return x + sums.tanh(), (sums[:, -1],)
+
+    def peek(self, queries: Tensor, state: BlockState) -> Tensor:
+        return queries + (state[0].unsqueeze(1) + self.line(queries)).tanh()
+
+    def fork(
+        self, x: Tensor, queries: Tensor, state: BlockState | None = None
+    ) -> tuple[Tensor, Tensor, BlockState | None]:
+        (held,) = self.start(len(x)) if state is None else state
+        sums = held.unsqueeze(1) + self.line(x).cumsum(1)
+        before = torch.cat([held.unsqueeze(1), sums[:, 1::2]], 1)[:, : queries.shape[1]]
+        after = None if state is None else (sums[:, -1],)
+        return x + sums.tanh(), queries + (before + self.line(queries)).tanh(), after
+
+
+class AheadInOnePass(Sum):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x.mean(1, keepdim=True)
+
+
+class AheadInForks(Sum):
+    def fork(self, x: Tensor, queries: Tensor, state: BlockState | None = None) -> tuple[Tensor, Tensor, object]:
+        tokens, answers, after = super().fork(x, queries, state)
+        return tokens, answers + x.mean(1, keepdim=True) * (state is None), after
+
+
+class AheadOfAState(Sum):
+    def resume(self, x: Tensor, state: BlockState, mask: Tensor | None = None) -> tuple[Tensor, BlockState]:
+        tokens, after = super().resume(x, state, mask)
+        return tokens + x.mean(1, keepdim=True) * bool(state[0].any()), after
+
+
+class Net(RecurrentBackbone[Settings]):
+    Settings = Settings
+    heads = ("point",)
+    block: type[RecurrentBlock] = Sum
+
+    def __init__(self, settings: Settings, shape: TaskShape) -> None:
+        super().__init__(settings, shape, settings.width, [self.block(settings.width)])
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class CheatsInOnePass(Net):
+    block = AheadInOnePass
+
+
+class CheatsInForks(Net):
+    block = AheadInForks
+
+
+class CheatsAfterAState(Net):
+    block = AheadOfAState
+
+
+def checked(cls: type[Net], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    code = main(["check", f"{__name__}:{cls.__name__}"])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_an_honest_model_keeps_all_with_related_datasets_and_without(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = checked(Net, capsys)
+    assert code == 0 and all(line.startswith("ok ") for line in lines[:-1])
+    assert lines[-1] == f"{len(lines) - 1} contracts kept"
+    for suffix in ("(point head)", "(point head, related datasets)"):
+        assert f"ok     later_points_change_nothing {suffix}" in lines
+    about_sets = [line for line in lines if "absent_related_datasets_equal_none" in line]
+    assert about_sets == ["ok     absent_related_datasets_equal_none (point head, related datasets)"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "contracts", "where"),
+    [
+        (CheatsInOnePass, ("later_points_change_nothing", "no_answer_sees_its_own_label"), "(point head)"),
+        (CheatsInForks, ("shifted_queries_are_answered",), "(point head)"),
+        (CheatsAfterAState, ("later_points_change_nothing",), "(point head, related datasets)"),
+    ],
+)
+def test_a_model_that_looks_ahead_on_one_path_alone_is_caught(
+    cls: type[Net], contracts: tuple[str, ...], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = checked(cls, capsys)
+    assert code == 1
+    for contract in contracts:
+        assert any(line.startswith(f"FAILED {contract} {where}: ") for line in lines)
+    failed = sum(line.startswith("FAILED ") for line in lines)
+    assert lines[-1].startswith(f"{failed} of {len(lines) - 1} broken: ")
+    assert all(lines[-1].count(contract) == 1 for contract in contracts)
