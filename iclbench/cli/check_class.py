@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_task
+from iclbench.config.cards import load_task, names
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import resolve_task
+from iclbench.config.sizes import sized
 from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
 from iclbench.contracts.families import FAMILY_CONTRACTS
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError, shortened
+from iclbench.core.formats import count
 from iclbench.core.predictor import Predictor
 from iclbench.core.seeds import global_stream
 from iclbench.core.task import TaskFacts, TaskShape
@@ -26,7 +28,7 @@ RELATED = (0, 3)
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
     """Name and problem (None: kept) of every contract that applies to the class with its default settings, of a variant
-    with those that it stands for."""
+    with those that it stands for; of a backbone also of the budgets that it is sized to."""
     kind = cls if isinstance(cls, type) else object
     if issubclass(kind, Family):
         if target.endswith(".toml"):
@@ -41,6 +43,10 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         cases = _estimators(kind)
     elif issubclass(kind, Backbone):
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
+        given = kind.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
+        for budget in _budgets():
+            size = f"a_size_meets_the_budget ({count(budget)} parameters)"
+            yield size, _problem(sized, target, kind, budget, _shape(kind.heads[0]), given)
         cases = _backbones(kind, frozen)
     else:
         raise UsageError(f"'{target}' is neither a Backbone, nor an Estimator, nor a Family of iclbench")
@@ -68,6 +74,12 @@ def _backbones(cls: type[Backbone], frozen: Mapping[str, Any]) -> Iterator[tuple
             with global_stream(0, "weights"):
                 backbone = cls(cls.Settings(**frozen), shape).eval()
             yield _suffix(head, related), backbone, _episodes(shape.classes, related)
+
+
+def _budgets() -> list[int]:
+    """Those of the presets of all shipped tasks."""
+    presets = (preset for task in names("tasks") for preset in load_task(task)[1].presets.values())
+    return sorted({preset.budget for preset in presets if preset.budget is not None})
 
 
 def _shape(head: str, related: int = 0) -> TaskShape:

@@ -85,7 +85,11 @@ def _searched(
     best: dict[str, Any] = json.loads(start)
     own = dict(cls.Settings())
     growing = [key for key in cls.grows if key in own and key not in given]
-    ratios = {key: own[key] / own[growing[0]] for key in _PROPORTIONAL if key in growing[1:] and own[growing[0]]}
+    ratios = {
+        key: own[key] / own[growing[0]]
+        for key in _PROPORTIONAL
+        if key in growing[1:] and own[key] and own[growing[0]]  # None: the class takes it from another setting
+    }
 
     def at(key: str, value: int) -> dict[str, Any]:
         along = {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}

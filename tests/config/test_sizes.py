@@ -148,6 +148,22 @@ class Growing(Fixed):
         self.wide = nn.Linear(settings.units, 10, bias=False)
 
 
+class Unset(Fixed):
+    """Its hidden width follows from the width unless somebody gives one."""
+
+    class Settings(Strict):
+        width: PositiveInt = 16
+        hidden: PositiveInt | None = None
+
+    def __init__(self, settings: Any, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.up = nn.Linear(settings.width, settings.hidden or 2 * settings.width, bias=False)
+
+
+def test_a_hidden_width_that_is_unset_is_left_to_the_class() -> None:
+    assert sized("unset", Unset, 36 + 2 * 30**2, SHAPE, {}) == {"width": 30}
+
+
 def test_a_plug_in_is_sized_by_the_same_rule(caplog: pytest.LogCaptureFixture) -> None:
     assert sized("mine", Growing, 1036, SHAPE, {}) == {"units": 100}
     caplog.set_level(logging.INFO, "iclbench")

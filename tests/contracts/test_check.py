@@ -76,6 +76,13 @@ class Net(RecurrentBackbone[Settings]):
         return hidden
 
 
+class TooSmall(Net):
+    """However wide, it never has more parameters."""
+
+    def __init__(self, settings: Settings, shape: TaskShape) -> None:
+        RecurrentBackbone.__init__(self, settings, shape, 8, [Sum(8)])
+
+
 class CheatsInOnePass(Net):
     block = AheadInOnePass
 
@@ -121,3 +128,11 @@ def test_a_model_that_looks_ahead_on_one_path_alone_is_caught(
     failed = sum(line.startswith("FAILED ") for line in lines)
     assert lines[-1].startswith(f"{failed} of {len(lines) - 1} broken: ")
     assert all(lines[-1].count(contract) == 1 for contract in contracts)
+
+
+def test_check_sizes_the_class_to_the_budgets_of_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines = checked(Net, capsys)
+    assert lines[:2] == [f"ok     a_size_meets_the_budget ({size} parameters)" for size in ("25.0 k", "200 k")]
+    code, lines = checked(TooSmall, capsys)
+    assert code == 1 and lines[-1].endswith(" broken: a_size_meets_the_budget")
+    assert "cannot have 25.0 k parameters here: the nearest is width 1" in lines[0]
