@@ -72,8 +72,8 @@ def _load(target: str) -> list[Any]:
     and a family, say)."""
     if target.endswith(".toml"):
         return [family_class(load_task(target)[1].family)]
+    trust.typed(target)
     if ":" in target:
-        trust.typed(target)
         return [BACKBONES.get(target)]
     registries = (BACKBONES, ESTIMATORS, FAMILIES)
     found = [registry.get(target) for registry in registries if canonical(target) in registry.entries]

@@ -9,6 +9,7 @@ import typer
 from iclbench.cli.options import chosen_runs, examples, set_up_torch
 from iclbench.config.cards import load_baseline, load_task
 from iclbench.config.runs import CodeChangedError
+from iclbench.config.trust import UntrustedError
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.signals import heed_ctrl_c
@@ -52,7 +53,7 @@ def evaluate(
     chosen = set_up_torch(device, threads)
     from iclbench.cli import eval_runs, summary
 
-    failed = 0
+    failed = untrusted = 0
     evaluated: list[str] = []
     edited: list[str] = []
     remarks: dict[str, None] = {}
@@ -77,14 +78,16 @@ def evaluate(
             heed_ctrl_c(error)
             if run and len(runs) == 1:
                 raise
+            untrusted += isinstance(error, UntrustedError)
             failed += 1  # the others go on
             edited += [each.name] * isinstance(error, CodeChangedError)
             say(f"skipped run '{each.name}': {error}")
     summary.print_summary(results, evaluated, json, without=edited)
     for line in remarks:
         out.print(line)
+    if again := failed - untrusted:
+        say(f"{again} failed; the same command tries them again")
     if failed:
-        say(f"{failed} failed; the same command tries them again")
         raise typer.Exit(1)
 
 

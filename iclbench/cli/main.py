@@ -18,6 +18,7 @@ from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.cli.lazy import lazy_group, literal, with_debug
 from iclbench.cli.streams import print_anything
 from iclbench.config import trust
+from iclbench.config.plugins import PluginError
 from iclbench.core.errors import IclbenchError, Interrupted, brief, one_line, shortened
 from iclbench.core.formats import printable
 from iclbench.core.memory import IN_TRAINING, advice, is_out_of_memory
@@ -172,6 +173,8 @@ def _report(error: Exception) -> int:
         return 1
     if hasattr(error, "format_message"):  # the command-line parser's own errors
         text, code = error.format_message(), int(getattr(error, "exit_code", 2))
+    elif isinstance(error, PluginError) and error.target:
+        text, code = f"{error}; for more: iclbench check {error.target}", error.exit_code
     elif isinstance(error, IclbenchError):
         text, code = str(error), error.exit_code
     elif is_out_of_memory(error):

@@ -11,16 +11,23 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from iclbench.core.errors import IclbenchError, UsageError, one_line, shortened
+from iclbench.core.formats import plural
 
 # Methods of ours that call those of a class from outside in turn, and fail where these do not fit each other.
-_INHERITED = {"sample", "sample_test"}
+_INHERITED = {"sample", "sample_test", "predict_next", "predict_targets", "loss"}
 
 
 class PluginError(IclbenchError):
-    """A class from outside iclbench raised, or returned what was not asked for."""
+    """A class from outside iclbench raised, or returned what was not asked for.
+
+    Attributes:
+        target: the predictor that it is or is part of, as `iclbench check` takes it; empty: it was still being built.
+    """
+
+    target = ""
 
 
 def watched(cls: Any, target: str) -> Any:
@@ -31,6 +38,18 @@ def watched(cls: Any, target: str) -> Any:
     """
     if not isinstance(cls, type) or is_ours(cls):
         return cls
+    _watch(cls)
+    needed = {name for base in cls.__mro__ if is_ours(base) for name in inspect.get_annotations(base)}
+    for name in {"Settings", "Parameters"} & needed:
+        if not hasattr(cls, name):
+            raise UsageError(
+                f"'{target}' lacks `{name}`: write a subclass of iclbench.config.cards.Strict into the class"
+            )
+    return cls
+
+
+def _watch(cls: type) -> None:
+    """Put a watch on what a class fulfils a contract by."""
     theirs = [base for base in cls.__mro__ if _is_contracts(base)]
     contract = {name for base in cls.__mro__ if is_ours(base) for name in vars(base)}
     for base in theirs:
@@ -39,18 +58,28 @@ def watched(cls: Any, target: str) -> Any:
             if not public or name not in contract or getattr(member, "__isabstractmethod__", False):
                 continue
             if inspect.isfunction(member) and not hasattr(member, "_watched"):
-                setattr(base, name, _method(name, member))
+                setattr(base, name, _method(name, member, _values(cls, name)))
             elif isinstance(member, property) and member.fget and not hasattr(member.fget, "_watched"):
                 setattr(base, name, property(_method(name, member.fget), member.fset, member.fdel, member.__doc__))
     for name in _INHERITED & contract - {own for base in theirs for own in vars(base)}:
         setattr(cls, name, _method(name, getattr(cls, name)))
-    needed = {name for base in cls.__mro__ if is_ours(base) for name in inspect.get_annotations(base)}
-    for name in {"Settings", "Parameters"} & needed:
-        if not hasattr(cls, name):
-            raise UsageError(
-                f"'{target}' lacks `{name}`: write a subclass of iclbench.config.cards.Strict into the class"
-            )
-    return cls
+
+
+def _watch_parts(instance: Any) -> None:
+    """The same for the modules that a predictor is made of: blocks that stand below one of ours."""
+    modules = instance.modules() if callable(getattr(instance, "modules", None)) else ()
+    for part in {type(module) for module in modules} - {type(instance)}:
+        if _is_contracts(part):
+            _watch(part)
+
+
+def _values(cls: type, name: str) -> int | None:
+    """How many values a method of ours that is overridden says it returns; None: no tuple of a fixed size."""
+    asked = next((vars(base)[name] for base in cls.__mro__ if is_ours(base) and name in vars(base)), None)
+    returned = inspect.get_annotations(asked).get("return", "") if inspect.isfunction(asked) else ""
+    hint = get_type_hints(asked)["return"] if str(returned).startswith("tuple[") else None
+    parts = get_args(hint)
+    return None if not parts or Ellipsis in parts else len(parts)
 
 
 def is_ours(cls: type) -> bool:
@@ -63,19 +92,23 @@ def _is_contracts(cls: type) -> bool:
     return not is_ours(cls) and any(is_ours(base) for base in cls.__mro__)
 
 
-def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with exceptions and answers watched."""
+def _method(name: str, function: Callable[..., Any], values: int | None = None) -> Callable[..., Any]:
+    """The same with exceptions and answers watched, which are so many values."""
     check = _CHECKS.get(name)
 
     @wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         where = f"{_named(self)}.{name}"
-        with _Watch(where):
+        with _Watch(where, _target(self, name)):
             answer = function(self, *args, **kwargs)
             if name == "predict_by_related":
                 return _each(iter(answer), where, lambda each: _check_targets(where, self, each, args, kwargs))
-        if check is not None:
-            check(where, self, answer, args, kwargs)
+            if name == "__init__":
+                _watch_parts(self)
+            if values is not None and name not in _CHECKS:
+                _check_values(where, answer, values)
+            if check is not None:
+                check(where, self, answer, args, kwargs)
         return answer
 
     call._watched = True  # type: ignore[attr-defined]
@@ -98,22 +131,36 @@ class _Watch:
     """Turns what is raised inside into one line with the name of the method; errors that name their fix, and those of
     memory, pass."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, where: str, target: str = "") -> None:
+        self.where, self.target = where, target
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, PluginError):
+            error.target = self.target or error.target
         if isinstance(error, SystemExit):
-            raise PluginError(
+            raise self._told(
                 f"{self.where} called sys.exit({shortened(repr(error.code))}); raise an exception instead"
             ) from error
         if not isinstance(error, Exception) or isinstance(error, IclbenchError | MemoryError):
             return
         if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in str(error):
             return
-        raise PluginError(f"{self.where} raised {one_line(error)} (--debug shows where)") from error
+        raise self._told(f"{self.where} raised {one_line(error)} (--debug shows where)") from error
+
+    def _told(self, line: str) -> PluginError:
+        told = PluginError(line)
+        told.target = self.target
+        return told
+
+
+def _target(instance: Any, method: str) -> str:
+    """What to check: a predictor that could be built."""
+    from iclbench.core.predictor import Predictor
+
+    return _named(instance) if isinstance(instance, Predictor) and method != "__init__" else ""
 
 
 def _named(instance: Any) -> str:
@@ -155,6 +202,19 @@ def _width(predictor: Any, points: Any = None) -> int | None:
     about = getattr(predictor, "shape", None) or getattr(predictor, "facts", None)
     classes = getattr(about, "classes", None)
     return classes if classes is not None else getattr(about, "y_dim", None)
+
+
+def _check_values(where: str, answer: Any, values: int) -> None:
+    if not isinstance(answer, tuple) or len(answer) != values:
+        found = plural(len(answer), "value") if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+        raise PluginError(f"{where} returned {found}, expected {values}")
+
+
+def _check_finish(where: str, own: Any, answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    asked, found = _argument(0, "hidden", args, kwargs).shape, getattr(answer, "shape", None)
+    if found != asked:
+        shown = type(answer).__name__ if found is None else tuple(found)
+        raise PluginError(f"{where} returned {shown}, expected {tuple(asked)}: the width that the read-out takes")
 
 
 def _check_next(where: str, own: Any, answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -220,6 +280,7 @@ _CHECKS: dict[str, Callable[[str, Any, Any, tuple[Any, ...], dict[str, Any]], No
     "predict_by_layer": _check_layers,
     "query": _check_query,
     "loss": _check_loss,
+    "finish": _check_finish,
     "normaliser": _check_normaliser,
     "sample": _check_sample,
     "sample_test": _check_sample,

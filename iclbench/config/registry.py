@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -91,6 +93,10 @@ class Entry:
                 raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
             where = f"neither installed nor in the current folder {Path.cwd()}"
             raise UsageError(f"cannot load '{self.target}': module '{error.name}' is {where}") from error
+        except AttributeError as error:
+            raise UsageError(
+                f"cannot load '{self.target}' (from {self.package}): {said(error)}{self._near()}"
+            ) from error
         except SystemExit as error:
             raise UsageError(
                 f"cannot load '{self.target}': importing it calls sys.exit({shortened(repr(error.code))})"
@@ -99,6 +105,14 @@ class Entry:
             heed_ctrl_c(error)
             raise UsageError(f"cannot load '{self.target}' (from {self.package}): {said(error)}") from error
         return plugins.watched(found, self.target)
+
+    def _near(self) -> str:
+        """A class of the module with nearly this name, as advice; empty: there is none, or no module."""
+        module, _, name = self.target.partition(":")
+        classes = [own for own, value in vars(sys.modules.get(module, object)).items() if isinstance(value, type)]
+        same = [own for own in classes if own.lower() == name.lower()]
+        near = same or get_close_matches(name, classes, n=1)
+        return f"; did you mean '{module}:{near[0]}'?" if near else ""
 
     def availability(self) -> str:
         """

@@ -69,7 +69,21 @@ def trust(*names: str) -> None:
 
 
 def typed(name: str) -> None:
-    """Trust the package of a target that the user typed; a registered name needs nothing."""
+    """Trust the package of a target that the user typed; a registered name needs nothing.
+
+    Raises:
+        UsageError: it names a file, or a class in another spelling; the line says how it is written.
+    """
+    place, _, cls = name.partition(":")
+    file = Path(place)
+    if file.suffix == ".py" or len(file.parts) > 1:
+        module = (
+            file.stem if file.is_absolute() else ".".join(part for part in file.with_suffix("").parts if part != "..")
+        )
+        raise UsageError(f"'{name}' names a file; write the module: {module}:{cls or 'CLASS'}")
+    module, _, last = name.rpartition(".")
+    if ":" not in name and module and _exists(package_of(name)):
+        raise UsageError(f"'{name}' is no name of a class; write {module}:{last}")
     if ":" in name:
         trust(package_of(name))
 

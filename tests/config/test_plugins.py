@@ -123,6 +123,56 @@ class Narrow(Linear):
 """
 
 
+RECURRENT = """
+import torch
+
+from iclbench.backbones.base import BackboneSettings
+from iclbench.backbones.recurrent import RecurrentBackbone, RecurrentBlock
+
+
+class Settings(BackboneSettings):
+    width: int = 8
+
+
+class Block(RecurrentBlock):
+    def start(self, batch):
+        return (torch.zeros(batch, 1),)
+
+    def forward(self, x):
+        return x
+
+    def resume(self, x, state, mask=None):
+        return x, state
+
+    def peek(self, queries, state):
+        return queries
+
+    def fork(self, x, queries, state=None):
+        return x, queries
+
+
+class Net(RecurrentBackbone):
+    Settings = Settings
+
+    def __init__(self, settings, shape):
+        super().__init__(settings, shape, settings.width, [Block()])
+
+    def finish(self, hidden):
+        return hidden
+
+
+class Half(Net):
+    def finish(self, hidden):
+        return hidden[..., :4]
+
+
+class Misfit(Net):
+    def __init__(self, settings, shape):
+        super().__init__(settings, shape)
+        self.read_out = torch.nn.Linear(3, 1)
+"""
+
+
 @pytest.fixture
 def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The module `mynet`, in a folder of its own that is the current one and not searched."""
@@ -283,3 +333,22 @@ class Short(Linear):
     family = FAMILIES.get("shortnet:Short")
     with pytest.raises(PluginError, match=r"shortnet:Short.sample raised KeyError: 'weights'"):
         family(family.Parameters(dim=2)).sample(Request(3, 4, torch.Generator()))
+
+
+def test_a_block_and_what_is_done_with_its_tokens_are_told_under_their_names(
+    net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Layers of a class from outside are watched with it, and so are methods of ours that put its tokens together."""
+    (net / "mynet.py").write_text(RECURRENT)
+    told = {
+        "Half": "mynet:Half.finish returned (8, 5, 4), expected (8, 5, 8): the width that the read-out takes",
+        "Misfit": "mynet:Misfit.predict_next raised RuntimeError: mat1 and mat2 shapes cannot be multiplied (40x8 and "
+        "3x1) (--debug shows where)",
+    }
+    options = ("-p", "smoke", "-o", "backbone.width=8", "--results", net / "r")
+    for name, line in told.items():
+        code, _, err = run("train", card_path, f"mynet:{name}", *options, capsys=capsys)
+        assert (code, err[-1]) == (1, f"error: {line}; for more: iclbench check mynet:{name}")
+    code, out, _ = run("check", "mynet:Net", capsys=capsys)
+    assert code == 1
+    assert "FAILED shifted_queries_are_answered (point head): mynet:Block.fork returned 2 values, expected 3\n" in out

@@ -110,6 +110,7 @@ def test_runs_that_name_code_are_skipped_by_name_and_the_others_evaluated(
     assert trained.main("eval") == 1
     out, err = capsys.readouterr()
     assert "skipped run 'mine-gpt2-smoke-s0'" in err and "--trust from_elsewhere" in err
+    assert "tries them again" not in err  # it would be refused again
     assert "ours-gpt2-smoke-s0" in out + err and not trained.was_run
     for command in ("eval", "cost", "probe", "stream"):
         assert trained.main(command, "mine-gpt2-smoke-s0") == 1
@@ -210,3 +211,21 @@ def test_every_kind_of_class_goes_through_the_same_door(elsewhere: Elsewhere) ->
         with pytest.raises(UntrustedError):
             registry.get("from_elsewhere:Mine")
     assert not elsewhere.was_run
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        ("from_elsewhere:net", "did you mean 'from_elsewhere:Net'?"),
+        ("from_elsewhere.Net", "write from_elsewhere:Net"),
+        ("from_elsewhere.py:Net", "write the module: from_elsewhere:Net"),
+        ("./below/net.py:Net", "write the module: below.net:Net"),
+    ],
+)
+def test_a_class_in_another_spelling_is_told_as_it_is_written(
+    wrong: str, advice: str, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (("train", "linear", wrong, "--preset", "smoke"), ("check", wrong)):
+        assert elsewhere.main(*command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ") and line.endswith(advice)
