@@ -158,9 +158,7 @@ class _Watch:
 
 def _target(instance: Any, method: str) -> str:
     """What to check: a predictor that could be built."""
-    from iclbench.core.predictor import Predictor
-
-    return _named(instance) if isinstance(instance, Predictor) and method != "__init__" else ""
+    return _named(instance) if hasattr(type(instance), "predict_next") and method != "__init__" else ""
 
 
 def _named(instance: Any) -> str:
