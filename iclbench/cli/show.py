@@ -31,7 +31,7 @@ def show(
 ) -> None:
     """Show what a task samples and how big it is, what a backbone's settings mean, a baseline, a grid or a run.
 
-    Code that a card or a run names is not run.
+    Code that a card or a run names is not run; a backbone that is named as package.module:Class is.
     """
     trust.ask = None  # nothing is loaded here that was not trusted before
     if name == "glyphs" or png is not None:
@@ -111,11 +111,15 @@ def _find(name: str, preset: str | None, results) -> dict[str, Any]:  # type: ig
     runs = {run.name: run for run in all_runs(results)}
     if name in runs:
         return {"run": name, "hash": runs[name].hash, **runs[name].config.dump()}
+    if ":" in name:
+        trust.typed(name)
+        return show_backbone.find(name)
     raise UnknownNameError(
         "name",
         name,
         [*names("tasks"), *show_language.known(), *names("baselines"), *names("grids"), *BACKBONES.names(), *runs],
-        hint="(see iclbench list)",
+        hint="(or package.module:Class)",
+        listed_by="iclbench list",
     )
 
 

@@ -13,8 +13,12 @@ _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 def find(name: str) -> dict[str, Any]:
     """Where the backbone comes from, what it declares, what its name stands for, and its settings with defaults and
-    meanings."""
-    entry, variant, cls = BACKBONES.entry(name), BACKBONES.variant(name), BACKBONES.get(name)
+    meanings.
+
+    Raises:
+        UsageError: the class cannot be loaded, or is no backbone.
+    """
+    entry, variant, cls = BACKBONES.entry(name), BACKBONES.variant(name), BACKBONES.subclass(name)
     settings = {
         key: {
             "type": type_name(field.annotation),
@@ -28,13 +32,18 @@ def find(name: str) -> dict[str, Any]:
         "variant_of": variant.backbone,
         "frozen": dict(variant.frozen),
         "class": entry.target,
-        "summary": entry.summary,
+        "summary": entry.summary or _first_line(cls),
         "order": cls.order,
         "heads": list(cls.heads),
         "uses_related": cls.uses_related,
         "removes_points": cls.removes_points,
         "settings": settings,
     }
+
+
+def _first_line(cls: type) -> str:
+    """The first line of a class's own docstring; empty where it has none."""
+    return next(iter((cls.__doc__ or "").strip().splitlines()), "")
 
 
 def print_backbone(found: dict[str, Any]) -> None:

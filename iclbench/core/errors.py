@@ -43,15 +43,24 @@ class UsageError(IclbenchError):
 class UnknownNameError(UsageError):
     """A name that nothing answers to; the message lists the nearest ones.
 
+    Args:
+        kind: of what is named.
+        name: as it was typed.
+        known: names that something answers to.
+        hint: what else may be written.
+        listed_by: the command that lists them, named where none is near and a line does not hold all.
+
     >>> str(UnknownNameError("task", "linaer", ["linear", "quadratic"]))
     "unknown task 'linaer'; did you mean 'linear'?"
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", listed_by: str = "") -> None:
         known, name = sorted(known), shortened(name)
         near = get_close_matches(name, known, n=3, cutoff=0.5)
         if near:
             advice = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+        elif listed_by and len(known) > _NAMED:
+            advice = f"{listed_by} names all"
         else:
             more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
             advice = f"known: {', '.join(known[:_NAMED])}{more}" if known else "none are known"

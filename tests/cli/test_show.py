@@ -63,3 +63,28 @@ def test_every_setting_of_a_backbone_is_explained(name: str, capsys: pytest.Capt
         assert len(field["meaning"].split()) >= 2, f"{key} is not explained"
         assert key in out
     assert "-o backbone.NAME=VALUE" in out
+
+
+def test_a_class_of_ones_own_is_shown_as_a_registered_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is typed is trusted, as by train; what is no backbone is refused."""
+    (tmp_path / "shown_net.py").write_text(
+        "from iclbench.backbones.gpt2 import GPT2, GPT2Settings\n"
+        'class MySettings(GPT2Settings):\n    depth: int = 3\n    """Blocks of a column."""\n'
+        'class MyNet(GPT2):\n    """A net of columns."""\n    Settings = MySettings\n'
+        "class Other: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "")
+    out = " ".join(shown("shown_net:MyNet", capsys=capsys).split())
+    assert "A net of columns." in out and "depth 3 Blocks of a column." in out
+    assert main(["show", "shown_net:Other"]) == 2
+    assert "must be a subclass of iclbench.backbones.base.Backbone" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_answered_by_near_ones_or_by_who_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "mambda"]) == main(["show", "qqqqqqqq"]) == 2
+    near, none = capsys.readouterr().err.splitlines()
+    assert "did you mean 'mamba'" in near
+    assert none.endswith("unknown name 'qqqqqqqq'; iclbench list names all (or package.module:Class)")

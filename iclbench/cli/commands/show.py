@@ -16,7 +16,8 @@ def show(
         str,
         typer.Argument(
             autocompletion=completion.everything,
-            help="A task, suite, backbone, baseline, grid or run, a path to a card, or 'glyphs'.",
+            help="A task, suite, backbone (or package.module:Class), baseline, grid or run, a path to a card, or "
+            "'glyphs'.",
         ),
     ],
     preset: Annotated[
@@ -33,5 +34,5 @@ def show(
 ) -> None:
     """Show what a task samples and how big it is, what a backbone's settings mean, a baseline, a grid or a run.
 
-    Code that a card or a run names is not run.
+    Code that a card or a run names is not run; a backbone that is named as package.module:Class is.
     """
