@@ -216,14 +216,22 @@ def _estimator(estimator: str, baseline: str) -> Any:
     return cls
 
 
+def misfit(name: str, task: TaskConfig) -> str | None:
+    """Why a baseline cannot answer what the task asks for, labels or numbers; None: it can."""
+    name, card = load_baseline(name)
+    of_labels = "categorical" in _estimator(card.estimator, name).heads
+    if of_labels == (task.head == "categorical"):
+        return None
+    predicts, asked = ("class labels", "numbers") if of_labels else ("numbers", "class labels")
+    return f"baseline '{name}' predicts {predicts}, task '{task.name}' asks for {asked}"
+
+
 def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:
     name, card = load_baseline(name)
     cls = _estimator(card.estimator, name)
-    if (task.head == "categorical") != ("categorical" in cls.heads):
-        kinds = ("class labels", "numbers") if "categorical" in cls.heads else ("numbers", "class labels")
-        others = ", ".join(each for each in task.baselines if each != name) or "none"
+    if (why := misfit(name, task)) is not None:
         raise UsageError(
-            f"baseline '{name}' predicts {kinds[0]}, task '{task.name}' asks for {kinds[1]}; its baselines: {others}"
+            f"{why}; its baselines: {', '.join(each for each in task.baselines if each != name) or 'none'}"
         )
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     predictor = cls(settings, facts, seed=prompts.seed)

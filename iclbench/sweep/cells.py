@@ -143,10 +143,8 @@ def grid_cells(names: Iterable[str], added: Sequence[str] = (), results: Path | 
 
 def _group(runs: Sequence[GridRun]) -> Iterator[GridCell]:
     """The cells of one task at one preset."""
-    evaluated: list[GridCell] = list(_baselines(runs))
-    yield from evaluated
-    for run in runs:
-        cells = list(_of_run(run))
+    evaluated: list[GridCell] = []
+    for cells in (list(_baselines(runs)), *(list(_of_run(run)) for run in runs)):
         evaluated += [cell for cell in cells if cell.kind == "evaluate" and not cell.reason]
         yield from cells
     yield from _summaries(evaluated)
@@ -176,7 +174,10 @@ def _of_run(run: GridRun) -> Iterator[GridCell]:
 
 
 def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
-    """One cell for every baseline and everything that any run beside it is asked."""
+    """One cell for every baseline and everything that any run beside it is asked; one of numbers makes no sense where
+    labels are asked for, nor the other way round."""
+    from iclbench.evaluation.contestants import misfit  # needs torch
+
     wanted: dict[tuple[str, str], tuple[str, TaskConfig, dict[str, Any]]] = {}
     for run in runs:
         if not run.evaluate or run.without:
@@ -187,7 +188,8 @@ def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
             known = wanted.setdefault(key, (name, task, asked))[2]
             wanted[key] = (name, task, _united(known, asked))
     for (own, _), (name, task, asked) in wanted.items():
-        yield GridCell("evaluate", own, own, task, runs[0].config.preset, asked=asked, baseline=name)
+        preset, reason = runs[0].config.preset, misfit(name, task)
+        yield GridCell("evaluate", own, own, task, preset, asked=asked, reason=reason, baseline=name)
 
 
 def _summaries(evaluated: Sequence[GridCell]) -> Iterator[GridCell]:

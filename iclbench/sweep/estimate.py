@@ -114,10 +114,12 @@ class Estimates:
         return float((self.parameters(cell) or 0) * (weights * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
 
     def of(self, cells: Iterable[GridCell]) -> Amount:
-        """What they take together."""
+        """What they take together; those that make no sense take nothing."""
         unknown: Counter[str] = Counter()
         known, size = [], 0.0
         for cell in cells:
+            if cell.reason is not None:
+                continue
             size += self.bytes(cell)
             seconds = self.seconds(cell)
             if seconds is None:

@@ -63,7 +63,7 @@ class Evaluate(Strict):
         shifts: that all runs are asked under, those of `extrapolate` included.
         shifts_of: further shifts of single tasks, at the trained length.
         extrapolate: by preset, up to how many examples: 500, or "4x" the trained length.
-        baselines: beside these instead of all that the task cards name.
+        baselines: beside those of these that can answer the task, instead of those of each task's card.
         seed: of the prompts; those of another seed are independent.
     """
 
@@ -253,6 +253,8 @@ class GridRun:
         """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
         if self.without:
             return
+        from iclbench.evaluation.contestants import misfit  # needs torch
+
         where = _options("--results", [results] if results else [])
         size = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
         settings = _options("-o", self.overrides)
@@ -260,7 +262,7 @@ class GridRun:
         if self.evaluate:
             longer = [] if self.extrapolate is None else [self.extrapolate]
             asked = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
-            beside = _options("--baseline", self.baselines)
+            beside = _options("--baseline", (name for name in self.baselines if not misfit(name, self.config.task)))
             prompts = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
             yield shlex.join(["iclbench", "eval", self.name, *asked, *beside, *prompts, *where])
         for kind in self.probes:

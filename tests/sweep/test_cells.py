@@ -7,6 +7,7 @@ import pytest
 import tomli_w
 
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
+from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
 from tests.sweep.conftest import tiny_grid
 
@@ -180,6 +181,17 @@ def test_a_pair_that_makes_no_sense_keeps_its_cells_with_the_reason_and_nobody_w
     assert {cell.reason for cell in none} == {"no related datasets"}
     (summary,) = [cell for cell in cells if cell.run == SUMMARY]
     assert not {cell.hash for cell in none} & set(summary.needs)
+
+
+def test_a_baseline_that_cannot_answer_the_task_makes_no_sense_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    """One list of baselines may stand over tasks of numbers and of labels."""
+    cells = one_task(tmp_path, {"evaluate": {"baselines": ["zero", "majority"]}})
+    by_name = {cell.run: cell for cell in cells if cell.kind == "evaluate"}
+    why = "baseline 'majority' predicts class labels, task 'tiny' asks for numbers"
+    assert by_name["majority"].reason == why and by_name["zero"].reason is None
+    assert set(by_name[SUMMARY].needs) == {by_name["zero"].hash, by_name[RUN].hash}
+    (run,) = grid_runs(str(tmp_path / "one.toml"))
+    assert "--baseline zero" in " ".join(run.commands()) and "majority" not in " ".join(run.commands())
 
 
 def test_a_baseline_of_the_users_own_is_found_by_its_path(tmp_path: Path) -> None:
