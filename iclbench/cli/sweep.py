@@ -21,7 +21,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
 from iclbench.core.formats import plural
 from iclbench.core.signals import sigterm_like_ctrl_c
-from iclbench.sweep import engine
+from iclbench.sweep import engine, reference
 from iclbench.sweep import plan as plans
 from iclbench.sweep.cells import KINDS, GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
@@ -70,12 +70,14 @@ def sweep(
             if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):
                 raise typer.Exit(1)
             return
+        if (line := reference.missing(grid, cells, results)) is not None:
+            say(line)
         plan = plans.only(plans.plan(cells, store), kinds)
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
         if workers:
             slots = [slots[i % len(slots)] for i in range(workers)]
         if dry_run:
-            print_dry_run(plan, store, kind, data_dir, len(slots), json)
+            print_dry_run(plan, store, kind, data_dir, len(slots), json, added=add or [])
             return
         work_through(plan, store, slots, Context(results, data_dir, kind), json)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, say, table
+from iclbench.config.registry import canonical
 from iclbench.core.context import Context
 from iclbench.core.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
@@ -27,12 +28,18 @@ _STATES = ("done", "failed", "diverged", "skipped", "to do")
 
 
 def print_dry_run(
-    plan: Plan, store: Store, device: str, data_dir: Path | None, workers: int, json: bool = False
+    plan: Plan,
+    store: Store,
+    device: str,
+    data_dir: Path | None,
+    workers: int,
+    json: bool = False,
+    added: Sequence[str] = (),
 ) -> None:
-    """What is done and what is to do, task by task, with parameters, time and disk; what lies in the results folder
-    without a sweep's doing, and what will be refused."""
+    """What is done and what is to do, task by task, with parameters, time and disk; how much of it is for backbones
+    that are `added` to the grid; what lies in the results folder without a sweep's doing, and what will be refused."""
     found = look(plan, Context(store.results, data_dir))
-    plan = found.plan
+    plan, added = found.plan, [name if ":" in name else canonical(name) for name in added]
     step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
     by_group = groups(plan)
     with measuring() as begins:
@@ -60,6 +67,7 @@ def print_dry_run(
             "there": found.there,
             "refused": found.refused,
             "no_data": found.no_data,
+            "added": {name: to_do(plan, contestant=name) for name in added},
         }
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
         return
@@ -80,7 +88,7 @@ def print_dry_run(
     table("", columns, rows, numeric=[*range(2, work), *range(work + 1, len(columns))], keys=(0, 1))
     if plan.waiting:
         out.print(left_alone(plan))
-    for line in (*_there(found), *_refused(found), *_without_data(found)):
+    for line in (*_added(plan, added), *_there(found), *_refused(found), *_without_data(found)):
         out.print(line)
     if not plan.todo:
         if not found.refused:
@@ -147,10 +155,11 @@ def states(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
     return [str(found[state] or "") for state in shown(plan)]
 
 
-def to_do(plan: Plan, group: str | None = None) -> dict[str, int]:
-    """Numbers of cells that a sweep would work on, by kind, of one task and preset or all; those that make no sense get
-    their row without work."""
-    found = Counter(cell.kind for cell in plan.todo if group in (None, cell.group) and cell.reason is None)
+def to_do(plan: Plan, group: str | None = None, contestant: str | None = None) -> dict[str, int]:
+    """Numbers of cells that a sweep would work on, by kind, of one task and preset or all, and of one contestant or
+    all; those that make no sense get their row without work."""
+    wanted = [cell for cell in plan.todo if group in (None, cell.group) and contestant in (None, cell.contestant)]
+    found = Counter(cell.kind for cell in wanted if cell.reason is None)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
@@ -163,6 +172,13 @@ def amount(of: Amount) -> list[str]:
     seconds = "" if of.seconds is None else duration(of.seconds)
     unknown = "" if not of.unknown else " + ?" if seconds else "?"
     return [seconds + unknown, nbytes(of.bytes) if of.bytes else ""]
+
+
+def _added(plan: Plan, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        own = to_do(plan, contestant=name)
+        work = f"{plural(sum(own.values()), 'cell')} ({words(own)})" if own else "nothing"
+        yield f"of what is to do, for {name}: {work}"
 
 
 def _there(found: Found) -> Iterator[str]:

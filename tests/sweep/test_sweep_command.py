@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from iclbench.cli.main import main
 from iclbench.cli.sweep import devices
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import label, view
+from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
+from iclbench.sweep import reference
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
@@ -208,3 +211,27 @@ def test_what_diverged_is_told_once_and_has_a_column_from_then_on(
     print_dry_run(after, results, "cpu", None, 1)
     header, first, *_ = capsys.readouterr().out.splitlines()
     assert "diverged" in header.split() and first.split()[:3] == ["tiny-linear", "smoke", "1"]
+
+
+def test_a_dry_run_says_how_much_is_for_who_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
+    asked = (grid, "--add", "CNP", "--dry-run", "--results", tmp_path / "results")
+    assert "of what is to do, for cnp: 4 cells (2 train 2 evaluate)" in run(*asked, capsys=capsys)[1]
+    found = json.loads(run(*asked, "--json", capsys=capsys)[1])
+    assert found["total"]["added"] == {"cnp": {"train": 2, "evaluate": 2}}
+    done = plan(grid_cells([str(grid)], ["cnp"]), Store(tmp_path / "results"))
+    print_dry_run(replace(done, todo=()), Store(tmp_path / "results"), "cpu", None, 1, added=["cnp"])
+    assert "of what is to do, for cnp: nothing" in capsys.readouterr().out
+
+
+def test_packed_results_that_are_not_where_a_sweep_looks_are_told(tmp_path: Path) -> None:
+    """Only for shipped grids that have any."""
+    cells = grid_cells([str(tiny_grid(tmp_path))])
+    line = reference.missing(["Reference"], cells, tmp_path)
+    assert line == f"no packed results in {tmp_path}, so all is to do; run in the checkout, or give --results"
+    assert reference.missing([str(tmp_path / "tiny.toml"), "demo"], cells, tmp_path) is None
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "tiny-linear-smoke.cells.parquet").touch()
+    assert reference.missing(["reference"], cells, tmp_path) is None
+    packed = {path.parent.name for path in (cards_folder("grids").parent / "results").glob("*/*.cells.parquet")}
+    assert packed == set(reference.PACKED)
