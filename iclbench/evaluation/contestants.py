@@ -217,7 +217,7 @@ def _estimator(estimator: str, baseline: str) -> Any:
 
 
 def misfit(name: str, task: TaskConfig) -> str | None:
-    """Why a baseline cannot answer what the task asks for, labels or numbers; None: it can."""
+    """Why a baseline, by name or path, cannot answer what the task asks for, labels or numbers; None: it can."""
     name, card = load_baseline(name)
     of_labels = "categorical" in _estimator(card.estimator, name).heads
     if of_labels == (task.head == "categorical"):
@@ -227,12 +227,11 @@ def misfit(name: str, task: TaskConfig) -> str | None:
 
 
 def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:
-    name, card = load_baseline(name)
+    why, (name, card) = misfit(name, task), load_baseline(name)
+    if why is not None:
+        others = ", ".join(each for each in task.baselines if each != name) or "none"
+        raise UsageError(f"{why}; its baselines: {others}")
     cls = _estimator(card.estimator, name)
-    if (why := misfit(name, task)) is not None:
-        raise UsageError(
-            f"{why}; its baselines: {', '.join(each for each in task.baselines if each != name) or 'none'}"
-        )
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     predictor = cls(settings, facts, seed=prompts.seed)
     prefixes = None
