@@ -87,8 +87,8 @@ def refusal(results: Path, cell: GridCell) -> str | None:
 def in_the_way(error: TrainedOtherwiseError) -> str:
     """What to do about another run in a folder that a grid needs."""
     return (
-        f"{error.run.path} holds a run of this name that was trained under other settings: move it away or delete it, "
-        f"and the same command trains anew ({error.difference})"
+        f"{error.run.path} holds a run of this name that was trained under other settings: move it away, or delete "
+        f"it with iclbench rm {error.run.name}, and the same command trains anew ({error.difference})"
     )
 
 

@@ -66,7 +66,10 @@ def test_a_run_that_will_be_refused_is_said_to_be_and_counts_no_time(
     card = tmp_path / "tiny-linear.toml"
     by_hand("train", card, "gpt2", "-p", "smoke", "-o", "train.lr=0.5", results=results)
     said = json.loads(dry_run(grid, results, capsys, "--json"))
-    assert "trained under other settings: move it away or delete it" in said["total"]["refused"][RUN]
+    assert (
+        f"trained under other settings: move it away, or delete it with iclbench rm {RUN}, and"
+        in said["total"]["refused"][RUN]
+    )
     assert "train" not in said["tasks"][0]["to_do"]
     assert said["tasks"][0]["seconds"] is None, "nothing of this task is known to take 0 s"
     shown = dry_run(grid, results, capsys)

@@ -118,7 +118,8 @@ def test_another_rate_is_to_do_and_the_old_run_is_not_overwritten(done: tuple[Pa
     for reason in reasons.values():
         assert reason is not None
         assert str(results / "runs" / RUN) in reason
-        assert "trained under other settings: move it away or delete it, and the same command trains anew" in reason
+        what_to_do = f"move it away, or delete it with iclbench rm {RUN}, and the same command trains anew"
+        assert f"trained under other settings: {what_to_do}" in reason
         assert "train.lr: 0.001 -> 0.002" in reason
         assert len(reason.splitlines()) == 1
     assert (results / "runs" / RUN / "model.safetensors").read_bytes() == weights
