@@ -30,6 +30,10 @@ class PluginError(IclbenchError):
     target = ""
 
 
+# What settings derive from, by the module that asks for them; elsewhere it is `Strict`.
+_SETTINGS = {"iclbench.backbones.base": "iclbench.backbones.base.BackboneSettings"}
+
+
 def watched(cls: Any, target: str) -> Any:
     """The class behind `target`, with its methods watched, where it is from outside iclbench.
 
@@ -39,12 +43,11 @@ def watched(cls: Any, target: str) -> Any:
     if not isinstance(cls, type) or is_ours(cls):
         return cls
     _watch(cls)
-    needed = {name for base in cls.__mro__ if is_ours(base) for name in inspect.get_annotations(base)}
-    for name in {"Settings", "Parameters"} & needed:
+    needed = {name: base.__module__ for base in cls.__mro__ if is_ours(base) for name in inspect.get_annotations(base)}
+    for name in {"Settings", "Parameters"} & needed.keys():
         if not hasattr(cls, name):
-            raise UsageError(
-                f"'{target}' lacks `{name}`: write a subclass of iclbench.config.cards.Strict into the class"
-            )
+            settings = _SETTINGS.get(needed[name], "iclbench.config.cards.Strict")
+            raise UsageError(f"'{target}' lacks `{name}`: write a subclass of {settings} into the class")
     return cls
 
 

@@ -257,7 +257,11 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
     [
         ("Losses", 1, "error: mynet:Losses.loss returned a loss of (8, 5, 1), expected"),
         ("Wide", 1, "error: mynet:Wide.__init__ raised KeyError: 'width'"),
-        ("Unset", 2, "error: 'mynet:Unset' lacks `Settings`"),
+        (
+            "Unset",
+            2,
+            "error: 'mynet:Unset' lacks `Settings`: write a subclass of iclbench.backbones.base.BackboneSettings",
+        ),
         ("Exits", 1, "error: mynet:Exits.predict_next called sys.exit(0)"),
     ],
 )

@@ -7,18 +7,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.config.cards import PositiveInt, Strict
+from iclbench.backbones.base import Backbone, BackboneSettings, TaskShape
+from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.layers.perceptron import perceptron
 
 
-class LearnedKernelSettings(Strict):
-    """`width` of all layers; `features`: how many kernels stand side by side."""
-
+class LearnedKernelSettings(BackboneSettings):
     width: PositiveInt = 64
+    """Width of all layers."""
     features: PositiveInt = 4
+    """How many kernels stand side by side."""
 
 
 class LearnedKernel(Backbone):
