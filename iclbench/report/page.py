@@ -18,7 +18,7 @@ from markupsafe import Markup
 from iclbench.core.formats import Number
 from iclbench.report.blocks import Figure, Gallery, Glance, Section, Table
 from iclbench.report.exports import TABLE_FORMATS
-from iclbench.report.style import Look
+from iclbench.report.style import Look, short
 
 # The shapes of points as paths in the middle of a swatch of 32 x 14 pixels.
 _OUTLINES = {
@@ -95,7 +95,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"json": embedded, "packed": packed, "background": background}
+    environment.filters |= {"json": embedded, "packed": packed, "background": background, "short": short}
     environment.tests |= {"table": _is(Table), "figure": _is(Figure), "gallery": _is(Gallery), "glance": _is(Glance)}
     environment.globals |= {"swatch": swatch, "table_formats": TABLE_FORMATS}
     return environment

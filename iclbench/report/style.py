@@ -167,6 +167,16 @@ def is_shipped(backbone: str) -> bool:
     return any(f"{trained}-".startswith(f"{name}-") for name in OWN)
 
 
+def short(names: Collection[str]) -> dict[str, str]:
+    """What stands for each name where there is little room: of `package.module:Class` the class, if no other has it.
+
+    >>> short(["mamba", "my_net:One", "my_net:Two", "other:Two"])
+    {'mamba': 'mamba', 'my_net:One': 'One', 'my_net:Two': 'my_net:Two', 'other:Two': 'other:Two'}
+    """
+    ends = {name: name.rpartition(":")[2] for name in names}
+    return {name: end if [*ends.values()].count(end) == 1 else name for name, end in ends.items()}
+
+
 def _interleaved(colours: tuple[str, ...], dashes: tuple[tuple[int, ...], ...]) -> list[tuple[tuple[int, ...], str]]:
     """All pairs, so that neighbours differ in both colour and dash."""
     return [

@@ -11,7 +11,7 @@ import vl_convert
 
 from iclbench import tables
 from iclbench.report import page
-from iclbench.report.blocks import Block, Figure, Table, Text
+from iclbench.report.blocks import Block, Figure, Glance, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
@@ -157,3 +157,23 @@ def test_names_of_the_users_own_stand_out(grid_results: Results) -> None:
     assert "bold" not in styles["icicl-tnp"] and ACCENT not in styles["icicl-tnp"]
     html = page.part(section, (), {}, results.own).html
     assert re.findall(r'<th scope="col" class="number own">(.*?)</th>', html) == ["tnp"]
+
+
+def test_classes_of_one_module_are_told_apart_in_narrow_columns(blocks: dict[str, Block]) -> None:
+    """There they stand without their module; tooltips, tables and files have the whole name."""
+    figure = blocks["heat-map-grid"]
+    assert isinstance(figure, Figure)
+    renamed = figure.data.replace({"contestant": {"tnp": "my_package.net:One", "cnp": "my_package.net:Two"}})
+    names = list(dict.fromkeys(renamed["contestant"]))
+    drawn = figures.figure("own", "", "", renamed.assign(panel="all"), sorted(set(renamed["row"])), {"all": names})
+    live = drawn.live | {"datasets": {"rows": curves.records(drawn.data)}, "width": 500}
+    for spec in (drawn.printed(), live):
+        svg = vl_convert.vegalite_to_svg(spec)
+        assert ">One</text>" in svg and ">Two</text>" in svg and ">mamba</text>" in svg
+        assert "my_package.net" not in "".join(re.findall(r">([^<]*)</text>", svg))
+    assert {"my_package.net:One", "my_package.net:Two"} <= set(drawn.data["contestant"])
+    columns = ("my_package.net:One", "my_package.net:Two", "mamba")
+    glance = Glance("summary", (), "grid", columns, (("linear", []),), 0, (), ())
+    html = page.part(Section("summary", "", (glance,)), (), {}, frozenset()).html
+    assert '<th scope="col" title="my_package.net:One"><span>One</span>' in html
+    assert '<th scope="col"><span>mamba</span>' in html

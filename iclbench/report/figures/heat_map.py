@@ -19,7 +19,7 @@ from iclbench.core.formats import Number
 from iclbench.report.blocks import Figure, Panel
 from iclbench.report.figures.curves import layer, records
 from iclbench.report.figures.marks import HIGHLIGHT
-from iclbench.report.style import ACCENT, CONFIG, INK
+from iclbench.report.style import ACCENT, CONFIG, INK, short
 
 COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "high", "runs", "run", "status", "reason"]
 # Scores and their colours; between them red, green and blue are interpolated, beyond them the last one stays.
@@ -97,6 +97,8 @@ def figure(
     ]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
     height = _ROW * len(rows)
+    everybody = [name for names in panels.values() for name in names]
+    labels = {name: label for name, label in short(everybody).items() if label != name}
 
     def printed() -> dict[str, Any]:
         views = [
@@ -104,7 +106,7 @@ def figure(
                 "title": panel,
                 "width": _CELL * len(names),
                 "height": height,
-                "layer": _layers(rows, names, own, first=not i, legend=True),
+                "layer": _layers(rows, names, own, labels, first=not i, legend=True),
                 "data": {"values": records(drawn[drawn["panel"] == panel])},
             }
             for i, (panel, names) in enumerate(panels.items())
@@ -113,9 +115,12 @@ def figure(
 
     def shown() -> dict[str, Any]:
         as_it_is = {"height": height, "usermeta": {"height": "as it is"}}
-        return shared | {"data": {"name": "rows"}, "width": "container", "layer": _layers(rows, None, own)} | as_it_is
+        return (
+            shared
+            | {"data": {"name": "rows"}, "width": "container", "layer": _layers(rows, None, own, labels)}
+            | as_it_is
+        )
 
-    everybody = [name for names in panels.values() for name in names]
     return Figure(
         name=name,
         title=title,
@@ -130,9 +135,15 @@ def figure(
 
 
 def _layers(
-    rows: Sequence[str], names: Sequence[str] | None, own: Collection[str], first: bool = True, legend: bool = False
+    rows: Sequence[str],
+    names: Sequence[str] | None,
+    own: Collection[str],
+    labels: Mapping[str, str],
+    first: bool = True,
+    legend: bool = False,
 ) -> list[dict[str, Any]]:
-    """Cells and their numbers; `names`: the columns in order, None: as they come in the data."""
+    """Cells and their numbers; `names`: the columns in order, None: as they come in the data; `labels`: of columns that
+    do not stand under their names."""
     key = alt.Legend(title="score", gradientLength=_ROW * min(len(rows), 8), orient="right") if legend else None
     scale = alt.Scale(
         domain=list(KNOTS),
@@ -153,6 +164,7 @@ def _layers(
         labelFontSize=11,
         labelOverlap=False,
         labelLimit=105,
+        labelExpr=f"{json.dumps(labels)}[datum.value] || datum.label" if labels else alt.Undefined,
         minExtent=86,
         maxExtent=86,
         labelFontWeight=alt.condition(mine, alt.value("bold"), alt.value("normal")),
