@@ -21,11 +21,12 @@ from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
 from iclbench.core.formats import plural
 from iclbench.core.signals import sigterm_like_ctrl_c
-from iclbench.sweep import engine, reference
+from iclbench.sweep import engine
 from iclbench.sweep import plan as plans
 from iclbench.sweep.cells import KINDS, GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 from iclbench.sweep.local import LocalPool
+from iclbench.sweep.pack import missing
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import set_up
@@ -70,7 +71,7 @@ def sweep(
             if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):
                 raise typer.Exit(1)
             return
-        if (line := reference.missing(grid, cells, results)) is not None:
+        if (line := missing(grid, cells, results)) is not None:
             say(line)
         plan = plans.only(plans.plan(cells, store), kinds)
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
+from iclbench.config.registry import canonical
 from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -41,6 +42,8 @@ KEPT: dict[TableName, str] = {
     "examples": "one run of each contestant; rounded to 12 significant bits",
 }
 _BITS = {"errors": 21, "examples": 12}
+# Grids whose results stand packed in a checkout; an installed package does not bring them.
+PACKED = ("reference",)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,17 @@ class _Source:
     path: Path
     rows: pd.DataFrame
     cells: frozenset[str]
+
+
+def missing(grids: Iterable[str], asked: Iterable[GridCell], results: Path) -> str | None:
+    """That the packed results of a shipped grid are not in the folder that a sweep goes on from, and what to do; None:
+    some are, or no such grid is asked for."""
+    if not any(canonical(name) in PACKED for name in grids):
+        return None
+    groups = {(cell.task, cell.preset) for cell in asked}
+    if any(any(results.glob(f"*/{tables.packed_name('cells', *group)}")) for group in groups):
+        return None
+    return f"no packed results in {results}, so all is to do; run in the checkout, or give --results"
 
 
 def pack(cells: Sequence[GridCell], store: Store, out: Path, replaced: str | None = None) -> list[Path]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +18,6 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.config.cards import cards_folder, names
-from iclbench.config.registry import canonical
 from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
@@ -32,9 +31,6 @@ log = logging.getLogger("iclbench")
 
 # A folder's name and its packed tables of one task and preset.
 _Group: TypeAlias = tuple[str, dict[tables.TableName, pd.DataFrame]]
-
-# Grids whose results stand packed in a checkout; an installed package does not bring them.
-PACKED = ("reference",)
 
 _COPIED: tuple[tables.TableName, ...] = ("values", "errors", "examples")
 
@@ -59,17 +55,6 @@ class Reference:
         if key not in self._read:
             self._read[key] = [group for folder in self._folders for group in _groups(folder, *key)]
         return next((found for group in self._read[key] if (found := _found(group, contestant, prompts))), None)
-
-
-def missing(grids: Iterable[str], asked: Iterable[GridCell], results: Path) -> str | None:
-    """That the packed results of a shipped grid are not in the folder that a sweep goes on from, and what to do; None:
-    some are, or no such grid is asked for."""
-    if not any(canonical(name) in PACKED for name in grids):
-        return None
-    groups = {(cell.task, cell.preset) for cell in asked}
-    if any(any(results.glob(f"*/{tables.packed_name('cells', *group)}")) for group in groups):
-        return None
-    return f"no packed results in {results}, so all is to do; run in the checkout, or give --results"
 
 
 def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> bool:

@@ -15,7 +15,7 @@ from iclbench.cli.sweep_summary import print_dry_run, print_outcomes
 from iclbench.cli.sweep_view import label, view
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
-from iclbench.sweep import reference
+from iclbench.sweep import pack
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
@@ -227,11 +227,11 @@ def test_a_dry_run_says_how_much_is_for_who_is_added(tmp_path: Path, capsys: pyt
 def test_packed_results_that_are_not_where_a_sweep_looks_are_told(tmp_path: Path) -> None:
     """Only for shipped grids that have any."""
     cells = grid_cells([str(tiny_grid(tmp_path))])
-    line = reference.missing(["Reference"], cells, tmp_path)
+    line = pack.missing(["Reference"], cells, tmp_path)
     assert line == f"no packed results in {tmp_path}, so all is to do; run in the checkout, or give --results"
-    assert reference.missing([str(tmp_path / "tiny.toml"), "demo"], cells, tmp_path) is None
+    assert pack.missing([str(tmp_path / "tiny.toml"), "demo"], cells, tmp_path) is None
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "tiny-linear-smoke.cells.parquet").touch()
-    assert reference.missing(["reference"], cells, tmp_path) is None
+    assert pack.missing(["reference"], cells, tmp_path) is None
     packed = {path.parent.name for path in (cards_folder("grids").parent / "results").glob("*/*.cells.parquet")}
-    assert packed == set(reference.PACKED)
+    assert packed == set(pack.PACKED)
