@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from iclbench.config.cards import decay_begins
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.evaluation.monitor import Monitor
@@ -29,4 +30,7 @@ def train_reported(run: Run, context: Context, update: Callable[[int, str], None
             for tracker in trackers:
                 tracker.log(step, {"loss": loss, **last})
 
-        train(run, context, report, partial(Monitor, watch=last.update))
+        def report_branch(end: int, step: int, loss: float) -> None:
+            update(decay_begins(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
+
+        train(run, context, report, partial(Monitor, watch=last.update), report_branch=report_branch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 
 from iclbench.config.cards import decay_begins
@@ -25,6 +26,7 @@ log = logging.getLogger("iclbench")
 
 # Is told the number of steps done and the mean loss since it was told last.
 Report = Callable[[int, float], None]
+ReportOfBranch = Callable[[int, int, float], None]
 # Makes the callback that evaluates the model of a run while it trains, see `iclbench.evaluation.monitor`.
 MonitorOf = Callable[[RunConfig, Family], Callback]
 
@@ -38,6 +40,7 @@ def train(
     report: Report | None = None,
     monitor: MonitorOf | None = None,
     wait: bool = False,
+    report_branch: ReportOfBranch | None = None,
 ) -> None:
     """Train a run to its last step, continuing from its newest checkpoint; does nothing when it is finished.
 
@@ -47,6 +50,7 @@ def train(
         report: called with the number of steps done and the mean loss since the last call.
         monitor: `iclbench.evaluation.monitor.Monitor`; needed where the configuration has `train.evaluate_every`.
         wait: for another process that trains this run, and continue where it stopped.
+        report_branch: the same on branches, with the number of steps at which the branch ends before it.
 
     Raises:
         DivergedError: the loss or a weight is NaN or infinite, now or when this configuration was trained before; the
@@ -64,10 +68,17 @@ def train(
             raise run.diverged
         hold.remember()
         run.forget_divergence()
-        _train(run, hold, context or Context(), report, monitor)
+        _train(run, hold, context or Context(), report, monitor, report_branch)
 
 
-def _train(run: Run, hold: Hold, context: Context, report: Report | None, monitor: MonitorOf | None) -> None:
+def _train(
+    run: Run,
+    hold: Hold,
+    context: Context,
+    report: Report | None,
+    monitor: MonitorOf | None,
+    report_branch: ReportOfBranch | None,
+) -> None:
     config = run.config
     family = config.task.build(context.data_dir)
     backbone = config.build(family)
@@ -83,7 +94,8 @@ def _train(run: Run, hold: Hold, context: Context, report: Report | None, monito
             for steps in config.train.branch_steps:
                 training.run(callbacks, until=decay_begins(steps))
                 if training.progress.step == decay_begins(steps) and not run.has_branch(steps):
-                    _branch(run, hold, stop, training, steps)
+                    aside = [_reporting(partial(report_branch, steps))] if report_branch is not None else []
+                    _branch(run, hold, stop, training, steps, aside)
                 checkpoint.forget(run, steps)
             training.run(callbacks)
     except TrainingDivergedError as found:
@@ -105,7 +117,9 @@ def _reporting(report: Report) -> Callback:
     return report_step
 
 
-def _branch(run: Run, hold: Hold, stop: _Stop, training: Training, steps: int) -> None:
+def _branch(
+    run: Run, hold: Hold, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
+) -> None:
     """Train the branch that ends after so many steps, keep its weights, and leave the training as it is.
 
     Its seconds are told to the training, whose checkpoint is written with them before the weights say that it is done:
@@ -116,7 +130,8 @@ def _branch(run: Run, hold: Hold, stop: _Stop, training: Training, steps: int) -
     _save(run, hold, stop, training)
     with left(training) as progress:
         found = checkpoint.restore(run, training.backbone, training.optimiser, steps)
-        weights = train_branch(training, found if found.step else progress, steps, [_keeping(run, hold, stop, steps)])
+        keeping = _keeping(run, hold, stop, steps)
+        weights = train_branch(training, found if found.step else progress, steps, [*callbacks, keeping])
         at_end = training.progress
     training.progress.seconds, training.progress.bytes = at_end.seconds, at_end.bytes
     _save(run, hold, stop, training)

@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 
 from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
-from iclbench.config.cards import TrainSettings, validate
+from iclbench.config.cards import TrainSettings, decay_begins, validate
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import DivergedError, Run, create
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UsageError
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
+from iclbench.evaluation.reported_training import train_reported
 from iclbench.sweep.store import is_whole
 from iclbench.training import checkpoint, record
 from iclbench.training.fit import Training, fit
@@ -128,6 +129,20 @@ def test_a_branch_sees_the_episodes_and_the_progress_of_the_training(
     assert [progress * 40 for progress in of_training] == list(range(40))
     assert [progress * 40 for progress, _ in of_branches] == [8, 9, 16, 17, 18, 19]
     assert all(of_training[progress] == drawn for progress, drawn in of_branches)
+
+
+def test_branches_are_reported_beside_the_training(card_path: Path, tmp_path: Path) -> None:
+    shown: list[tuple[int, str]] = []
+    run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
+    train_reported(run, Context(), lambda step, text: shown.append((step, text)))
+    aside = [(step, text) for step, text in shown if text.startswith("branch of")]
+    steps = run.config.train.branch_steps
+    assert len(aside) == sum(end - decay_begins(end) for end in steps)
+    assert {(decay_begins(end), f"branch of {end} steps: {end} done") for end in steps} <= {
+        (step, text.partition(",")[0]) for step, text in aside
+    }
+    others = [step for step, text in shown if not text.startswith("branch of")]
+    assert others == list(range(1, run.config.train.steps + 1)), "the training's own stay as they were"
 
 
 def test_branches_count_in_the_steps_and_seconds_of_the_training(straight: Run) -> None:
