@@ -205,8 +205,9 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
     rates = sorted({point.lr for pair in pairs for point in pair.points()})
     rows = []
     for pair in pairs:
-        values = {point.lr: _value(point.value) for point in pair.points()}
-        edge = "*" if isinstance(pair.search, RateSearch) and pair.search.at_edge(pair.points()) else ""
+        points = pair.points()
+        values = {point.lr: _value(point.value) for point in points}
+        edge = "*" if isinstance(pair.search, RateSearch) and pair.search.at_edge(points) else ""
         rows.append([pair.contestant, _chosen(pair) + edge, *(values.get(rate, "") for rate in rates)])
     return ["contestant", "rate", *(f"{rate:g}" for rate in rates)], rows, range(1, len(rates) + 2)
 
@@ -219,9 +220,7 @@ def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], ran
         own = next((point.value for point in points if point.settings == {"lr": pair.plain["lr"]}), None)
         best = None if found is None else found.value
         of = {} if found is None else pair.plain | dict(found.settings)
-        cells = [f"{of[key]:g}" if of else "" for key in ("warmup", "weight_decay")] + [
-            f"{of['betas'][1]:g}" if of else ""
-        ]
+        cells = [f"{value:g}" for value in (of["warmup"], of["weight_decay"], of["betas"][1])] if of else [""] * 3
         rows.append([pair.contestant, str(len(points)), _value(own), _value(best), _chosen(pair), *cells])
     columns = ["contestant", "tried", "preset's", "best", "rate", "warm-up", "decay", "beta_2"]
     return columns, rows, range(1, len(columns))

@@ -79,7 +79,9 @@ class Curve:
 
     def point(self, settings: Mapping[str, Any]) -> Point | None:
         """What came of some settings; None: a trial is missing."""
-        known = self._known()
+        return self._point(settings, self._known())
+
+    def _point(self, settings: Mapping[str, Any], known: Mapping[tuple[str, int], tuple[float | None]]) -> Point | None:
         found = [known.get((trial.variant, trial.config.seed)) for trial in self.trials(settings)]
         if any(each is None for each in found):
             return None
@@ -91,7 +93,8 @@ class Curve:
     def points(self) -> list[Point]:
         """Everything that was tried on these episodes, by learning rate; settings are those that are not the
         preset's, and the rate."""
-        found = (self.point(settings) for settings in self._tried())
+        known = self._known()
+        found = (self._point(settings, known) for settings in self._tried())
         return [point for point in found if point is not None]
 
     def rates(self) -> list[Point]:
