@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from iclbench.config.cards import Strict, content_hash
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UsageError
-from iclbench.core.predictions import HEADS, Prediction
+from iclbench.core.heads import HEADS
+from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import read_about
 from iclbench.core.task import TaskShape
@@ -72,6 +73,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         default_encoder: of images, where the settings name none.
         grows: settings by which it takes a size: the first of them that it has is searched until a preset's budget is
             met, then the next, as finer ones (`iclbench.config.sizes`).
+        events_only: whether it reads event sequences and nothing else.
         head_step: what the width of a head is a multiple of where the width is searched.
     """
 
@@ -79,11 +81,16 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     computed_by: ClassVar[frozenset[str]] = frozenset()
     default_encoder: ClassVar[EncoderName] = "resnet-64"
     grows: ClassVar[tuple[str, ...]] = ("width", "feedforward", "hidden", "pseudo_tokens", "latents", "state")
+    events_only: ClassVar[bool] = False
     head_step: ClassVar[int] = 1
     heads = tuple(HEADS)
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__()
+        if self.events_only and shape.marks is None:
+            raise UsageError(
+                f"{type(self).__name__} reads event sequences and nothing else; train it on point-process or events"
+            )
         self.settings = settings
         self.shape = shape
 

@@ -17,6 +17,7 @@ from iclbench.backbones.base import SMALL_BUDGET, BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.config.cards import Added, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import cat
 from iclbench.core.task import TaskShape
@@ -80,6 +81,8 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         check_heads(sizes["width"], sizes["heads"])
         super().__init__(settings, shape, sizes["width"])
         if settings.read_in == "mlp":
+            if self.events:
+                raise UsageError("backbone.read_in=mlp is for tasks with inputs, and events have none; leave it out")
             self.read_in = SampleEncoder(shape, sizes["width"])
         # All other weights are drawn after the table: where none is learned, it has the size it always had.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)

@@ -1,7 +1,7 @@
 """Recurrent sequence models: blocks whose state has a fixed size, whatever the number of points.
 
-A block maps tokens to tokens and can go on from a state at any chunk length; one step is a chunk of length one. Pairs
-enter, so a chunk is two tokens at least, and a query is one token that comes next after a state and leaves no trace.
+A block maps tokens to tokens and can go on from a state at any chunk length; one step is a chunk of length one. A query
+is one token that comes next after a state and leaves no trace.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from iclbench.core.episodes import take, valid_first
 from iclbench.core.predictor import State
 from iclbench.core.records import cat
 from iclbench.core.task import TaskShape
+from iclbench.layers.causal_transformer import INPUTS
 
 BlockState = tuple[Tensor, ...]
 
@@ -87,10 +88,10 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         super().__init__(settings, shape, width)
         self.layers = nn.ModuleList(blocks)
 
-    def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
         for block in self.layers:
             tokens = block(tokens)
-        return self.finish(tokens[:, ::2])
+        return self.finish(tokens[:, read])
 
     def fork(
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: RecurrentState | None = None
@@ -107,10 +108,10 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         return RecurrentState(tuple(block.start(batch) for block in self._blocks()))
 
     def advance(
-        self, state: RecurrentState, tokens: Float[Tensor, "B T D"]
+        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
     ) -> tuple[Float[Tensor, "B N D"], RecurrentState]:
         hidden, after = self._go_on(state, tokens)
-        return self.finish(hidden[:, ::2]), after
+        return self.finish(hidden[:, read]), after
 
     def absorb(
         self,

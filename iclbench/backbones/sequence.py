@@ -1,6 +1,7 @@
 """Causal sequence models over interleaved pairs x_1, y_1, ..., x_N, y_N (Garg et al. 2022).
 
-The prediction for x_n is read at its own token, which has seen n - 1 pairs. A subclass brings a trunk that maps tokens
+The prediction for x_n is read at its own token, which has seen n - 1 pairs; of events, which have no x, see
+`event_sequence`. A subclass brings a trunk that maps tokens
 to hidden vectors and can go on from a state; reading in, walking through long sequences and reading out are the same
 for all of them.
 """
@@ -16,12 +17,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from iclbench.backbones import event_sequence
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.task import TaskShape
+from iclbench.layers.causal_transformer import INPUTS
+from iclbench.layers.event_read_in import EventReadIn
 from iclbench.layers.feature_read_in import FeatureReadIn
 from iclbench.layers.pair_read_in import PairReadIn
 from iclbench.layers.prompt import Marks, Prompt
@@ -41,6 +45,7 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
     them and reads none.
 
     Attributes:
+        events: whether it reads event sequences, one token each (`event_sequence`), and no pairs.
         padding: where `absorb` wants what is masked: behind ("right") or before ("left") all that is there.
     """
 
@@ -50,14 +55,19 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape, width: int) -> None:
         super().__init__(settings, shape)
-        self.read_in: PairReadIn | FeatureReadIn = PairReadIn(shape, width)
+        self.events = shape.marks is not None
+        self.read_in: PairReadIn | FeatureReadIn
+        if shape.marks is None:
+            self.read_in = PairReadIn(shape, width)
+        else:
+            self.event_read_in = EventReadIn(shape.marks, width)
         self.read_out = nn.Linear(width, shape.raw_dim)
         self.uses_related = shape.related > 0
         self.marks = Marks(width) if self.uses_related else None
 
     @abstractmethod
-    def trunk(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B N D"]:
-        """Hidden vectors at the input tokens (every second one, from the first) of a whole sequence, in one pass."""
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
+        """Hidden vectors at the tokens that are read of a whole sequence, in one pass; of pairs, at the inputs."""
 
     @abstractmethod
     def fork(
@@ -72,8 +82,10 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
         """The state before any token."""
 
     @abstractmethod
-    def advance(self, state: Any, tokens: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B N D"], State]:
-        """Hidden vectors at the input tokens of a further segment of pairs without gaps, and the state after it."""
+    def advance(
+        self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
+    ) -> tuple[Float[Tensor, "B N D"], State]:
+        """Hidden vectors at the tokens that are read of a further segment without gaps, and the state after it."""
 
     @abstractmethod
     def absorb(
@@ -109,6 +121,8 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
     ) -> Prediction:
         if x_query is not None:
             points = points.span(0, x_query.shape[1])  # no query sees what comes later
+        if self.events:
+            return event_sequence.predict_next(self, points, prefixes)
         # Always, without asking whether it is needed: the answer would be waited for on every training step.
         points, order = points.compact()
         x_query = None if x_query is None else take(x_query, order)
@@ -142,6 +156,8 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
 
     def condition(self, context: Points, related: Points | None = None) -> State:
         """One pass over the batch whatever its masks: `update` would go through it in groups of equal counts."""
+        if self.events:
+            return event_sequence.condition(self, context)
         prompt = self.prompt(context, related)
         complete = bool(prompt.points.mask.all())
         state = self.start(len(context))
@@ -161,6 +177,8 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
         return tokens if self.marks is None or prompt.part is None else self.marks(tokens, prompt.part)
 
     def query(self, state: Any, x: Float[Tensor, "batch targets dx"]) -> Prediction:
+        if self.events:
+            return event_sequence.query(self, state, x)
         *_, last = self.peek_layers(state, self.read_in.inputs(x))
         return self.read(self.read_out(self.finish(last)))
 
@@ -168,10 +186,14 @@ class SequenceBackbone(Backbone[_Settings], abstract=True):
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
         state = self.condition(context, related)
+        if isinstance(state, event_sequence.EventState):
+            return list(event_sequence.by_layer(self, state, x_target.shape[1]))
         layers = self.peek_layers(state, self.read_in.inputs(x_target))
         return [self.read(self.read_out(self.finish(hidden))) for hidden in layers]
 
     def update(self, state: Any, points: Points) -> State:
+        if self.events:
+            return event_sequence.update(self, state, points)
         for segment in _segments(points):
             state = self.resume(state, self.read_in(segment), segment.mask.repeat_interleave(2, 1))
         return state

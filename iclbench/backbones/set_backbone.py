@@ -23,6 +23,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
+from iclbench.layers.event_read_in import event_features_dim, timed_features
 from iclbench.layers.perceptron import perceptron
 
 # Longest period of the Fourier features: the length of the inputs' range [-4, 4] in the Gaussian-process tasks.
@@ -39,7 +40,7 @@ class SetSettings(BackboneSettings):
 
     def x_features_dim(self, x_dim: int) -> int:
         """Width of what is made of an input."""
-        return x_dim * (1 + 2 * self.fourier)
+        return x_dim * (1 + 2 * self.fourier) if x_dim else 1
 
 
 _Settings = TypeVar("_Settings", bound=SetSettings)
@@ -60,16 +61,19 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         super().__init__(settings, shape)
         width = settings.width
         self.x_features_dim = settings.x_features_dim(shape.x_dim)
-        self.y_features_dim = shape.outputs
+        self.y_features_dim = shape.outputs if shape.marks is None else event_features_dim(shape.marks) + 1
         self.decoder = perceptron(decoded or width, width, width, shape.raw_dim)
 
     def x_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
-        """The inputs, and sin, cos(2 pi 2^k x / 8) for k = 0, 1, ... where the settings ask for Fourier features.
+        """The inputs, and sin, cos(2 pi 2^k x / 8) for k = 0, 1, ... where the settings ask for Fourier features; a
+        constant where there is no input.
 
         Raises:
             UsageError: they have another dimension than the task's.
         """
         _check_dimension("inputs", x, self.shape.x_dim)
+        if not self.shape.x_dim:
+            return x.new_ones(*x.shape[:-1], 1)
         count = self.settings.fourier
         if not count:
             return x
@@ -78,14 +82,14 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return torch.cat([x, angles.sin(), angles.cos()], -1)
 
     def y_features(self, y: Tensor) -> Float[Tensor, "*shape Fy"]:
-        """Outputs as they are, labels one-hot.
+        """Outputs as they are, labels one-hot; of events gap, mark and absolute time.
 
         Raises:
             UsageError: they have another dimension than the task's.
         """
         if self.shape.classes is None:
             _check_dimension("outputs", y, self.shape.y_dim)
-            return y
+            return y if self.shape.marks is None else timed_features(y, self.shape.marks)
         return F.one_hot(y, self.shape.classes).to(next(self.parameters()).dtype)
 
     def decode(self, hidden: Float[Tensor, "B Q decoded"]) -> Prediction:
@@ -96,14 +100,17 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         """For the question `next`: n ~ U{0, ..., N - 1} per episode, the mean loss of the points after the first n, and
-        the mean over episodes, so that every prefix length weighs the same, as in a learning curve."""
+        the mean over episodes, so that every prefix length weighs the same, as in a learning curve. Of events only the
+        very next one: which of several gaps is asked, nothing says."""
         if self.shape.question == "targets":
             return super().loss(episodes, progress, generator)
         context, asked = episodes.context, episodes.asked
         draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(asked.x.device)
         cut = (draws * asked.counts).long().unsqueeze(1)
         before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
-        later = episodes.scored & asked.mask & (asked.mask.cumsum(1) > cut)
+        place = asked.mask.cumsum(1)
+        after = place > cut if self.shape.marks is None else place == cut + 1
+        later = episodes.scored & asked.mask & after
         each = self.predict_targets(before, asked.x, episodes.related).loss(asked.y)
         per_episode = (each * later).sum(1) / later.sum(1).clamp(min=1)
         loss = per_episode.sum() / later.any(1).sum().clamp(min=1)

@@ -38,7 +38,7 @@ from iclbench.core.formats import plural
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
 
-Head = Literal["point", "gaussian", "mixture", "categorical"]
+Head = Literal["point", "gaussian", "mixture", "categorical", "event"]
 CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -333,7 +333,7 @@ class TaskCard(Strict):
             from one context).
         head: the kind of prediction.
         floor: least standard deviation of a Gaussian head.
-        components: Gaussians of a mixture head.
+        components: Gaussians of a mixture head, log-normals of an event head.
         context_targets: whether training asks the context points too.
         parameters: the family's, for all presets.
         baselines: estimators that stand beside every run, by the names of their cards.

@@ -117,8 +117,8 @@ class TaskConfig(Strict):
         """The family with these parameters."""
         cls, parameters = self._family()
         family = cls(parameters, data_dir)
-        if (family.classes is None) == (self.head == "categorical"):
-            kind = "regression" if family.classes is None else "classification"
+        kind = "classification" if family.classes is not None else "event" if family.marks is not None else "regression"
+        if kind != {"categorical": "classification", "event": "event"}.get(self.head, "regression"):
             raise UsageError(f"task '{self.name}': head '{self.head}' does not fit the {kind} family '{self.family}'")
         self.tests(family, self.evaluators)
         if not plugins.is_ours(cls):
@@ -134,6 +134,7 @@ class TaskConfig(Strict):
             points=self.drawn(self.points),
             y_dim=family.y_dim,
             classes=family.classes,
+            marks=family.marks,
             x_shape=family.x_shape,
             head=self.head,
             question=self.question,
@@ -311,7 +312,7 @@ def resolve_task(
     owners = {key: chosen if key in Preset.model_fields else card for key in TaskConfig.marked(Mark.TYPED)}
     protocol = {key: getattr(owner, key) for key, owner in owners.items()} | typed
     # What the head has no use for is no part of the configuration.
-    for key, heads in {"floor": ("gaussian", "mixture"), "components": ("mixture",)}.items():
+    for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": ("mixture", "event")}.items():
         if protocol["head"] not in heads:
             del protocol[key]
     if protocol["context_targets"] is True and card.question != "targets":

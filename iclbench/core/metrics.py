@@ -27,6 +27,7 @@ class Metric:
         yes_or_no: whether an episode has 1 (right) or 0, so that the mean is a share of episodes.
         is_share: whether the mean lies between 0 and 1.
         show: a value as it is printed.
+        per_event: whether it is a sum over a sequence, divided by the mean number of its scored positions.
         of_machine: whether it depends on the machine that measured it.
     """
 
@@ -40,6 +41,7 @@ class Metric:
     yes_or_no: bool = False
     is_share: bool = False
     show: Callable[[Number], str] = fixed
+    per_event: bool = False
     of_machine: bool = False
 
     def normaliser(self, of_task: float) -> float:
@@ -64,6 +66,18 @@ _ENTRIES = (
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
     Metric("cross_entropy", "cross-entropy", "nats"),
+    Metric("nll", "negative log-likelihood per event", "nats", area="auc"),
+    Metric("nll_time", "negative log-likelihood of the time per event", "nats"),
+    Metric("nll_mark", "negative log-likelihood of the mark per event", "nats"),
+    Metric(
+        "nll_published",
+        "negative log-likelihood per event as released (first event skipped, last censored)",
+        "nats",
+        per_event=True,
+    ),
+    Metric("nll_open", "negative log-likelihood of the open interval at the end", "nats"),
+    Metric("absolute_error", "absolute error"),
+    Metric("squared_sum_error", "squared sum of the errors of a sequence, per event", logarithmic=True, per_event=True),
     _higher("log_likelihood", "log-likelihood", "nats"),
     _higher("log_likelihood_gaussian", "log-likelihood of the Gaussian with the same moments", "nats"),
     _higher("log_likelihood_adjusted", "log-likelihood adjusted to the task's ceiling", "nats"),

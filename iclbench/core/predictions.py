@@ -1,7 +1,8 @@
 """Predictions are distributions: how each is read off a network, its training loss and its scores live with it.
 
 `loss(y)` and every entry of `scores(y)` have one value per asked position, `(batch, positions)`, summed over output
-dimensions. Whatever the future brings (event times and marks, say) is one more class here.
+dimensions. Those of events (a time and a mark) are in `iclbench.core.events`; which a card may name, in
+`iclbench.core.heads`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from iclbench.core.records import TensorRecord
+from iclbench.moved import renamed
 
 _P = TypeVar("_P", bound="Prediction")
+
+__getattr__ = renamed(__name__, HEADS="iclbench.core.heads:HEADS")
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -94,6 +98,19 @@ class Prediction(TensorRecord):
         `(n, *shape)`; the generator is on the prediction's device."""
         raise NotImplementedError(f"{type(self).__name__} does not write sample()")
 
+    def sequence_scores(
+        self, y: Tensor, scored: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]
+    ) -> dict[str, Float[Tensor, " B"]]:
+        """Scores of whole sequences that are no mean over their positions; NaN where a sequence has none. Those whose
+        metric is `per_event` are sums, which are divided by the mean number of scored positions.
+
+        Args:
+            y: outputs of all positions.
+            scored: the positions that count.
+            mask: those that are there.
+        """
+        return {}
+
     def columns(self) -> dict[str, Float[Tensor, "*shape columns"]]:
         """Groups of numbers that a stream prints: the mean; where there is a spread, standard deviation and the
         central 90 % interval; of classes the likeliest one and all probabilities."""
@@ -162,7 +179,7 @@ class Gaussian(Prediction):
         return self.mean
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        half = _half_width(_checked(level)) * self.std
+        half = _half_width(checked_level(level)) * self.std
         return self.mean - half, self.mean + half
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -254,7 +271,7 @@ class Mixture(Prediction):
         return self.mean
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        if _checked(level) == 1:  # beyond what bisection reaches
+        if checked_level(level) == 1:  # beyond what bisection reaches
             everything = torch.full_like(self.mean, math.inf)
             return -everything, everything
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
@@ -262,7 +279,7 @@ class Mixture(Prediction):
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, k, dy = self.means.shape
         weights = self.logits.softmax(-1).reshape(-1, k)
-        component = _drawn(weights, n, generator).T.reshape(n, *shape, 1, 1)
+        component = drawn(weights, n, generator).T.reshape(n, *shape, 1, 1)
         at = component.expand(n, *shape, 1, dy)
         mean, std = (t.expand(n, *t.shape).gather(-2, at).squeeze(-2) for t in (self.means, self.stds))
         return mean + std * _normal(mean.shape, mean, generator)
@@ -330,7 +347,7 @@ class Categorical(Prediction):
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, classes = self.logits.shape
         probabilities = self.logits.softmax(-1).reshape(-1, classes)
-        return _drawn(probabilities, n, generator).T.reshape(n, *shape)
+        return drawn(probabilities, n, generator).T.reshape(n, *shape)
 
     def columns(self) -> dict[str, Tensor]:
         probabilities = self.logits.softmax(-1)
@@ -338,13 +355,14 @@ class Categorical(Prediction):
 
 
 @cache
-def _checked(level: float) -> float:
+def checked_level(level: float) -> float:
+    """The level of an interval; raises `ValueError` where it is no probability."""
     if not 0 <= level <= 1:
         raise ValueError(f"an interval holds a probability from 0 to 1, not {level}")
     return level
 
 
-def _drawn(probabilities: Float[Tensor, "P k"], n: int, generator: torch.Generator) -> Int[Tensor, "P n"]:
+def drawn(probabilities: Float[Tensor, "P k"], n: int, generator: torch.Generator) -> Int[Tensor, "P n"]:
     """`n` independent draws from every row; none where n is 0, which torch refuses."""
     if n == 0:
         return torch.empty(len(probabilities), 0, dtype=torch.long, device=probabilities.device)
@@ -365,11 +383,3 @@ def _normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> T
 def _std(pre: Tensor, settings: HeadSettings) -> Tensor:
     """Standard deviation of variance softplus(pre) + floor²."""
     return (F.softplus(pre) + settings.floor**2 + 1e-12).sqrt()
-
-
-HEADS: dict[str, type[Prediction]] = {
-    "point": Point,
-    "gaussian": Gaussian,
-    "mixture": Mixture,
-    "categorical": Categorical,
-}

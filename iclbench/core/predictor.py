@@ -161,7 +161,7 @@ class Predictor:
         """Each target becomes the last point of its own copy of the context."""
         batch, targets = x_target.shape[:2]
         copies = context.repeat_interleave(targets)
-        x = x_target.reshape(batch * targets, 1, -1)
+        x = x_target.reshape(batch * targets, 1, x_target.shape[-1])
         blank = Points.full(x, copies.y.new_zeros(batch * targets, 1, *copies.y.shape[2:]))
         sequence, _ = copies.append(blank).compact()
         answer = self.predict_next(sequence, None if related is None else related.repeat_interleave(targets))

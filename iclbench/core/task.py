@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from iclbench.core.predictions import HEADS, HeadSettings, Prediction
+from iclbench.core.heads import HEADS
+from iclbench.core.predictions import HeadSettings, Prediction
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class TaskShape:
             `targets` those of the largest context.
         y_dim: output dimension Dy of a regression task.
         classes: number of classes; None for regression.
+        marks: number of marks of events (`iclbench.core.events`); None where there are none.
         x_shape: how to unfold x into an image; None for plain vectors.
         head: name of the kind of prediction.
         question: what is trained: `next` or `targets`.
@@ -40,6 +42,7 @@ class TaskShape:
     components: int = 8
     encoded: bool = False
     related_points: int = 0
+    marks: int | None = None
 
     @property
     def longest(self) -> int:
@@ -49,6 +52,9 @@ class TaskShape:
 
     @property
     def outputs(self) -> int:
+        """What a raw output is about: output dimensions, classes or marks."""
+        if self.marks is not None:
+            return self.marks
         return self.y_dim if self.classes is None else self.classes
 
     @property
@@ -75,6 +81,7 @@ class TaskFacts:
         family: the family itself; only its oracles may ask it.
         shift: the change of the distribution that is evaluated.
         classes: number of classes, None for regression.
+        marks: number of marks of events, None where there are none.
     """
 
     noise_to_signal: float = 0.0
@@ -82,3 +89,4 @@ class TaskFacts:
     family: Any = None
     shift: str = "none"
     classes: int | None = None
+    marks: int | None = None

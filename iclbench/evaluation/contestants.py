@@ -32,6 +32,8 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 
+# What a head answers with; the others, numbers.
+_ANSWERS = {"categorical": "class labels", "event": "events"}
 # The number that ends a baseline's name: knn-3, lasso-1e-2.
 _NUMBER = re.compile(r"-\d[\d.]*(e-?\d+)?$")
 
@@ -148,6 +150,7 @@ def elsewhere(model: PredictorContestant, run: Run, task: TaskConfig, family: Fa
         "input dimensions": (own.x_dim, family.x_dim),
         "output dimensions": (own.y_dim, family.y_dim),
         "classes": (own.classes, family.classes),
+        "marks": (own.marks, family.marks),
         "image shape": (own.x_shape, family.x_shape),
         "head": (trained.head, task.head),
     }
@@ -201,7 +204,7 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Pr
     task = prompts.task
     wanted = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     family, shift = prompts.family, prompts.shift
-    facts = TaskFacts(family.noise_to_signal(shift), family.hidden_width, family, shift, family.classes)
+    facts = TaskFacts(family.noise_to_signal(shift), family.hidden_width, family, shift, family.classes, family.marks)
     return [_baseline(name, task, prompts, facts) for name in wanted]
 
 
@@ -217,13 +220,14 @@ def _estimator(estimator: str, baseline: str) -> Any:
 
 
 def misfit(name: str, task: TaskConfig) -> str | None:
-    """Why a baseline, by name or path, cannot answer what the task asks for, labels or numbers; None: it can."""
+    """Why a baseline, by name or path, cannot answer what the task asks for, labels, events or numbers; None: it
+    can."""
     name, card = load_baseline(name)
-    of_labels = "categorical" in _estimator(card.estimator, name).heads
-    if of_labels == (task.head == "categorical"):
+    heads = _estimator(card.estimator, name).heads
+    predicts, asked = ({_ANSWERS.get(head, "numbers") for head in of} for of in (heads, [task.head]))
+    if asked & predicts:
         return None
-    predicts, asked = ("class labels", "numbers") if of_labels else ("numbers", "class labels")
-    return f"baseline '{name}' predicts {predicts}, task '{task.name}' asks for {asked}"
+    return f"baseline '{name}' predicts {' or '.join(sorted(predicts))}, task '{task.name}' asks for {min(asked)}"
 
 
 def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,7 @@ class Curve:
         asked: which positions were asked, `(episodes, prefixes)`; None: all. A shift leaves some of them undefined.
         skipped: context sizes beyond what the contestant takes.
         reason: why.
+        sequences: scores of whole sequences by metric, `(episodes,)`; none where not every position was asked.
     """
 
     prefixes: tuple[int, ...]
@@ -38,6 +39,7 @@ class Curve:
     asked: np.ndarray | None = None
     skipped: tuple[int, ...] = ()
     reason: str | None = None
+    sequences: dict[str, np.ndarray] = field(default_factory=dict)
 
     def area(self, metric: str) -> np.ndarray:
         """Area under each episode's curve over the context sizes that all episodes were asked at, per unit of context:
@@ -102,6 +104,7 @@ def learning_curve(
     normaliser = prompts.family.normaliser
     parts: dict[str, list[np.ndarray]] = {}
     counted: list[np.ndarray] = []
+    whole: dict[str, list[np.ndarray]] = {}
     for start in range(0, len(episodes), chunk):
         block = episodes[start : start + chunk].to(device)
         informed = predictor.informed(block.truth)
@@ -109,10 +112,18 @@ def learning_curve(
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]
         counted.append(scored.cpu().numpy())
+        if prefixes is None and not skipped:
+            for name, values in prediction.sequence_scores(y, scored, block.asked.mask).items():
+                whole.setdefault(name, []).append(values.double().cpu().numpy())
         for name, values in prediction.scores_within(y, block.choices).items():
             values = values.double().masked_fill(~scored, torch.nan)
             scale = metric(name).normaliser(normaliser)
             parts.setdefault(name, []).append((values / scale).cpu().numpy())
     scores = {metric: np.concatenate(blocks) for metric, blocks in parts.items()}
     reason = predictor.too_long(skipped[0]) if skipped else None
-    return Curve(asked, scores, normaliser, np.concatenate(counted), skipped, reason)
+    where = np.concatenate(counted)
+    sequences = {
+        name: np.concatenate(blocks) / (where.sum(1).mean() if metric(name).per_event else 1.0)
+        for name, blocks in whole.items()
+    }
+    return Curve(asked, scores, normaliser, where, skipped, reason, sequences)

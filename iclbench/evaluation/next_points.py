@@ -32,7 +32,8 @@ def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tab
 def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curve) -> cells.Rows:
     rows: cells.Rows = []
     for name, scores in curve.scores.items():
-        normaliser, area = metric(name).normaliser(curve.normaliser), metric(name).area
+        normaliser = metric(name).normaliser(curve.normaliser)
+        area = metric(name).area if name == prompts.headline else ""
         shared = cells.row(contestant, prompts, "next") | {"normaliser": normaliser}
         failed = shared | {"status": "failed", "reason": curve.problem}
         found = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
@@ -50,4 +51,7 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         elif area:
             areas = curve.area(name)[:, None]
             rows += [shared | {"metric": area} | s for s in summaries(areas, prompts.seed) if s["n_episodes"]]
+    shared = cells.row(contestant, prompts, "next") | {"normaliser": 1.0}
+    for name, scores in curve.sequences.items():
+        rows += [shared | {"metric": name} | s for s in summaries(scores[:, None], prompts.seed) if s["n_episodes"]]
     return rows

@@ -18,7 +18,7 @@ from iclbench.config import versions
 from iclbench.config.cards import content_hash
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes
-from iclbench.core.predictions import HEADS
+from iclbench.core.heads import HEADS
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family

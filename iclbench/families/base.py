@@ -59,6 +59,7 @@ class Family(ABC):
         Parameters: what a task card may fix about it.
         y_dim: output dimensions (regression).
         classes: number of classes, None for regression.
+        marks: number of marks of a family of events (`iclbench.core.events`), None for all others.
         x_shape: how to unfold `x` into an image, None where it is a plain vector.
         shift_kinds: the shifts it can be evaluated under besides `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
@@ -73,6 +74,7 @@ class Family(ABC):
     Parameters: ClassVar[type[Strict]]
     y_dim: int = 1
     classes: int | None = None
+    marks: int | None = None
     x_shape: tuple[int, ...] | None = None
     shift_kinds: ClassVar[Kinds] = {}
     linear_in_x: ClassVar[bool] = False

@@ -132,11 +132,11 @@ class CausalTransformer(nn.Module):
         return KeyValueCache((empty,) * self.layers, (empty,) * self.layers, slots)
 
     def advance(
-        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"]
+        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
         visible = causal_past(state, tokens.shape[1])
-        last, after = self._extend(state, tokens, self._where(state, tokens.shape[1]), mask, visible, INPUTS)
+        last, after = self._extend(state, tokens, self._where(state, tokens.shape[1]), mask, visible, read)
         assert last is not None
         return last, after
 

@@ -9,19 +9,21 @@ from torch import Tensor, nn
 
 from iclbench.core.episodes import Points
 from iclbench.core.task import TaskShape
+from iclbench.layers.event_read_in import event_features, event_features_dim
 from iclbench.layers.label_embedding import label_embedding
 
 
 class PairReadIn(nn.Module):
     """One linear read-in for inputs and outputs: y enters as (y, 0, ..., 0), that is, through the first columns.
 
-    Labels of a classification task have an embedding of their own.
+    Labels of a classification task have an embedding of their own; of events their features are y.
     """
 
     def __init__(self, shape: TaskShape, width: int) -> None:
         super().__init__()
-        self.y_dim = shape.y_dim
-        self.linear = nn.Linear(max(shape.x_dim, shape.y_dim), width)
+        self.marks = shape.marks
+        self.y_dim = shape.y_dim if shape.marks is None else event_features_dim(shape.marks)
+        self.linear = nn.Linear(max(shape.x_dim, self.y_dim), width)
         self.x_dim = shape.x_dim
         self.labels = None if shape.classes is None else label_embedding(shape.classes, width)
 
@@ -31,6 +33,8 @@ class PairReadIn(nn.Module):
     def outputs(self, y: Tensor) -> Float[Tensor, "B N D"]:
         if self.labels is not None:
             return self.labels(y)
+        if self.marks is not None:
+            y = event_features(y, self.marks)
         return F.linear(y, self.linear.weight[:, : self.y_dim], self.linear.bias)
 
     def forward(self, points: Points) -> Float[Tensor, "B T D"]:

@@ -13,8 +13,8 @@ import pandas as pd
 from iclbench.config.cards import content_hash
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.errors import NonFiniteError
+from iclbench.core.heads import HEADS
 from iclbench.core.metrics import metric
-from iclbench.core.predictions import HEADS
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.report.evaluators import meaning

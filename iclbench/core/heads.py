@@ -1,0 +1,14 @@
+"""The kinds of prediction that a task card may name as its head."""
+
+from __future__ import annotations
+
+from iclbench.core.events import LogNormalEvent
+from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
+
+HEADS: dict[str, type[Prediction]] = {
+    "point": Point,
+    "gaussian": Gaussian,
+    "mixture": Mixture,
+    "categorical": Categorical,
+    "event": LogNormalEvent,
+}
