@@ -234,7 +234,7 @@ def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     """The rows of one metric; the training's own stay."""
     measured = values.loc[values["n_context"].notna(), "metric"].unique()
     if metric is None:
-        metric = next((name for name in ("squared_error", "log_likelihood") if name in measured), None)
+        metric = next((name for name in ("nll", "squared_error", "log_likelihood") if name in measured), None)
     elif arguments.text("metric", metric) not in measured:
         raise UnknownNameError("metric", metric, map(str, measured))
     return values if metric is None else values[values["metric"].eq(metric) | values["n_context"].isna()]

@@ -15,7 +15,7 @@ from iclbench import tables
 from iclbench.cli.accuracy_table import asks_for_labels, print_accuracies
 from iclbench.cli.result_rows import interval, named, print_failed, print_shipped, print_untuned, short
 from iclbench.cli.terminal import out, table
-from iclbench.core.metrics import metric
+from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.gains import gains
 from iclbench.report.oracles import beaten
@@ -133,7 +133,7 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
         return targets_board(values)
     asked = values[values["evaluator"].eq("next") & values["axis"].isna()]
     ok = asked[asked["status"] == "ok"]
-    curves = ok[ok["metric"].eq("squared_error")]
+    curves = ok[ok["metric"].eq(curve_metric(ok["metric"]))]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves[curves["run"].isin(areas.index)], at)

@@ -6,7 +6,7 @@ A new metric is one entry here. One that a plug-in brings without an entry goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from iclbench.core.formats import Number, count, fixed, flops, nbytes, seconds
@@ -62,11 +62,11 @@ def _share(name: str, label: str, *, yes_or_no: bool = True) -> Metric:
 
 
 _ENTRIES = (
+    Metric("nll", "negative log-likelihood per event", "nats", area="auc"),
     Metric("squared_error", "normalised squared error", logarithmic=True, normalised=True, area="auc"),
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
     Metric("cross_entropy", "cross-entropy", "nats"),
-    Metric("nll", "negative log-likelihood per event", "nats", area="auc"),
     Metric("nll_time", "negative log-likelihood of the time per event", "nats"),
     Metric("nll_mark", "negative log-likelihood of the mark per event", "nats"),
     Metric(
@@ -109,6 +109,18 @@ _ENTRIES = (
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
 METRICS = {each.name: each for each in _ENTRIES}
+# By likelihood where there is one: events are scored by squared errors, too.
+_CURVES = tuple(each.name for each in _ENTRIES if each.area)
+
+
+def curve_metric(measured: Iterable[str]) -> str:
+    """Of what was measured after every number of points, the metric whose mean height is the column `auc`.
+
+    >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["cross_entropy"])
+    ('nll', 'squared_error')
+    """
+    found = set(measured)
+    return next((name for name in _CURVES if name in found), "squared_error")
 
 
 def metric(name: str) -> Metric:

@@ -54,6 +54,8 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
         values = tables.union("values", [values, tables.frame("values", [targets.chance_row(prompts)])])
     elif prompts.task.question == "targets":
         values = tables.union("values", [values, tables.frame("values", gaps.gap_rows(values, errors, prompts))])
+    elif prompts.task.head == "event":
+        values = tables.union("values", [values, tables.frame("values", gaps.next_gap_rows(values, errors, prompts))])
     compared = scores.scores_of(values, lambda: errors, prompts)
     return values if compared is None else tables.union("values", [values, compared])
 
@@ -275,6 +277,8 @@ def summarise(results: Path, prompts: PromptSet) -> None:
     elif prompts.task.question == "targets":
         gaps.write_gaps(results, prompts)
         examples.write_prompts(results, prompts)
+    elif prompts.task.head == "event":
+        gaps.write_gaps(results, prompts)
     scores.write_scores(results, prompts)
 
 

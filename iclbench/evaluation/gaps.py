@@ -1,4 +1,5 @@
-"""The gap to the oracle: how much log-likelihood a contestant leaves on the table, paired per episode.
+"""The gap to the oracle: how much log-likelihood a contestant leaves on the table, paired per episode. Of events
+(question `next`) after every number of them.
 
 The oracle knows what the contestants have to infer, so the gap is what its knowledge is worth plus what the contestant
 makes of the data; the gap of a Bayes-optimal predictor that has to infer it, too, is its first part. So that the two
@@ -21,9 +22,11 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.files import remove
+from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
+from iclbench.tables.curves import heights
 
 ADJUSTED = "log_likelihood_adjusted"
 _SHARED = [
@@ -56,7 +59,8 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
     """Write the gaps of all contestants of a prompt set; no file where there are none."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "gaps.values.parquet"
-    rows = gap_rows(tables.read_all("values", folder), tables.read_all("errors", folder), prompts)
+    found = next_gap_rows if prompts.task.question == "next" else gap_rows
+    rows = found(tables.read_all("values", folder), tables.read_all("errors", folder), prompts)
     if not rows:
         remove(path)
         return
@@ -102,6 +106,32 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
         if known_on_average is not None:
             rows += [_adjusted(row, known_on_average) for row in found if "axis" not in row]
     return rows if any(row["metric"] == "gap" for row in rows) else []
+
+
+def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
+    """Rows `gap` of all contestants of a prompt set of events: their negative log-likelihood after n events minus that
+    of the task's first oracle, and the mean height of this curve; the other arguments as in `gap_rows`."""
+    curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
+    oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
+    known = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
+    if oracle not in known.index or known.loc[oracle, "kind"] != "oracle":
+        return []
+    episodes, rows = range(len(prompts.episodes)), []
+    wide = {
+        str(run): own.pivot_table(values="value", index="episode", columns="n_context").reindex(episodes).astype(float)
+        for run, own in curves.groupby("run")
+    }
+    for run in sorted(wide.keys() & set(known.index) - {oracle}):
+        # Where some contestants are asked on a grid of sizes, their gaps are there.
+        sizes = [n for n in wide[run].columns if n in wide[oracle].columns]
+        gaps = wide[run][sizes] - wide[oracle][sizes]
+        shared = {name: value for name, value in known.loc[run].items() if name in _SHARED and pd.notna(value)}
+        shared |= {"run": run, "metric": "gap", "normaliser": 1.0}
+        found = summaries(gaps.to_numpy(float), prompts.seed)
+        rows += [shared | {"n_context": int(n)} | own for n, own in zip(sizes, found, strict=True) if own["n_episodes"]]
+        area = heights(gaps.dropna(axis=1)).to_numpy(float)[:, None]
+        rows += [shared | own for own in summaries(area, prompts.seed) if own["n_episodes"]]
+    return rows
 
 
 def _asked_of_all(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:

@@ -51,7 +51,11 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         elif area:
             areas = curve.area(name)[:, None]
             rows += [shared | {"metric": area} | s for s in summaries(areas, prompts.seed) if s["n_episodes"]]
-    shared = cells.row(contestant, prompts, "next") | {"normaliser": 1.0}
-    for name, scores in curve.sequences.items():
+    # Sequences are of different lengths: what a metric is per event is a sum over all of them, too.
+    asked = np.ones_like(next(iter(curve.scores.values()))) if curve.asked is None else curve.asked
+    each = {name: np.nansum(scores, 1) / asked.sum(1).mean() for name, scores in curve.scores.items()}
+    whole = each | curve.sequences if curve.sequences and not curve.failed.any() else {}
+    for name, scores in whole.items():
+        shared = cells.row(contestant, prompts, "next") | {"normaliser": metric(name).normaliser(curve.normaliser)}
         rows += [shared | {"metric": name} | s for s in summaries(scores[:, None], prompts.seed) if s["n_episodes"]]
     return rows

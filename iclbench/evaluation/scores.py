@@ -6,7 +6,8 @@ are in units of the metric.
 
 - Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle or,
   without one, the best baseline on these very prompts. An oracle that failed, or is no better than the zero predictor,
-  is none, and the row says so.
+  is none, and the row says so. Of events, by that of the negative log-likelihood: 0 is the Poisson process with the
+  rate and the frequencies of marks so far.
 - Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
   constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
   related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
@@ -36,6 +37,8 @@ from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 
 _ACCURACY = "accuracy_within_choices"
+# Whose score is 0, by the metric of learning curves; elsewhere the zero predictor.
+_NOTHING = {"nll": "poisson"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     if prompts.evaluator:
         scores = _of_test(values, prompts)
     elif prompts.task.question == "next":
-        scores = _of_errors(values[values["metric"] == "auc"], "squared_error", failed)
+        areas, nothing = values[values["metric"] == "auc"], _NOTHING.get(prompts.headline, "zero")
+        scores = _of_errors(areas, prompts.headline, failed, nothing)
     elif prompts.task.head != "categorical":
         scores = _of_likelihoods(errors(), values, prompts)
         if scores is None:
@@ -101,12 +105,14 @@ def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
     return tables.union("values", [own, packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].ne("score")]])
 
 
-def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
+def _of_errors(
+    rows: pd.DataFrame, metric: str, failed: Sequence[str] = (), scores_nothing: str = "zero"
+) -> pd.DataFrame | None:
     """From errors, of which less is better; `rows` has one per contestant and number of related datasets, `failed` are
-    oracles that have none."""
+    oracles that have none. A likelihood has no best value of its own."""
     alone = _alone(rows)
-    zero, oracles = alone[alone["run"] == "zero"], alone[alone["kind"] == "oracle"]
-    others = alone[alone["kind"].eq("baseline") & alone["run"].ne("zero")]
+    zero, oracles = alone[alone["run"] == scores_nothing], alone[alone["kind"] == "oracle"]
+    others = alone[alone["kind"].eq("baseline") & alone["run"].ne(scores_nothing)]
     if zero.empty or (oracles.empty and others.empty and not failed):
         return None
     nothing = float(zero["value"].iloc[0])
@@ -114,12 +120,13 @@ def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> p
     if len(useful):
         return Line(metric, nothing, float(useful["value"].iloc[-1]), str(useful["run"].iloc[-1])).of(rows)
     why = [f"{name} failed" for name in failed if name not in set(oracles["run"])]
-    why += [f"{name} is no better than zero" for name in sorted(oracles["run"])]
+    why += [f"{name} is no better than {scores_nothing}" for name in sorted(oracles["run"])]
     without = f" (the oracle {', '.join(why)})" if why else ""
     best = others.sort_values(["value", "run"]).head(1)
     if (best["high"] < nothing).fillna(False).any():
         return Line(metric, nothing, float(best["value"].iloc[0]), f"{best['run'].iloc[0]}{without}").of(rows)
-    return Line(metric, nothing, 0.0, f"no error{without}").of(rows) if nothing > 0 else None
+    bounded = scores_nothing == "zero" and nothing > 0
+    return Line(metric, nothing, 0.0, f"no error{without}").of(rows) if bounded else None
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

@@ -20,7 +20,7 @@ from iclbench.tables.means import over_seeds
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")
 # They define what scores 0.
-NOTHING = ("zero", "chance")
+NOTHING = ("zero", "chance", "poisson")
 # What older tables do not say.
 _OLD = ("squared_error", "the oracle, or the best baseline")
 _ORDER = {name: min(i, 2) for i, name in enumerate((*QUESTIONS, *_TESTS))}

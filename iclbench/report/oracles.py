@@ -17,11 +17,13 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import fixed
+from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.pairs import curve_gaps, mean_of, score_gaps
 
 _LEVEL = 0.95
 _CUT = 0.75
+_CALLED = {"squared_error": "squared error"}
 
 
 @dataclass(frozen=True)
@@ -97,21 +99,22 @@ class _Comparison:
         are not known."""
         prompt_set = str(self.rows["prompt_set"].iloc[0])
         if self.rows["evaluator"].eq("next").any():
-            own, of_oracle = (self.errors.curves(self._runs(n), prompt_set, "squared_error") for n in (name, oracle))
+            of = curve_metric(self.rows["metric"])
+            own, of_oracle = (self.errors.curves(self._runs(n), prompt_set, of) for n in (name, oracle))
             gaps = None if own is None or of_oracle is None else curve_gaps(of_oracle, own)
-            return gaps, "area under the curve of the squared error"
-        for metric, what in (("log_likelihood", "log-likelihood"), ("squared_error", "squared error")):
-            asked, allowed = self._related(name, metric), self._related(oracle, metric)
+            return gaps, f"area under the curve of the {_CALLED.get(of, metric(of).label)}"
+        for of, what in (("log_likelihood", "log-likelihood"), ("squared_error", "squared error")):
+            asked, allowed = self._related(name, of), self._related(oracle, of)
             if not asked or not allowed:
                 continue
             # One that uses related datasets stands beside who was given as many; without any it is told what they tell.
             counts = (asked[-1], asked[-1] if len(allowed) > 1 else allowed[0])
             mine, best = (
-                self.errors.targets(self._runs(n), prompt_set, metric, count)
+                self.errors.targets(self._runs(n), prompt_set, of, count)
                 for n, count in zip((name, oracle), counts, strict=True)
             )
             if mine is not None and best is not None:
-                return score_gaps(*((mine, best) if metric == "log_likelihood" else (best, mine))), what
+                return score_gaps(*((mine, best) if of == "log_likelihood" else (best, mine))), what
         return None, ""
 
     def _runs(self, contestant: str) -> list[str]:

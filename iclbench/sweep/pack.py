@@ -25,6 +25,7 @@ from iclbench.config.registry import canonical
 from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.core.metrics import curve_metric
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store, row
@@ -225,7 +226,8 @@ class _Compared:
     def __init__(self, values: pd.DataFrame) -> None:
         own = values[values["shift"].eq("none") & _sort(values).isin(["evaluate", SUMMARY])]
         self._paired = set(own["prompt_set"].dropna())
-        self._coarse = _coarse_sizes(own[own["metric"].eq("squared_error")])
+        self._curve_of = own.groupby("prompt_set")["metric"].agg(curve_metric).to_dict()
+        self._coarse = _coarse_sizes(own[own["metric"].eq(own["prompt_set"].map(self._curve_of))])
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
         self._scored_by = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
 
@@ -237,7 +239,8 @@ class _Compared:
         by_score = errors["metric"].eq(pd.Series(scored, index=errors.index, dtype="string"))
         curves = errors["n_related"].isna()
         targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
-        frames = [targets, *_heights(errors[curves & errors["metric"].eq("squared_error")], self._coarse)]
+        of_curve = errors["metric"].eq(errors["prompt_set"].map(self._curve_of))
+        frames = [targets, *_heights(errors[curves & of_curve], self._coarse)]
         found = pd.concat(frames).astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
         return found.assign(value=rounded(found["value"], _BITS["errors"]))
 
@@ -258,12 +261,13 @@ def _coarse_sizes(values: pd.DataFrame) -> dict[str, frozenset[int]]:
 def _heights(errors: pd.DataFrame, coarse: dict[str, frozenset[int]]) -> Iterator[pd.DataFrame]:
     """The mean height of every episode's curve, as `auc` has it; what is packed already stays as it is."""
     yield errors[errors["n_context"].isna()]
-    for (run, prompt_set), rows in errors[errors["n_context"].notna()].groupby(["run", "prompt_set"]):
-        curves = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float).dropna(axis=1)
+    curves = errors[errors["n_context"].notna()]
+    for (run, prompt_set, of), rows in curves.groupby(["run", "prompt_set", "metric"]):
+        whole = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float).dropna(axis=1)
         few = coarse.get(str(prompt_set), frozenset())
-        at_few = curves[[n for n in curves.columns if n in few]]
-        parts = {None: curves} if set(curves.columns) != few else {}
-        of_run = {"run": str(run), "prompt_set": str(prompt_set), "metric": "squared_error"}
+        at_few = whole[[n for n in whole.columns if n in few]]
+        parts = {None: whole} if set(whole.columns) != few else {}
+        of_run = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(of)}
         for is_coarse, part in (parts | ({True: at_few} if few else {})).items():
             found = heights(part).rename("value").dropna().reset_index()
             yield found.assign(**of_run, coarse=is_coarse, n_context=None, n_related=None)

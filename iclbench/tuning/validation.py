@@ -44,7 +44,8 @@ class ValidationSet(PromptSet):
 class Objective:
     """How good a training is, in one number.
 
-    - Question `next`: the area under the learning curve of the normalised squared error.
+    - Question `next`: the area under the learning curve of the normalised squared error, of events of the negative
+      log-likelihood.
     - A family with tests of its own: the mean accuracy over those that tables over several tasks show.
     - Question `targets` otherwise: the log-likelihood of a head that predicts distributions, else its squared error or
       accuracy, with all related datasets.
@@ -67,7 +68,7 @@ class Objective:
         family = task.build(data_dir).validation()
         tests = [name for name in task.tests(family, task.evaluators) if not meaning(name).finer]
         sets = tuple(ValidationSet(task, preset, given=family, evaluator=name) for name in tests or [""])
-        area = metric("squared_error").area if task.question == "next" and family.classes is None else ""
+        area = metric(HEADS[task.head].headline).area if task.question == "next" else ""
         likelihood = "log_likelihood" if "log_likelihood" in HEADS[task.head].metrics else sets[0].headline
         return cls(HEADLINE if tests else area or likelihood, sets)
 

@@ -10,7 +10,8 @@ from scipy.optimize import brentq
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, MixtureSameFamily, Normal
 
-from iclbench.core.predictions import HEADS, Categorical, Gaussian, HeadSettings, Mixture, Point, Prediction
+from iclbench.core.heads import HEADS
+from iclbench.core.predictions import Categorical, Gaussian, HeadSettings, Mixture, Point, Prediction
 
 Y = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
 
@@ -24,7 +25,8 @@ def raw(head, outputs):
 def test_every_head_gives_one_finite_loss_and_score_per_position(name):
     head = HEADS[name]
     prediction = head.from_raw(raw(head, 2).requires_grad_(), 2)
-    y = torch.randint(2, (3, 4)) if name == "categorical" else Y
+    events = torch.cat([Y[..., :1].exp(), torch.ones(3, 4, 1), Y[..., :1].exp()], -1)
+    y = {"categorical": torch.randint(2, (3, 4)), "event": events}.get(name, Y)
     assert prediction.loss(y).shape == (3, 4)
     assert prediction.loss(y).isfinite().all()
     scores = prediction.scores(y)
@@ -194,7 +196,7 @@ def test_every_prediction_has_a_point_and_only_those_with_a_spread_an_interval(n
     ends = prediction.interval(0.9)
     assert (ends is None) == (name in ("point", "categorical"))
     if ends is not None:
-        assert (ends[0] < prediction.point()).all() or name == "mixture"
+        assert (ends[0] < prediction.point()[..., : ends[0].shape[-1]]).all() or name == "mixture"
         assert (ends[0] < ends[1]).all()
 
 

@@ -25,7 +25,14 @@ def prompts(question: str, head: str, evaluator: str = "", **of_family: Any) -> 
     family = SimpleNamespace(**{"y_dim": 1, "normaliser": 1.0, **of_family})
     task = SimpleNamespace(name="task", question=question, head=head)
     return create_autospec(
-        PromptSet, id="prompts", evaluator=evaluator, task=task, preset="small", seed=0, family=family
+        PromptSet,
+        headline="squared_error",
+        id="prompts",
+        evaluator=evaluator,
+        task=task,
+        preset="small",
+        seed=0,
+        family=family,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, number, signed, slug
-from iclbench.core.metrics import metric
+from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
@@ -56,11 +56,9 @@ def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     """The leaderboard of one question."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
-    name = (
-        "squared_error"
-        if (curves["metric"] == "squared_error").any()
-        else next(iter(curves["metric"]), "squared_error")
-    )
+    measured = curves["metric"].unique()
+    name = curve_metric(measured)
+    name = name if name in measured else next(iter(measured), name)
     frame = _summary(summaries, "auc").rename(columns={"value": "auc", "low": "auc_low", "high": "auc_high"})
     frame = frame.sort_values(["auc", "contestant"], kind="stable", ignore_index=True)
     frame = _with_ranks(task, evaluator, name, frame)
