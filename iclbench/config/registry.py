@@ -441,6 +441,12 @@ ESTIMATORS = Registry(
         "gradient-descent": Entry(
             "iclbench.estimators.gradient_descent:GradientDescent", "gradient descent on w, GD++"
         ),
+        "poisson": Entry("iclbench.estimators.poisson:Poisson", "constant rate of events, frequencies of marks"),
+        "markov-marks": Entry(
+            "iclbench.estimators.poisson:MarkovMarks", "constant rate of events, marks by the last one"
+        ),
+        "renewal": Entry("iclbench.estimators.renewal:Renewal", "log-normal gaps, frequencies of marks"),
+        "hawkes-mle": Entry("iclbench.estimators.hawkes_mle:HawkesMLE", "exponential Hawkes by maximum likelihood"),
         "gp-kernel-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleKernel", "posterior under the true kernel"
         ),

@@ -1,0 +1,295 @@
+"""Maximum likelihood of exponential Hawkes processes on every prefix of every episode, in compiled loops.
+
+With the decay beta fixed, the log-likelihood is concave in base rates and branching matrix, and falls apart into one
+problem per mark: maximise over x >= 0
+
+    sum over the events of the mark of log(phi_n · x)  +  a log x_0  -  c · x,
+
+phi_n = (1, beta S_1(n), ..., beta S_D(n)), S_j(n) the decayed number of events of mark j before event n. Newton steps
+on the coordinates that are not 0 solve it, one coordinate more at a time where the gradient asks for it (as Lawson and
+Hanson 1974 solve least squares), down to rounding. What is left is a curve over log beta alone, which may have several
+peaks: a grid finer than they are wide finds them, golden sections climb each. So the answer is the highest of them, and
+depends neither on a start nor on which other prefixes are asked.
+
+Time is counted in mean gaps of the prefix, so that scales of 1e-6 and of 1e6 see the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from iclbench.estimators.compiling import compiled
+
+# Newton ends with the step that promises less than this, in nats; a coordinate enters where its gradient promises more
+# than this share of what it costs.
+_GAIN = 1e-11
+_ENTERS = 1e-9
+# So exact is the value that is maximised, relative to itself.
+_ROUNDING = 1e-14
+_STEPS = 100
+# Kernels are alike whose decays differ by less than a factor of about e: no peak over log beta is narrower.
+_STRIDE = 0.35
+_GRID = 100
+_GOLDEN = (np.sqrt(5) - 1) / 2
+_SECTIONS = 32
+
+
+# `no_type_check`: the tests' shape checks would wrap these functions, and wrappers are not compiled.
+@compiled
+@no_type_check
+def answer_all(gaps, marks, lengths, fewest, kinds, smoothing, penalty, fastest, base, excited, decay):
+    """Fit a process to the first `lengths[b, p]` events of each episode, to none where there are fewer than `fewest`,
+    and write what it says of the next event into base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
+
+    gaps `(B, N)` in float64, marks `(B, N)` from 0 to kinds - 1; smoothing, penalty and fastest as in `fit`.
+    """
+    for b in range(lengths.shape[0]):
+        for p in range(lengths.shape[1]):
+            n = lengths[b, p]
+            if n < fewest:
+                continue
+            seen, mu, alpha, beta, unseen, _ = fit(gaps[b, :n], marks[b, :n], kinds, smoothing, penalty, fastest)
+            base[b, p] = unseen
+            decay[b, p] = beta
+            after = np.zeros(kinds)
+            for i in range(n):
+                fade = np.exp(-beta * gaps[b, i])
+                for j in seen:
+                    after[j] *= fade
+                after[marks[b, i]] += 1
+            for i in range(len(seen)):
+                base[b, p, seen[i]] = mu[i]
+                rate = 0.0
+                for j in range(len(seen)):
+                    rate += alpha[i, j] * after[seen[j]]
+                excited[b, p, seen[i]] = beta * rate
+
+
+@compiled
+@no_type_check
+def fit(gaps, marks, kinds, smoothing, penalty, fastest):
+    """The most likely process of one sequence, observed from 0 to its last event.
+
+    The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k (so
+    many further events, spread evenly over the marks, at the mean rate), and takes off penalty times every entry of the
+    branching matrix. The decay lies between 1 / T and fastest / (geometric mean of the gaps).
+
+    Returns:
+        The marks that are there, `(D,)` in order of appearance; their base rates `(D,)` and branching matrix `(D, D)`,
+        rows: mark of the child; the decay; the base rate of every other mark, of which nothing else is known; and the
+        value that was maximised, of the D marks and with time in mean gaps.
+    """
+    n = len(gaps)
+    unit = gaps.sum() / n
+    tau, place, kind, ends, seen = _by_mark(gaps, marks, kinds, unit)
+    d = len(seen)
+    phi, cost = np.ones((n, d + 1)), np.empty(d + 1)
+    weight = smoothing / kinds
+    x = np.zeros((d, d + 1))
+    for i in range(d):
+        x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing)
+
+    low, high = -np.log(n), np.log(fastest)
+    for i in range(n):
+        high -= np.log(tau[i]) / n
+    points = min(_GRID, int((high - low) / _STRIDE) + 2)
+    stride = (high - low) / (points - 1)
+    values, at = np.empty(points), np.empty((points, d, d + 1))
+    top, where, best = -np.inf, low, x.copy()
+    for g in range(points):
+        values[g] = _profile(low + g * stride, tau, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+        at[g] = x
+        if values[g] > top:
+            top, where, best = values[g], low + g * stride, at[g]
+    for g in range(points):
+        if (g > 0 and values[g] <= values[g - 1]) or (g < points - 1 and values[g] < values[g + 1]):
+            continue
+        x = at[g].copy()
+        left, right = low + max(g - 1, 0) * stride, low + min(g + 1, points - 1) * stride
+        a, b = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
+        of_a, of_b = 0.0, 0.0
+        for section in range(_SECTIONS):
+            below = section == 0
+            if section > 1:
+                below = of_a >= of_b
+                if below:
+                    right, b, of_b = b, a, of_a
+                    a = right - _GOLDEN * (right - left)
+                else:
+                    left, a, of_a = a, b, of_b
+                    b = left + _GOLDEN * (right - left)
+            here = a if below else b
+            value = _profile(here, tau, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+            if below:
+                of_a = value
+            else:
+                of_b = value
+            if value > top:
+                top, where, best = value, here, x.copy()
+    unseen = weight / (n + smoothing) / unit
+    return seen, best[:, 0] / unit, best[:, 1:].copy(), np.exp(where) / unit, unseen, top
+
+
+@compiled
+@no_type_check
+def _by_mark(gaps, marks, kinds, unit):
+    """Gaps in the unit; each event's place where every mark's events stand side by side, and its mark's number among
+    those that are there; where the places of each mark end; the marks, in order of appearance."""
+    n = len(gaps)
+    number, kind, counts = np.full(kinds, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
+    seen, d = np.empty(n, np.int64), 0
+    for i in range(n):
+        if number[marks[i]] < 0:
+            number[marks[i]] = d
+            seen[d] = marks[i]
+            d += 1
+        kind[i] = number[marks[i]]
+        counts[1 + kind[i]] += 1
+    ends = counts[: d + 1].cumsum()
+    filled, place = ends.copy(), np.empty(n, np.int64)
+    for i in range(n):
+        place[i] = filled[kind[i]]
+        filled[kind[i]] += 1
+    return gaps / unit, place, kind, ends, seen[:d].copy()
+
+
+@compiled
+@no_type_check
+def _profile(log_beta, tau, kind, place, ends, weight, smoothing, penalty, phi, cost, x):
+    """The maximum over base rates and branching matrix at one decay, from x `(D, D + 1)`, which it replaces."""
+    n, d = len(tau), len(ends) - 1
+    beta = np.exp(log_beta)
+    state = np.zeros(d)
+    left = tau.sum()
+    cost[0] = n + smoothing
+    cost[1:] = penalty
+    for i in range(n):
+        fade = np.exp(-beta * tau[i])
+        row = phi[place[i]]
+        for j in range(d):
+            state[j] *= fade
+            row[1 + j] = beta * state[j]
+        state[kind[i]] += 1
+        left -= tau[i]
+        cost[1 + kind[i]] -= np.expm1(-beta * max(left, 0.0))
+    total = 0.0
+    for i in range(d):
+        total += _solve(phi[ends[i] : ends[i + 1]], cost, weight, x[i])
+    return total
+
+
+@compiled
+@no_type_check
+def _solve(phi, cost, weight, x):
+    """Maximise the sum of log(phi · x) + weight log x_0 - cost · x over x >= 0, from a feasible x, which it
+    replaces."""
+    n, d = phi.shape
+    rates, slope, along = np.empty(n), np.empty(d), np.empty(n)
+    free = np.empty(d, np.int64)
+    value = _value(phi, cost, weight, x, rates)
+    for _ in range(_STEPS):
+        for j in range(d):
+            slope[j] = -cost[j]
+        slope[0] += weight / x[0] if weight > 0 else 0.0
+        for i in range(n):
+            share = 1 / rates[i]
+            for j in range(d):
+                slope[j] += phi[i, j] * share
+        size, enters, most = 0, -1, _ENTERS
+        for j in range(d):
+            if x[j] > 0:
+                free[size] = j
+                size += 1
+            elif slope[j] > most * cost[j]:
+                enters, most = j, slope[j] / cost[j]
+        if enters >= 0:
+            free[size] = enters
+            size += 1
+        while True:
+            step = _newton(phi, rates, slope, weight, x, free[:size])
+            if enters < 0 or step[size - 1] > 0:
+                break
+            size, enters = size - 1, -1  # it would leave again at once
+        promised, reach, blocks = 0.0, 1.0, -1
+        for k in range(size):
+            j = free[k]
+            promised += slope[j] * step[k]
+            if step[k] < 0 and x[j] < -step[k] * reach:
+                reach, blocks = -x[j] / step[k], j
+        before = x.copy()
+        while True:
+            for k in range(size):
+                x[free[k]] = max(before[free[k]] + reach * step[k], 0.0)
+            if blocks >= 0:
+                x[blocks] = 0.0
+            moved = _value(phi, cost, weight, x, along)
+            if moved >= value + 1e-4 * reach * promised - _ROUNDING * (n + abs(value)):
+                break
+            reach, blocks = reach / 2, -1
+        value = moved
+        rates, along = along, rates
+        if not promised > _GAIN:
+            break
+    return value
+
+
+@compiled
+@no_type_check
+def _value(phi, cost, weight, x, rates):
+    """What `_solve` maximises, -inf where an event or the base rate is impossible; writes phi · x into `rates`."""
+    value = 0.0
+    if weight > 0:
+        if x[0] <= 0:
+            return -np.inf
+        value += weight * np.log(x[0])
+    for j in range(len(x)):
+        value -= cost[j] * x[j]
+    for i in range(len(phi)):
+        rate = 0.0
+        for j in range(len(x)):
+            rate += phi[i, j] * x[j]
+        if rate <= 0:
+            return -np.inf
+        rates[i] = rate
+        value += np.log(rate)
+    return value
+
+
+@compiled
+@no_type_check
+def _newton(phi, rates, slope, weight, x, free):
+    """The Newton step of the free coordinates: by Cholesky, a little of the diagonal added where columns of phi are
+    alike."""
+    size = len(free)
+    root = np.zeros((size, size))
+    for i in range(len(phi)):
+        share = 1 / (rates[i] * rates[i])
+        for k in range(size):
+            scaled = phi[i, free[k]] * share
+            for m in range(k + 1):
+                root[k, m] += scaled * phi[i, free[m]]
+    step = np.empty(size)
+    for k in range(size):
+        if free[k] == 0 and weight > 0:
+            root[k, k] += weight / (x[0] * x[0])
+        root[k, k] *= 1 + 1e-10
+        step[k] = slope[free[k]]
+    for k in range(size):
+        for m in range(k + 1):
+            total = root[k, m]
+            for q in range(m):
+                total -= root[k, q] * root[m, q]
+            if m < k:
+                root[k, m] = total / root[m, m]
+            else:
+                root[k, k] = np.sqrt(max(total, 1e-12 * root[k, k]))
+        for q in range(k):
+            step[k] -= root[k, q] * step[q]
+        step[k] /= root[k, k]
+    for k in range(size - 1, -1, -1):
+        for q in range(k + 1, size):
+            step[k] -= root[q, k] * step[q]
+        step[k] /= root[k, k]
+    return step

@@ -1,0 +1,53 @@
+"""Homogeneous Poisson processes: events at a constant rate, marks as frequent as so far or as the last one tells."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.events import HazardEvent
+from iclbench.estimators.event_estimator import EventEstimator, EventSettings, before, frequencies, sums
+
+
+class Poisson(EventEstimator[EventSettings]):
+    """The rate of the episode so far (`rates`), and smoothed frequencies of the marks."""
+
+    Settings = EventSettings
+
+    def answer(self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> HazardEvent:
+        rate = rates(gaps, lengths, self.settings.unit)
+        base = rate.unsqueeze(-1) * self.mark_probabilities(marks, lengths)
+        return HazardEvent(base, torch.zeros_like(base), torch.zeros_like(rate))
+
+    def mark_probabilities(self, marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
+        return frequencies(before(lengths, marks.shape[1]), marks, self.kinds, self.settings.smoothing)
+
+
+class MarkovMarks(Poisson):
+    """The time as `Poisson`, the mark by what followed the earlier events with the mark of the last one.
+
+    The transitions from every mark are smoothed as the frequencies of `Poisson` are; where nothing has followed the
+    last mark so far, all marks are alike.
+    """
+
+    order = "causal"
+
+    def mark_probabilities(self, marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
+        counted = before(lengths, marks.shape[1])
+        if marks.shape[1] > 0:
+            last = marks.gather(1, (lengths - 1).clamp_min(0))
+            counted[..., 1:] &= marks[:, None, :-1] == last.unsqueeze(-1)
+            counted[..., 0] = False
+        return frequencies(counted, marks, self.kinds, self.settings.smoothing)
+
+
+def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], unit: float) -> Float[Tensor, "B P"]:
+    """Rates of Poisson processes from their first n events, the last of them at t.
+
+    From two events on it is (n - 1) / t: unbiased, and of all c / t, which follow the unit of time, the one whose
+    density of the next gap loses the fewest nats. After one event every c / t loses infinitely many in the mean: from
+    none and from one it is (1 + n) / (unit + t), the posterior mean under a Gamma prior worth one event in one unit.
+    """
+    elapsed = sums(gaps, lengths)
+    return torch.where(lengths < 2, (1 + lengths) / (unit + elapsed), (lengths - 1) / elapsed)

@@ -1,0 +1,41 @@
+"""Renewal processes with log-normal gaps: whatever came before, the next gap is one more draw."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.events import LogNormalEvent
+from iclbench.estimators.event_estimator import EventEstimator, EventSettings, before, frequencies, sums
+
+
+class Renewal(EventEstimator[EventSettings]):
+    """A log-normal fitted to the gaps so far, and smoothed frequencies of the marks.
+
+    Conjugate and plugged in: with m the mean of n log-gaps and S the sum of their squared distances from it, the
+    logarithm of the next gap is N(m, (1 + 1/n) (1 + S) / n). (1 + S) / n is the variance as if one more squared
+    distance, of 1, had been seen, and 1 + 1/n is for what is not known of the mean, under a flat prior (Gelman et al.
+    2013, section 3.2). The spread is never below 1 / sqrt(n), so that a clock has a density. No gap is answered as a
+    single one of `unit` is.
+    """
+
+    Settings = EventSettings
+
+    def answer(
+        self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]
+    ) -> LogNormalEvent:
+        logs = gaps.log()
+        # Distances from the first gap: squares of large logarithms would cost half the digits.
+        origin = logs[:, :1].sum(1, keepdim=True)
+        n = lengths.clamp_min(1)
+        mean = sums(logs - origin, lengths) / n
+        squares = (sums((logs - origin).square(), lengths) - n * mean.square()).clamp_min(0)
+        scales = ((1 + 1 / n) * (1 + squares) / n).sqrt()
+        locs = torch.where(lengths == 0, math.log(self.settings.unit), origin + mean)
+        seen = before(lengths, marks.shape[1])
+        probabilities = frequencies(seen, marks, self.kinds, self.settings.smoothing)
+        alone = locs.unsqueeze(-1)
+        return LogNormalEvent(torch.zeros_like(alone), alone, scales.unsqueeze(-1), probabilities.log())

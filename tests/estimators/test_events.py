@@ -1,0 +1,197 @@
+"""Estimators of events: naive fits of every prefix, SciPy, masks, censored points, units of time, what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from iclbench.config.cards import load_baseline
+from iclbench.config.registry import ESTIMATORS
+from iclbench.core.episodes import Points
+from iclbench.core.errors import DataError, UsageError
+from iclbench.core.events import CENSORED, EventPrediction
+from iclbench.estimators.base import TaskFacts
+from iclbench.estimators.event_estimator import EventEstimator
+
+EPISODES, EVENTS, KINDS = 5, 20, 3
+NAMES = ["poisson", "renewal", "markov-marks", "hawkes-mle"]
+# From so many events on nothing is left of the unit.
+FREE = {"poisson": 2, "renewal": 1, "markov-marks": 2, "hawkes-mle": 2}
+
+
+def estimator(name: str, kinds: int = KINDS, **settings: float) -> EventEstimator:
+    cls = ESTIMATORS.get(name)
+    return cls(cls.Settings(**{**load_baseline(name)[1].settings, **settings}), TaskFacts(marks=kinds))
+
+
+def sequences(gaps: np.ndarray, marks: np.ndarray) -> Points:
+    y = torch.tensor(np.stack([gaps, marks, gaps.cumsum(-1)], -1), dtype=torch.float64)
+    return Points.full(y[..., :0], y)
+
+
+def draw(episodes: int = EPISODES, events: int = EVENTS, kinds: int = KINDS, seed: int = 0) -> Points:
+    rng = np.random.default_rng(seed)
+    return sequences(rng.lognormal(0.2, 0.9, (episodes, events)), rng.integers(kinds, size=(episodes, events)))
+
+
+def assert_equal(found: EventPrediction, expected: EventPrediction, rtol: float = 1e-9) -> None:
+    for name, t in expected.tensors().items():
+        torch.testing.assert_close(found.tensors()[name], t, rtol=rtol, atol=1e-12)
+
+
+def test_poisson_is_the_rate_and_the_frequencies_of_every_prefix() -> None:
+    points = draw()
+    found = estimator("poisson", smoothing=1.5, unit=0.7).predict_next(points)
+    assert not found.excited.any() and not found.decay.any()
+    for b in range(EPISODES):
+        gaps, marks, times = points.y[b].numpy().T
+        for n in range(EVENTS):
+            rate = {0: 1 / 0.7, 1: 2 / (0.7 + gaps[0])}.get(n, (n - 1) / times[n - 1])
+            counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
+            np.testing.assert_allclose(found.base[b, n], rate * (counts + 0.5) / (n + 1.5), rtol=1e-12)
+
+
+def test_of_all_multiples_of_the_rate_so_far_that_of_poisson_loses_least() -> None:
+    """Of what is expected, not of one draw: -log(c/t) + c tau / t over t ~ Gamma(n), tau ~ Exp(1)."""
+    for n in (2, 3, 7):
+        total = stats.gamma(n)
+
+        def loss(c: float, total=total) -> float:
+            return float(-np.log(c) + total.expect(np.log) + c * total.expect(lambda t: 1 / t))
+
+        assert loss(n - 1) < min(loss(n - 1.2), loss(n - 0.8), loss(n))
+
+
+def test_renewal_is_the_lognormal_fit_of_scipy_with_one_more_squared_distance() -> None:
+    points = draw()
+    found = estimator("renewal").predict_next(points)
+    assert found.logits.shape == (EPISODES, EVENTS, 1)
+    for b in range(EPISODES):
+        gaps, marks, _ = points.y[b].numpy().T
+        for n in range(EVENTS):
+            shape, _, scale = stats.lognorm.fit(gaps[:n], floc=0) if n > 1 else (0.0, 0.0, gaps[0] if n else 1.0)
+            size = max(n, 1)
+            spread = np.sqrt((1 + 1 / size) * (1 + size * shape**2) / size)
+            assert found.locs[b, n].item() == pytest.approx(np.log(scale), rel=1e-6, abs=1e-7)
+            assert found.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # SciPy's own tolerance
+            counts = np.array([(marks[:n] == k).sum() for k in range(KINDS)])
+            np.testing.assert_allclose(found.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
+
+
+def test_a_clock_has_a_density() -> None:
+    points = sequences(np.full((1, 50), 0.1), np.zeros((1, 50)))
+    found = estimator("renewal").predict_next(points)
+    n = np.arange(1, 50)
+    np.testing.assert_allclose(found.scales[0, 1:, 0], np.sqrt((1 + 1 / n) / n), rtol=1e-7)
+
+
+def test_markov_marks_are_the_smoothed_transition_counts() -> None:
+    points = draw()
+    found, poisson = (estimator(name).predict_next(points) for name in ("markov-marks", "poisson"))
+    torch.testing.assert_close(found.base.sum(-1), poisson.base.sum(-1))
+    probabilities = found.mark_probabilities().numpy()
+    for b in range(EPISODES):
+        marks = points.y[b, :, 1].long().tolist()
+        for n in range(EVENTS):
+            counts = np.ones(KINDS)
+            for i in range(1, n):
+                if marks[i - 1] == marks[n - 1]:
+                    counts[marks[i]] += 1
+            np.testing.assert_allclose(probabilities[b, n], counts / counts.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prefixes_are_fits_of_their_own(name: str) -> None:
+    points, predictor = draw(), estimator(name)
+    curve = predictor.predict_next(points)
+    for n in (0, 1, 3, 4, 11, EVENTS - 1):
+        assert_equal(curve.at(slice(n, n + 1)), predictor.predict_targets(points.span(0, n), points.x[:, :1]))
+    assert_equal(predictor.predict_next(points, prefixes=[2, 9]), curve.at(torch.tensor([2, 9])))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_neighbours_and_masked_events_change_nothing(name: str) -> None:
+    """Episodes of different lengths, holes filled with events of another process."""
+    points, predictor = draw(), estimator(name)
+    other = draw(seed=1)
+    rng = np.random.default_rng(2)
+    places = np.stack([np.sort(rng.permutation(2 * EVENTS)[:EVENTS]) for _ in range(EPISODES)])
+    y, mask = torch.cat([other.y, other.y], 1), torch.zeros(EPISODES, 2 * EVENTS, dtype=torch.bool)
+    for b, place in enumerate(torch.tensor(places)):
+        y[b, place], mask[b, place] = points.y[b], torch.arange(EVENTS) < EVENTS - b
+    holes = Points(y[..., :0], y, mask)
+    whole = predictor.predict_targets(holes, y[:, :2, :0])
+    curve = predictor.predict_next(holes)
+    for b in range(EPISODES):
+        alone = points[b : b + 1].span(0, EVENTS - b)
+        expected = predictor.predict_targets(alone, alone.x[:, :2])
+        assert_equal(whole[b : b + 1], expected)
+        ahead = predictor.predict_next(alone)
+        assert_equal(curve[b : b + 1].at(mask[b].nonzero()[:, 0]), ahead)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_censored_point_is_asked_and_not_read(name: str) -> None:
+    points, predictor = draw(), estimator(name)
+    y = points.y.clone()
+    y[::2, -1] = torch.tensor([3.0, CENSORED, 99.0], dtype=y.dtype)
+    censored = Points.full(points.x, y)
+    assert_equal(predictor.predict_next(censored), predictor.predict_next(points))
+    found = predictor.predict_targets(censored, points.x[:, :1])
+    shorter = predictor.predict_targets(points.span(0, EVENTS - 1), points.x[:, :1])
+    assert_equal(found[::2], shorter[::2])
+    assert_equal(found[1::2], predictor.predict_targets(points, points.x[:, :1])[1::2])
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_unit_of_time_shifts_the_density_and_nothing_else(name: str, factor: float) -> None:
+    points, predictor = draw(events=12), estimator(name)
+    scaled = sequences(factor * points.y[..., 0].numpy(), points.y[..., 1].numpy())
+    plain, other = (predictor.predict_next(each).scores(each.y) for each in (points, scaled))
+    after = slice(FREE[name], None)
+    torch.testing.assert_close(
+        other["nll_time"][:, after], plain["nll_time"][:, after] + np.log(factor), rtol=0, atol=1e-6
+    )
+    torch.testing.assert_close(other["nll_mark"], plain["nll_mark"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
+    """In single precision, for clocks and bursts, and for marks that have not come yet."""
+    rng = np.random.default_rng(3)
+    gaps = scale * rng.lognormal(0, spread, (4, 30))
+    marks = np.minimum(np.arange(30) // 7, 4) * (np.arange(4)[:, None] > 0)
+    points = sequences(gaps, marks).to(dtype=torch.float32)
+    found = estimator(name, kinds=6).predict_next(points)
+    assert all(t.dtype == torch.float32 for t in found.tensors().values())
+    for metric, values in found.scores(points.y).items():
+        assert values.isfinite().all(), metric
+    assert found.log_survival(points.y[..., 0]).isfinite().all()
+    torch.testing.assert_close(found.mark_probabilities().sum(-1), torch.ones(4, 30))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_before_any_event_a_gap_of_the_unit_is_expected_and_all_marks_alike(name: str) -> None:
+    found = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
+    middle = found.locs[..., 0].exp() if name == "renewal" else found.mean()
+    torch.testing.assert_close(middle, torch.full_like(middle, 2.5))
+    torch.testing.assert_close(found.mark_probabilities(), torch.full((EPISODES, 1, KINDS), 1 / 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_sequence_of_events_is_refused(name: str) -> None:
+    points = draw()
+    cls = ESTIMATORS.get(name)
+    with pytest.raises(UsageError, match="predicts events; this task asks for numbers or class labels"):
+        cls(facts=TaskFacts()).predict_next(points)
+    with pytest.raises(UsageError, match="reads events"):
+        estimator(name).predict_next(Points.full(points.x, points.y[..., :1]))
+    with pytest.raises(DataError, match="an event has the mark 2; this task has marks 0 to 1"):
+        estimator(name, kinds=2).predict_next(points)
+    tied = points.y.clone()
+    tied[1, 3, 0] = 0
+    with pytest.raises(DataError, match="times of a sequence must increase"):
+        estimator(name).predict_next(Points.full(points.x, tied))

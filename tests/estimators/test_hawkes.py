@@ -1,0 +1,202 @@
+"""Maximum likelihood of Hawkes processes: naive sums, finite differences, SciPy's optimiser, simulated processes."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+
+from iclbench.config.cards import load_baseline
+from iclbench.core.episodes import Points
+from iclbench.estimators.base import TaskFacts
+from iclbench.estimators.hawkes_likelihood import Hawkes, gradient, log_likelihood, observed_information
+from iclbench.estimators.hawkes_mle import FEWEST, HawkesMLE, HawkesSettings, fit, standard_errors
+from iclbench.estimators.poisson import Poisson
+
+TRUTH = Hawkes(np.array([0.2, 0.1, 0.4]), np.array([[0.3, 0.2, 0.1], [0.1, 0.4, 0.2], [0.2, 0.1, 0.3]]), 1.5)
+
+
+@cache
+def simulated(events: int, seed: int = 0, process: Hawkes = TRUTH) -> tuple[np.ndarray, np.ndarray]:
+    """Ogata's thinning: between events the rate only falls, so that the one now bounds the next candidate's."""
+    rng = np.random.default_rng(seed)
+    excited, gap = np.zeros(len(process.base)), 0.0
+    gaps, marks = [], []
+    while len(gaps) < events:
+        bound = (process.base + excited).sum()
+        wait = rng.exponential(1 / bound)
+        gap += wait
+        excited *= np.exp(-process.decay * wait)
+        rates = (process.base + excited).cumsum()
+        if (u := bound * rng.random()) < rates[-1]:
+            mark = int(np.searchsorted(rates, u, side="right"))
+            gaps.append(gap)
+            marks.append(mark)
+            excited += process.decay * process.branching[:, mark]
+            gap = 0.0
+    return np.array(gaps), np.array(marks)
+
+
+def as_points(sequence: list[tuple[np.ndarray, np.ndarray]]) -> Points:
+    y = torch.tensor(np.stack([np.stack([gaps, marks, gaps.cumsum()], -1) for gaps, marks in sequence]))
+    return Points.full(y[..., :0], y)
+
+
+def naive(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -> float:
+    """The double sum over all pairs."""
+    times, mu, A, beta = gaps.cumsum(), process.base, process.branching, process.decay
+    total = -mu.sum() * times[-1]
+    for i, t in enumerate(times):
+        kernel = beta * np.exp(-beta * (t - times[:i]))
+        total += np.log(mu[marks[i]] + A[marks[i], marks[:i]] @ kernel)
+        total -= A[:, marks[i]].sum() * (1 - np.exp(-beta * (times[-1] - t)))
+    return total
+
+
+def differences(function, vector: np.ndarray) -> np.ndarray:
+    steps = 1e-6 * np.eye(len(vector))
+    return np.array([(function(vector + step) - function(vector - step)) / 2e-6 for step in steps])
+
+
+def test_the_likelihood_is_the_sum_over_all_pairs() -> None:
+    gaps, marks = simulated(60)
+    assert log_likelihood(gaps, marks, TRUTH) == pytest.approx(naive(gaps, marks, TRUTH), rel=1e-12)
+
+
+def test_gradient_and_information_are_those_of_finite_differences() -> None:
+    gaps, marks = simulated(60)
+    vector = TRUTH.vector()
+    slopes = differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v)), vector)
+    np.testing.assert_allclose(gradient(gaps, marks, TRUTH).vector(), slopes, rtol=1e-5, atol=1e-6)
+    bends = differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v)).vector(), vector)
+    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH), -bends, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("events", [2_000, 10_000])
+def test_parameters_are_recovered_within_their_standard_errors(events: int) -> None:
+    gaps, marks = simulated(events, seed=1)
+    found = fit(gaps, marks, 3)
+    assert np.abs(gradient(gaps, marks, found).vector()).max() < 1e-3
+    errors = standard_errors(gaps, marks, found).vector()
+    off = found.vector() - TRUTH.vector()
+    assert (np.abs(off) < 3.5 * errors).all() and (errors < 0.5 * (2_000 / events) ** 0.5).all()
+    # All of them at once, as the inverse information says how they hang together.
+    assert off @ observed_information(gaps, marks, found) @ off < stats.chi2(len(off)).ppf(0.999)
+
+
+def test_standard_errors_are_the_root_of_the_inverse_information() -> None:
+    gaps, marks = simulated(2_000, seed=1)
+    found = fit(gaps, marks, 3)
+    covariance = np.linalg.inv(observed_information(gaps, marks, found))
+    np.testing.assert_allclose(standard_errors(gaps, marks, found).vector(), np.sqrt(np.diag(covariance)), rtol=1e-8)
+
+
+def test_at_the_end_of_its_range_a_parameter_has_no_standard_error() -> None:
+    """A clock excites nothing: what is left are base rates, known as those of a Poisson process are."""
+    gaps, marks = np.full(30, 0.5), np.tile([0, 1, 1], 10)
+    found = fit(gaps, marks, 2)
+    errors = standard_errors(gaps, marks, found)
+    assert not found.branching[0, 0] and np.isnan(errors.branching[0, 0])
+    lonely = Hawkes(np.array([10, 20]) / 15, np.zeros((2, 2)), 1.0)
+    assert np.isnan(standard_errors(gaps[:3], marks[:3], TRUTH).vector()).all()  # no maximum
+    errors = standard_errors(gaps, marks, lonely)
+    np.testing.assert_allclose(errors.base, np.sqrt([10, 20]) / 15, rtol=1e-10)
+    assert np.isnan(errors.branching).all() and np.isnan(errors.decay)
+
+
+def penalised(gaps, marks, process, smoothing, penalty) -> float:
+    pull = smoothing * (np.log(process.base).mean() - gaps.mean() * process.base.sum())
+    return log_likelihood(gaps, marks, process) + pull - penalty * process.branching.sum()
+
+
+@pytest.mark.parametrize(
+    ("events", "smoothing", "penalty"),
+    [(5, 3.0, 1.0), (12, 3.0, 1.0), (12, 0.3, 0.0), (50, 3.0, 1.0), (50, 1.0, 0.0)],
+)
+def test_no_start_of_scipy_climbs_higher(events: int, smoothing: float, penalty: float) -> None:
+    gaps, marks = simulated(events, seed=events)
+    slowest, fastest = 1 / gaps.sum(), 10 / stats.gmean(gaps)
+    found = fit(gaps, marks, 3, smoothing=smoothing, penalty=penalty)
+    assert slowest * (1 - 1e-9) <= found.decay <= fastest * (1 + 1e-9) and found.branching.min() >= 0
+    height = penalised(gaps, marks, found, smoothing, penalty)
+
+    def loss(v: np.ndarray) -> tuple[float, np.ndarray]:
+        process = Hawkes.of_vector(np.concatenate([np.exp(v[:3]), v[3:12], np.exp(v[12:])]))
+        slope = gradient(gaps, marks, process).vector()
+        slope[:3] += smoothing * (1 / process.base / 3 - gaps.mean())
+        slope[3:12] -= penalty
+        slope[[0, 1, 2, 12]] *= np.exp(v[[0, 1, 2, 12]])
+        return -penalised(gaps, marks, process, smoothing, penalty), -slope
+
+    rng = np.random.default_rng(0)
+    limits = [(-15, 5)] * 3 + [(0, 20)] * 9 + [(np.log(slowest), np.log(fastest))]
+    tops = []
+    for _ in range(6):
+        start = np.concatenate([np.log(rng.uniform(0.1, 1, 3)), rng.uniform(0, 0.5, 9), [rng.uniform(*limits[-1])]])
+        tops.append(-optimize.minimize(loss, start, jac=True, bounds=limits, method="L-BFGS-B").fun)
+    assert height > max(tops) - 1e-8
+    assert height < max(tops) + 1  # they climb the same hill
+
+
+@pytest.mark.parametrize("kinds", [3, 100])
+def test_no_parameter_can_be_moved_for_the_better(kinds: int) -> None:
+    """Also with more parameters than events: slopes are 0 inside, and downhill at 0."""
+    rng = np.random.default_rng(0)
+    gaps, marks = simulated(40)
+    marks = marks if kinds == 3 else rng.permutation(kinds)[:40]
+    found = fit(gaps, marks, kinds, smoothing=3.0, penalty=0.5)
+    slope = gradient(gaps, marks, found)
+    of_base = slope.base + 3 / kinds / found.base - 3 * gaps.mean()
+    of_branching = slope.branching - 0.5
+    np.testing.assert_allclose(of_base / gaps.sum(), 0, atol=1e-6)
+    np.testing.assert_allclose(of_branching[found.branching > 0], 0, atol=1e-4)
+    assert (of_branching < 1e-4).all() and (found.branching > 0).any()
+    assert found.decay * slope.decay == pytest.approx(0, abs=1e-3)
+    assert found.base.min() > 0
+
+
+def test_the_answer_is_the_intensity_after_the_last_event() -> None:
+    sequence = [simulated(30, seed) for seed in range(3)]
+    points, card = as_points(sequence), load_baseline("hawkes-mle")[1].settings
+    settings, facts = HawkesSettings(**card), TaskFacts(marks=3)
+    found = HawkesMLE(settings, facts).predict_next(points)
+    flat = Poisson(facts=facts).predict_next(points)
+    for name, t in flat.tensors().items():
+        torch.testing.assert_close(found.tensors()[name][:, :FEWEST], t[:, :FEWEST])
+    chosen = {key: card[key] for key in ("smoothing", "penalty", "fastest")}
+    for b, (gaps, marks) in enumerate(sequence):
+        for n in (FEWEST, 17, 29):
+            process = fit(gaps[:n], marks[:n], 3, **chosen)
+            ages = gaps[:n].sum() - gaps[:n].cumsum()
+            excited = sum(
+                process.branching[:, k] * process.decay * np.exp(-process.decay * age)
+                for k, age in zip(marks[:n], ages, strict=True)
+            )
+            np.testing.assert_allclose(found.base[b, n], process.base, rtol=1e-9)
+            np.testing.assert_allclose(found.excited[b, n], excited, rtol=1e-9)
+            assert found.decay[b, n].item() == pytest.approx(process.decay, rel=1e-12)
+
+
+def loss_of(predictor: Poisson | HawkesMLE, sequence: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    """Mean negative log-likelihood of the last event of each sequence."""
+    points = as_points(sequence)
+    last = points.count - 1
+    answer = predictor.predict_next(points, prefixes=[last])
+    return answer.loss(points.y[:, last:]).mean().item()
+
+
+def test_on_its_own_processes_it_predicts_better_than_a_constant_rate() -> None:
+    """Of what a constant rate loses to who knows the process, more than two thirds are regained after 300 events."""
+    sequence = [simulated(301, 100 + seed) for seed in range(40)]
+    poisson, hawkes = (loss_of(cls(facts=TaskFacts(marks=3)), sequence) for cls in (Poisson, HawkesMLE))
+    truth = np.mean([log_likelihood(g[:300], m[:300], TRUTH) - log_likelihood(g, m, TRUTH) for g, m in sequence])
+    assert poisson - hawkes > 2 / 3 * (poisson - truth) > 0.05
+
+
+def test_without_a_penalty_a_few_events_are_taken_for_more_than_they_say() -> None:
+    """What the card says of it."""
+    sequence, facts = [simulated(9, 900 + seed) for seed in range(200)], TaskFacts(marks=3)
+    poisson = loss_of(Poisson(facts=facts), sequence)
+    free, held = (loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequence) for p in (0.0, 1.0))
+    assert free > poisson + 0.2 and held < poisson + 0.1
