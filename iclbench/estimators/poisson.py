@@ -9,6 +9,9 @@ from torch import Tensor
 from iclbench.core.events import HazardEvent
 from iclbench.estimators.event_estimator import EventEstimator, EventSettings, before, frequencies, sums
 
+# A unit that is further than this factor from the mean gap is some other unit of time.
+_FAR = 5
+
 
 class Poisson(EventEstimator[EventSettings]):
     """The rate of the episode so far (`rates`), and smoothed frequencies of the marks."""
@@ -43,11 +46,14 @@ class MarkovMarks(Poisson):
 
 
 def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], unit: float) -> Float[Tensor, "B P"]:
-    """Rates of Poisson processes from their first n events, the last of them at t.
+    """Rates of Poisson processes from their first n events, the last of them at t: (n + 1) / (t + u).
 
-    From two events on it is (n - 1) / t: unbiased, and of all c / t, which follow the unit of time, the one whose
-    density of the next gap loses the fewest nats. After one event every c / t loses infinitely many in the mean: from
-    none and from one it is (1 + n) / (unit + t), the posterior mean under a Gamma prior worth one event in one unit.
+    One event after a gap of u = `unit` is counted beforehand: the posterior mean under a Gamma prior of shape 1. From
+    two events on u is at most five times their mean gap t / n and at least a fifth of it, so that the rate follows the
+    unit of time wherever `unit` is far off. From none and from one it is `unit` whatever they say: any rate c / t after
+    one event loses infinitely many nats in the mean.
     """
     elapsed = sums(gaps, lengths)
-    return torch.where(lengths < 2, (1 + lengths) / (unit + elapsed), (lengths - 1) / elapsed)
+    mean = elapsed / lengths.clamp_min(1)
+    near = torch.full_like(mean, unit).clamp(mean / _FAR, mean * _FAR)
+    return (lengths + 1) / (elapsed + torch.where(lengths < 2, unit, near))

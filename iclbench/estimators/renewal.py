@@ -15,11 +15,11 @@ from iclbench.estimators.event_estimator import EventEstimator, EventSettings, b
 class Renewal(EventEstimator[EventSettings]):
     """A log-normal fitted to the gaps so far, and smoothed frequencies of the marks.
 
-    Conjugate and plugged in: with m the mean of n log-gaps and S the sum of their squared distances from it, the
-    logarithm of the next gap is N(m, (1 + 1/n) (1 + S) / n). (1 + S) / n is the variance as if one more squared
-    distance, of 1, had been seen, and 1 + 1/n is for what is not known of the mean, under a flat prior (Gelman et al.
-    2013, section 3.2). The spread is never below 1 / sqrt(n), so that a clock has a density. No gap is answered as a
-    single one of `unit` is.
+    Conjugate and plugged in (Gelman et al. 2013, section 3.3): with m the mean of n log-gaps and S the sum of their
+    squared distances from it, the logarithm of the next gap is N(m, (1 + 1/n) (S + 3) / (n + 1)). The last factor is
+    the posterior mean of the variance under an inverse Gamma prior of shape 2 and mean 1.5 and a flat prior of m, and
+    1 + 1/n is for what is not known of m. The spread is never below sqrt(3 / n), so that a clock has a density. No gap
+    is answered as a single one of `unit` is.
     """
 
     Settings = EventSettings
@@ -33,7 +33,7 @@ class Renewal(EventEstimator[EventSettings]):
         n = lengths.clamp_min(1)
         mean = sums(logs - origin, lengths) / n
         squares = (sums((logs - origin).square(), lengths) - n * mean.square()).clamp_min(0)
-        scales = ((1 + 1 / n) * (1 + squares) / n).sqrt()
+        scales = ((1 + 1 / n) * (squares + 3) / (n + 1)).sqrt()
         locs = torch.where(lengths == 0, math.log(self.settings.unit), origin + mean)
         seen = before(lengths, marks.shape[1])
         probabilities = frequencies(seen, marks, self.kinds, self.settings.smoothing)
