@@ -142,9 +142,9 @@ class PromptSet:
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Episodes of the named stream, block by block, with as many related datasets as the family ever gives."""
         sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
-        return cat([self._block(size, points, generator(self.seed, stream, n)) for n, size in enumerate(sizes)])
+        return cat([self._block(size, points, generator(self.seed, stream, n), n) for n, size in enumerate(sizes)])
 
-    def _block(self, episodes: int, points: int, draw: torch.Generator) -> Episodes:
+    def _block(self, episodes: int, points: int, draw: torch.Generator, number: int) -> Episodes:
         if self.evaluator:
             return self.family.sample_test(self.evaluator, episodes, draw)
-        return self.family.sample_prompts(Request(episodes, points, draw, shift=self.shift))
+        return self.family.sample_prompts(Request(episodes, points, draw, shift=self.shift, before=BLOCK * number))

@@ -27,6 +27,8 @@ class Request:
         shift: a named change of the distribution, `none` for none.
         related: exactly so many related datasets in every episode; None: a number drawn per episode. Given the same
             generator, all else is the same whatever this says.
+        before: of a prompt set, so many episodes are drawn by the requests before this one. Families that have only so
+            many episodes go on behind them, so that none comes twice while there are others.
     """
 
     episodes: int
@@ -36,6 +38,7 @@ class Request:
     active_dims: int | None = None
     shift: str = "none"
     related: int | None = None
+    before: int = 0
 
 
 # What a family is asked by a request: its own and those that it inherits.
@@ -62,6 +65,7 @@ def by_request(method: _Method) -> _Method:
         # A family that has no related datasets, say, need not take their number.
         given = {field.name: getattr(request, field.name) for field in fields(request) if field.default is not MISSING}
         changed = {name: value for name, value in given.items() if value != getattr(Request, name)}
+        changed.pop("before", None)  # methods of this form are older
         return method(self, request.episodes, request.points, request.generator, **changed)
 
     return cast(_Method, ask)
