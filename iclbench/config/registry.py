@@ -310,6 +310,7 @@ FAMILIES = Registry(
         "combination": Entry("iclbench.families.combination:Combination", "CoQE's five fixed features"),
         "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
         "tabular": Entry("iclbench.families.tabular.tabular:Tabular", "episodes from real regression tables"),
+        "events": Entry("iclbench.families.events.sequences:Events", "event sequences from your own files"),
         "gp-mixture": Entry(
             "iclbench.families.gaussian_processes.gp_mixture:GPMixture", "Gaussian processes with related datasets"
         ),

@@ -1,0 +1,1 @@
+"""Event sequences: marked point processes in time, sampled or read from the user's own files."""

@@ -1,0 +1,189 @@
+"""Event sequences in memory, as a reader of files hands them over, and what is done with them before they are drawn.
+
+All sequences stand in flat arrays, one behind the other. Times are kept as gaps: the gap of an event is the time since
+the event before it in its sequence, or since the start of the observation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from iclbench.core.errors import DataError
+
+# More marks than this are a mistake, or numbers that are no marks.
+MOST_MARKS = 100_000
+
+_FIX_TIES = "keep the first of such events, or spread them over a step of the clock: -o task.ties=keep-first or spread"
+_FIX_START = "take the first event of every sequence as its start: -o task.start=first"
+
+
+@dataclass(frozen=True)
+class EventData:
+    """The sequences of a file.
+
+    Attributes:
+        gaps: of all events, in the units of the file.
+        marks: 0-based.
+        counts: events of every sequence.
+        open: how long a sequence was observed after its last event; NaN: not longer.
+        kinds: number of marks K.
+        place: where an event stands in the file, in words, by its number there.
+        events: numbers of the events in the file, counted over all of its sequences.
+        sequences: numbers of the sequences in the file.
+    """
+
+    gaps: Float64[np.ndarray, " events"]
+    marks: Int64[np.ndarray, " events"]
+    counts: Int64[np.ndarray, " sequences"]
+    open: Float64[np.ndarray, " sequences"]
+    kinds: int
+    place: Callable[[int], str]
+    events: Int64[np.ndarray, " events"]
+    sequences: Int64[np.ndarray, " sequences"]
+
+    @classmethod
+    def of(
+        cls,
+        gaps: Float64[np.ndarray, " events"],
+        marks: Int64[np.ndarray, " events"],
+        counts: Int64[np.ndarray, " sequences"],
+        kinds: int,
+        place: Callable[[int], str],
+        open_after: Float64[np.ndarray, " sequences"] | None = None,
+    ) -> EventData:
+        """All events of a file.
+
+        Raises:
+            DataError: a time or a gap is not finite.
+        """
+        bad = np.flatnonzero(~np.isfinite(gaps))
+        if len(bad):
+            raise DataError(f"{place(int(bad[0]))}: a time that is not finite; remove the event or mend its time")
+        open_after = np.full(len(counts), np.nan) if open_after is None else open_after
+        return cls(gaps, marks, counts, open_after, kinds, place, np.arange(len(gaps)), np.arange(len(counts)))
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @cached_property
+    def first(self) -> Int64[np.ndarray, " sequences"]:
+        """Where the first event of every sequence stands."""
+        return np.cumsum(self.counts) - self.counts
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all sequences."""
+        digest = hashlib.sha256(f"{self.kinds} {len(self)}".encode())
+        for array in (self.gaps, self.marks, self.counts, np.nan_to_num(self.open, nan=-1.0)):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:12]
+
+    def from_first_event(self) -> EventData:
+        """The sequences as observed from their first event on: it is the start and no event any more. Those of one
+        event are left out."""
+        starts = np.zeros(len(self.gaps), dtype=bool)
+        starts[self.first] = True
+        return self._without(starts)
+
+    def settled(self, ties: str) -> EventData:
+        """The same with times that increase.
+
+        Args:
+            ties: what becomes of events at one time, the start of the observation counting as one: `refuse`;
+                `keep-first`, by which a sequence without a later event is left out; `spread`, which puts m such events
+                at equal distances into one step of the clock, the smallest gap of the whole file, in their order.
+
+        Raises:
+            DataError: a time goes back, or there are ties and they are refused.
+        """
+        self._refuse(self.gaps < 0, "a gap of {gap:g} to {before}; times must increase")
+        tied = self.gaps == 0
+        if not tied.any():
+            return self
+        if ties == "keep-first":
+            return self._without(tied)
+        if ties == "spread":
+            return self._spread(tied)
+        self._refuse(tied, "at the same time as {before}{others}; {fix}")
+        return self
+
+    def _refuse(self, wrong: Bool[np.ndarray, " events"], message: str) -> None:
+        found = np.flatnonzero(wrong)
+        if not len(found):
+            return
+        event, more = int(found[0]), len(found) - 1
+        is_first = event in self.first
+        said = message.format(
+            gap=self.gaps[event],
+            before="the start of the observation, which is time 0" if is_first else "the event before",
+            others=f" (and {more:,} more events)" if more else "",
+            fix=_FIX_TIES,
+        )
+        raise DataError(f"{self.place(int(self.events[event]))}: {said}" + (f"; or {_FIX_START}" if is_first else ""))
+
+    def _without(self, left_out: Bool[np.ndarray, " events"]) -> EventData:
+        """The same without some events, whose gaps are 0 or which are the start of the observation."""
+        kept = np.add.reduceat(~left_out, self.first).astype(np.int64) if len(self) else self.counts
+        there = kept > 0
+        return replace(
+            self,
+            gaps=self.gaps[~left_out],
+            marks=self.marks[~left_out],
+            events=self.events[~left_out],
+            counts=kept[there],
+            open=self.open[there],
+            sequences=self.sequences[there],
+        )
+
+    def _spread(self, tied: Bool[np.ndarray, " events"]) -> EventData:
+        step = self.gaps[~tied].min(initial=np.inf)
+        if not np.isfinite(step):
+            raise DataError(f"{self.place(int(self.events[0]))}: no two events of the file are at different times")
+        opens = ~tied
+        opens[self.first] = True  # a group of its own, of the start of the observation where the first event is tied
+        group = np.cumsum(opens) - 1
+        leads = np.flatnonzero(opens)
+        with_start = tied[leads]
+        size = np.bincount(group) + with_start
+        late = step * (np.arange(len(group)) - leads[group] + with_start[group]) / size[group]
+        before = np.concatenate([[0.0], late[:-1]])
+        before[self.first] = 0.0
+        left = self.open - late[self.first + self.counts - 1]
+        return replace(self, gaps=self.gaps + late - before, open=np.where(left > 0, left, np.nan))
+
+    def part(self, chosen: Int64[np.ndarray, " chosen"]) -> EventData:
+        """These sequences only, in this order."""
+        counts = self.counts[chosen]
+        start = np.cumsum(counts) - counts
+        events = np.repeat(self.first[chosen] - start, counts) + np.arange(counts.sum())
+        return replace(
+            self,
+            gaps=self.gaps[events],
+            marks=self.marks[events],
+            events=self.events[events],
+            counts=counts,
+            open=self.open[chosen],
+            sequences=self.sequences[chosen],
+        )
+
+    def windows(self, most: int) -> EventData:
+        """Longer sequences cut into consecutive ones of at most so many events, each observed from the last event of
+        the one before it on."""
+        pieces = -(-self.counts // most)
+        last = np.cumsum(pieces) - 1
+        counts = np.full(int(pieces.sum()), most)
+        counts[last] = self.counts - most * (pieces - 1)
+        after = np.full(len(counts), np.nan)
+        after[last] = self.open
+        return replace(self, counts=counts, open=after, sequences=np.repeat(self.sequences, pieces))
+
+    def times(self) -> Float64[np.ndarray, " events"]:
+        """The time of every event since the start of its sequence."""
+        parts = np.split(self.gaps, self.first[1:])
+        return np.concatenate([np.cumsum(part) for part in parts]) if len(self) else self.gaps

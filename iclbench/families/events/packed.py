@@ -1,0 +1,90 @@
+"""Sequences as tensors, on the device where episodes are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.core.errors import DataError
+from iclbench.families.events.event_data import EventData
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The sequences of one part of a file.
+
+    Attributes:
+        y: gap, mark and time of every event, one sequence behind the other.
+        first: where the first event of every sequence stands.
+        counts: events of every sequence.
+        open: how long a sequence was observed after its last event; infinite: not longer.
+        sequence: its number in the file.
+        event: number of its first event in the file, counted over all sequences.
+    """
+
+    y: Float[Tensor, "events 3"]
+    first: Int[Tensor, " sequences"]
+    counts: Int[Tensor, " sequences"]
+    open: Float[Tensor, " sequences"]
+    sequence: Int[Tensor, " sequences"]
+    event: Int[Tensor, " sequences"]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @classmethod
+    def of(cls, data: EventData, scale: float) -> Packed:
+        """Sequences whose times are divided by `scale`.
+
+        Raises:
+            DataError: a gap is beyond float32, or most times are not told apart by it.
+        """
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            gaps = (data.gaps / scale).astype(np.float32)
+            times = (data.times() / scale).astype(np.float32)
+            after = np.nan_to_num(data.open / scale, nan=np.inf).astype(np.float32)
+        bad = np.flatnonzero(~(np.isfinite(times) & np.isfinite(gaps) & (gaps > 0)))
+        if len(bad):
+            where = data.place(int(data.events[bad[0]]))
+            raise DataError(
+                f"{where}: a gap of {data.gaps[bad[0]]:g} in units of {scale:g} is beyond float32; "
+                "choose another unit: -o task.time_scale"
+            )
+        inside = np.ones(len(gaps), dtype=bool)
+        inside[data.first] = False
+        same = inside & (times == np.concatenate([times[:1], times[:-1]]))
+        if 2 * same.sum() > inside.sum():
+            where = data.place(int(data.events[np.flatnonzero(same)[0]]))
+            raise DataError(
+                f"{where}: at {times[same][0] * scale:.8g} float32 does not tell most events from those before them; "
+                "let times count from the first event of a sequence: -o task.start=first"
+            )
+        y = np.stack([gaps, data.marks.astype(np.float32), times], axis=1)
+        parts = (data.first, data.counts, after, data.sequences, data.events[data.first])
+        return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
+
+    def to(self, device: torch.device) -> Packed:
+        """The same on a device."""
+        return Packed(*(getattr(self, each.name).to(device) for each in fields(self)))
+
+    def beginnings(
+        self, which: Int[Tensor, " B"], points: int
+    ) -> tuple[Float[Tensor, "B N 3"], Bool[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """The first so many points of these sequences, which of them are there, and which are events.
+
+        Behind the last event of a sequence that was observed for longer stands one point that is no event: the open
+        interval, with the mark -1 and the time of its end. What is not there is 0.
+        """
+        counts, position = self.counts[which].unsqueeze(1), torch.arange(points, device=which.device)
+        events = position < counts
+        taken = (self.first[which].unsqueeze(1) + position).clamp(max=len(self.y) - 1)
+        y = self.y[taken] * events.unsqueeze(-1)
+        after = self.open[which].unsqueeze(1)
+        censored = (position == counts) & after.isfinite()
+        last = self.y[self.first[which] + self.counts[which] - 1, 2].unsqueeze(1)
+        interval = torch.stack([after, torch.full_like(after, -1.0), last + after], -1)
+        return torch.where(censored.unsqueeze(-1), interval, y), events | censored, events

@@ -1,0 +1,57 @@
+"""Files of sequences in every format, written the way their formats are described, without the code that reads them."""
+
+import json
+
+import numpy as np
+
+HEADER = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
+
+
+def sequences(count=12, longest=9, kinds=4, seed=0):
+    """Times and marks of `count` sequences of 1 to `longest` events; times are multiples of 1/64, so that sums and
+    differences of them are exact."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, longest + 1, count)
+    times = [np.cumsum(rng.integers(1, 200, n)) / 64 for n in lengths]
+    marks = [rng.integers(0, kinds, n) for n in lengths]
+    marks[0][0] = kinds - 1
+    return times, marks
+
+
+def npz_arrays(times, marks):
+    """The arrays of Meta TPP's format."""
+    longest = max(map(len, times))
+    arrays = {name: np.zeros((len(times), longest), dtype=np.float32) for name in ("times", "marks", "masks")}
+    for row, (when, what) in enumerate(zip(times, marks, strict=True)):
+        gaps = when - np.concatenate([[0.0], when[:-1]])
+        for name, values in (("times", gaps), ("marks", what + 1), ("masks", np.ones(len(when)))):
+            arrays[name][row, : len(when)] = values
+    return arrays
+
+
+def write_npz(path, times, marks):
+    np.savez(path, **npz_arrays(times, marks))
+    return path
+
+
+def write_jsonl(path, times, marks=None, ends=None):
+    records = [{"times": list(map(float, when))} for when in times]
+    for index, record in enumerate(records):
+        if marks is not None:
+            record["marks"] = list(map(int, marks[index]))
+        if ends is not None and ends[index] is not None:
+            record["end"] = ends[index]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def write_jodie(path, times, marks, features=4):
+    """Rows of all users by time, with so many features, of which the header names one."""
+    rows = [
+        (float(t), index, user, k)
+        for user, (when, what) in enumerate(zip(times, marks, strict=True))
+        for index, (t, k) in enumerate(zip(when, what, strict=True))
+    ]
+    lines = [f"u{user},{k},{t!r},0,{','.join(['0.5'] * features)}" for t, _, user, k in sorted(rows)]
+    path.write_text("\n".join([HEADER, *lines]) + "\n", encoding="utf-8")
+    return path
