@@ -122,9 +122,11 @@ class PromptSet:
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The frozen episodes, on the CPU: whole groups, where several count together."""
+        """The frozen episodes, on the CPU: whole groups, where several count together; as many as there are, where the
+        family has no end of them as many as the task says."""
         groups = max(1, self.task.episodes // self.together)
-        return self.draw(self.stream, groups * self.together, self.task.drawn(self.context_points))
+        number = min(groups * self.together, self.family.most_prompts or groups * self.together)
+        return self.draw(self.stream, number, self.task.drawn(self.context_points))
 
     def _drawn_from(self) -> dict[str, Any]:
         """What the episodes depend on besides their number and sizes."""

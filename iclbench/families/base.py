@@ -110,6 +110,12 @@ class Family(ABC):
         return ""
 
     @property
+    def most_prompts(self) -> int | None:
+        """How many different episodes there are to evaluate on, of data that are drawn whole; None: no end of them.
+        Prompt sets have no more, since an episode that comes twice makes nothing surer."""
+        return None
+
+    @property
     def needs_data(self) -> bool:
         """Whether episodes are drawn from files of the user's, below `data_dir`."""
         return False

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from iclbench.core.errors import DataError
+from iclbench.core.events import CENSORED, GAP, MARK, TIME
 from iclbench.families.events.event_data import EventData
 
 
@@ -63,7 +64,8 @@ class Packed:
                 f"{where}: at {times[same][0] * scale:.8g} float32 does not tell most events from those before them; "
                 "let times count from the first event of a sequence: -o task.start=first"
             )
-        y = np.stack([gaps, data.marks.astype(np.float32), times], axis=1)
+        y = np.empty((len(gaps), 3), dtype=np.float32)
+        y[:, GAP], y[:, MARK], y[:, TIME] = gaps, data.marks, times
         parts = (data.first, data.counts, after, data.sequences, data.events[data.first])
         return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
 
@@ -77,14 +79,16 @@ class Packed:
         """The first so many points of these sequences, which of them are there, and which are events.
 
         Behind the last event of a sequence that was observed for longer stands one point that is no event: the open
-        interval, with the mark -1 and the time of its end. What is not there is 0.
+        interval, with the mark -1 and the time of its end. What is not there has the gap 1 and is 0 otherwise: the
+        density of a gap of 0 is not finite, and neither would be the gradients of what is masked afterwards.
         """
         counts, position = self.counts[which].unsqueeze(1), torch.arange(points, device=which.device)
         events = position < counts
         taken = (self.first[which].unsqueeze(1) + position).clamp(max=len(self.y) - 1)
-        y = self.y[taken] * events.unsqueeze(-1)
+        padding = torch.tensor([1.0, 0.0, 0.0], device=which.device)
+        y = torch.where(events.unsqueeze(-1), self.y[taken], padding)
         after = self.open[which].unsqueeze(1)
         censored = (position == counts) & after.isfinite()
-        last = self.y[self.first[which] + self.counts[which] - 1, 2].unsqueeze(1)
-        interval = torch.stack([after, torch.full_like(after, -1.0), last + after], -1)
+        last = self.y[self.first[which] + self.counts[which] - 1, TIME].unsqueeze(1)
+        interval = torch.stack([after, torch.full_like(after, CENSORED), last + after], -1)
         return torch.where(censored.unsqueeze(-1), interval, y), events | censored, events

@@ -116,9 +116,13 @@ class Events(Family):
         return 0
 
     @property
-    def marks(self) -> int:
+    def marks(self) -> int:  # type: ignore[override]
         """Number of marks K: that of the parameters, or of the file."""
         return self.parameters.marks or self.file.kinds
+
+    @property
+    def most_prompts(self) -> int:
+        return len(self._sequences(self._part))
 
     @property
     def needs_data(self) -> bool:
@@ -211,10 +215,11 @@ def _found(data_dir: Path | None, name: str) -> Path:
     except OSError:
         known = []
     if name:
-        where = f"in {folder} or the current folder" if folder else "in the current folder, and there is no --data-dir"
+        where = f"in {folder} or the current folder" if folder else "in the current folder"
         if known:
             raise UnknownNameError("file of sequences", name, [p.name for p in known], hint=f"({where})")
-        raise DataError(f"no file '{name}' {where}; {advice}")
+        advice = advice.replace("name the file of your sequences", "or name another file")
+        raise DataError(f"no file '{name}' {where}; put it into 'events' below --data-dir or ICLBENCH_DATA, {advice}")
     if len(known) == 1:
         return known[0]
     if known:

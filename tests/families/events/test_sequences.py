@@ -1,16 +1,17 @@
 """The user's own sequences as episodes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from iclbench.config.cards import validate
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
+from iclbench.core.events import GAP, MARK, TIME
 from iclbench.families.events.sequences import EventParameters, Events
 from iclbench.families.request import Request
 from tests.families.events import made
-
-GAP, MARK, TIME = 0, 1, 2
 
 
 def stream(seed=0):
@@ -44,7 +45,7 @@ def test_an_episode_is_a_sequence_from_its_beginning_with_padding_at_the_end(fil
             np.testing.assert_array_equal(y[:n, TIME], times[number].astype(np.float32))
             np.testing.assert_array_equal(y[:n, GAP], np.diff(times[number], prepend=0.0).astype(np.float32))
             assert y[:n, MARK].tolist() == marks[number].tolist()
-            assert not y[n:].any()
+            assert (y[n:] == torch.tensor([1.0, 0.0, 0.0])).all()
         assert torch.equal(episodes.scored, episodes.context.mask)
 
 
@@ -95,10 +96,13 @@ def test_a_prompt_set_has_every_sequence_of_the_part_once(tmp_path):
 
     path = made.write_jsonl(tmp_path / "made.jsonl", *made.sequences(count=1000, longest=3))
     task = TaskConfig(
-        name="mine", card="0", family="events", parameters={"path": str(path)}, head="point", points=3, episodes=200
+        name="mine", card="0", family="events", parameters={"path": str(path)}, head="event", points=3, episodes=200
     )
     prompts = PromptSet(task, "smoke", given=family(path).held_out())
     assert len(set(prompts.episodes.truth["sequence"].tolist())) == 200
+    few = PromptSet(task, "smoke", given=family(path).validation())
+    more = replace(few, task=task.model_copy(update={"episodes": 300}))
+    assert len(few.episodes) == len(more.episodes) == 200, "an episode that comes twice makes nothing surer"
 
 
 def test_the_open_interval_behind_the_last_event_is_a_point_that_is_not_scored(tmp_path):
@@ -107,7 +111,7 @@ def test_the_open_interval_behind_the_last_event_is_a_point_that_is_not_scored(t
     episodes = family(path, time_scale=0.5, split="file").sample_prompts(Request(7, 4, stream()))
     found = dict(zip(episodes.truth["sequence"].tolist(), range(7), strict=True))
     censored, plain, full = (found[number] for number in (0, 1, 2))
-    assert episodes.context.y[censored].tolist() == [[2, 0, 2], [3, 0, 5], [1, -1, 6], [0, 0, 0]]
+    assert episodes.context.y[censored].tolist() == [[2, 0, 2], [3, 0, 5], [1, -1, 6], [1, 0, 0]]
     assert episodes.context.mask[censored].tolist() == [True, True, True, False]
     assert episodes.scored[censored].tolist() == [True, True, False, False]
     assert episodes.context.mask[plain].tolist() == episodes.scored[plain].tolist() == [True, False, False, False]
@@ -116,9 +120,9 @@ def test_the_open_interval_behind_the_last_event_is_a_point_that_is_not_scored(t
 
 def test_times_are_in_units_of_the_time_scale(file):
     plain, scaled = (family(file, time_scale=scale).sample(Request(30, 9, stream())).context for scale in (1.0, 0.25))
-    for column in (GAP, TIME):
-        torch.testing.assert_close(scaled.y[..., column], 4 * plain.y[..., column], atol=0, rtol=0)
-    assert torch.equal(scaled.y[..., MARK], plain.y[..., MARK])
+    factors = {GAP: 4, MARK: 1, TIME: 4}
+    for column, factor in factors.items():
+        assert torch.equal(scaled.y[..., column][plain.mask], factor * plain.y[..., column][plain.mask])
     mean = family(file, time_scale="mean-gap")
     _, episodes = all_of(mean)
     assert episodes.context.y[..., GAP][episodes.scored].mean().item() == pytest.approx(1, rel=1e-5)
@@ -173,9 +177,9 @@ def test_missing_data_is_one_clear_line_and_only_on_use(tmp_path, monkeypatch):
     for data_dir in (None, tmp_path, tmp_path / "nowhere"):
         with pytest.raises(DataError, match=r"sequences of your own; name the file .*-o task\.path=my\.jsonl"):
             Events(EventParameters(), data_dir).sample(Request(1, 5, stream()))
-    with pytest.raises(DataError, match=r"no file 'mine\.jsonl' in the current folder, and there is no --data-dir"):
+    with pytest.raises(DataError, match=r"no file 'mine\.jsonl' in the current folder; put it into 'events' below --d"):
         _ = family("mine.jsonl").marks
-    with pytest.raises(DataError, match=r"no file 'mine\.jsonl' in .*events or the current folder"):
+    with pytest.raises(DataError, match=r"no file 'mine\.jsonl' in .*events or the current .*or name another file \("):
         _ = Events(EventParameters(path="mine.jsonl"), tmp_path).marks
     assert family("mine.jsonl", marks=5).marks == 5, "sizes need no file where the card says them"
 
@@ -227,3 +231,23 @@ def test_a_parameter_that_makes_no_sense_is_one_clear_line(values):
     with pytest.raises(UsageError, match=next(iter(values))) as error:
         validate(EventParameters, values, "card")
     assert "\n" not in str(error.value)
+
+
+def test_padding_and_open_intervals_give_finite_losses_and_gradients(tmp_path):
+    """A masked gap of 0 would give the gradient NaN."""
+    from iclbench.config.resolution import resolve_tables
+
+    times, marks = made.sequences(count=40)
+    path = made.write_jsonl(tmp_path / "made.jsonl", times, marks, ends=[float(when[-1]) + 1 for when in times])
+    card = tmp_path / "mine.toml"
+    card.write_text(
+        'family = "events"\nsummary = "mine"\nhead = "event"\n[presets.smoke]\npoints = 12\nepisodes = 8\n'
+        "budget = 25_000\n[presets.smoke.train]\nsteps = 10\n"
+    )
+    config = resolve_tables(str(card), "gpt2", "smoke", tables={"task": {"path": str(path)}})
+    events = config.task.build()
+    model = config.build(events)
+    loss, _ = model.loss(events.sample(Request(16, 13, stream())), 0.5, stream())
+    loss.backward()
+    assert loss.isfinite()
+    assert all(weights.grad.isfinite().all() for weights in model.parameters() if weights.grad is not None)

@@ -56,6 +56,7 @@ def read(path: Path, marks: int | None) -> EventData:
             check_size(path, len(when))
     if not when:
         raise DataError(f"{path} has a header and no rows; add a row for every event")
+    check_size(path, len(when))
     order = np.argsort(np.array(who), kind="stable")
     counts = np.bincount(np.array(who))
     times = np.array(when)[order]
