@@ -29,11 +29,12 @@ def print_task(found: dict[str, Any], family: type | None, typed: str) -> None:
     every = [preset["parameters"] for preset in presets.values()]
     shared = {key: value for key, value in every[0].items() if all(each.get(key) == value for each in every)}
     trained = "; its context points too while training" if found.get("context_targets") else ""
+    a = "an" if found["head"][0] in "aeiou" else "a"
     about = [
         ["summary", found["summary"]],
         ["samples", f"{found['family']}: {_documented(family)}" if family else found["family"]],
         ["parameters", assignments(shared)],
-        ["asks", f"{_QUESTIONS[found['question']]}, answered by a {found['head']} head{trained}"],
+        ["asks", f"{_QUESTIONS[found['question']]}, answered by {a} {found['head']} head{trained}"],
         ["baselines", ", ".join(found["baselines"])],
         ["oracles", ", ".join(found["oracles"]) or "none"],
         ["shifts", ", ".join(found["shifts"]) or "none on the card"],
