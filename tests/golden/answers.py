@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,7 @@ def answers(kind: str, name: str) -> Answers:
     """What one of them answers, by question."""
     with tempfile.TemporaryDirectory() as folder:
         _write_table(Path(folder) / "tabular")
+        _write_sequences(Path(folder) / "events")
         return {"families": family, "estimators": estimator, "backbones": backbone}[kind](name, Path(folder))
 
 
@@ -57,6 +59,17 @@ def _write_table(folder: Path) -> None:
     for name in [*parameters.get("tables", []), *parameters.get("held_out", [])]:
         rows = np.sin(np.arange(len(name), len(name) + 900, dtype=float) ** 1.5).reshape(150, 6)
         np.savetxt(folder / f"{name}.csv", rows, delimiter=",")
+
+
+def _write_sequences(folder: Path) -> None:
+    """The only file of event sequences: of different lengths, some observed for longer."""
+    folder.mkdir()
+    with (folder / "sequences.jsonl").open("w") as file:
+        for number in range(40):
+            times = np.arange(1, 3 + number % 20) ** 1.5 + 0.01 * number
+            marks = [(number + event) % 3 for event in range(len(times))]
+            end = {"end": times[-1] + number} if number % 2 else {}
+            file.write(json.dumps({"times": times.tolist(), "marks": marks, **end}) + "\n")
 
 
 def family(name: str, data_dir: Path) -> Answers:
@@ -127,7 +140,8 @@ def _task_of(family: str) -> str:
 
 def _named(task: str) -> list[str]:
     card = load_task(task)[1]
-    needs_data = task.partition("-")[2] in ("omniglot", "emnist", "mnist", "celeba32")
+    of_users = ("omniglot", "emnist", "mnist", "celeba32", "mooc", "reddit")
+    needs_data = task == "events" or task.partition("-")[2] in of_users
     return [] if needs_data or "smoke" not in card.presets else [*card.oracles, *card.baselines]
 
 
@@ -138,7 +152,7 @@ def _prompts(task: str, data_dir: Path) -> PromptSet:
 
 def _of_episodes(episodes: Episodes) -> list[float]:
     parts = [episodes.context.x, episodes.context.y, episodes.asked.x, episodes.asked.y]
-    return [value for part in parts for value in _thinned(part, KEPT // 2)]
+    return [value for part in parts if part.numel() for value in _thinned(part, KEPT // 2)]
 
 
 def _of_prediction(answer: Prediction) -> list[float]:
