@@ -12,8 +12,7 @@ memory does not grow with it there; queries that are differentiated are held all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, cast
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -21,47 +20,30 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.backbones.latent_backbone import LatentBackbone, LatentSettings
+from iclbench.backbones.streamed_latents import StreamedLatents, StreamedSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import join_positions
 from iclbench.core.task import TaskShape
-from iclbench.layers.cmab import CMAB, StreamedAttention
+from iclbench.layers.cmab import CMAB
 from iclbench.layers.running_softmax import RunningSoftmax
 
 
-class CMANPSettings(LatentSettings):
+class CMANPSettings(StreamedSettings, LatentSettings):
     """Settings of the constant-memory model."""
 
     chunk: PositiveInt = 128
     """Points or queries held at once: memory against speed, not the answer."""
-    state_dtype: Literal["float32", "float64"] = "float32"
-    """float64 computes from the points to the state in double precision and keeps the state so; what follows stays
-    in the precision of the weights."""
 
 
-class CMANP(LatentBackbone[CMANPSettings]):
+class CMANP(StreamedLatents, LatentBackbone[CMANPSettings]):
     Settings = CMANPSettings
     computed_by = frozenset({"chunk"})
-    removes_points = True
 
     def __init__(self, settings: CMANPSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         self.blocks = nn.ModuleList(CMAB(settings) for _ in range(settings.layers))
-
-    def condition(self, context: Points, related: Points | None = None) -> RunningSoftmax:
-        return self._fold(context)
-
-    def update(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
-        return state.merge(self._fold(points))
-
-    def remove(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
-        """The state without points that were learned before.
-
-        Raises:
-            UsageError: too little attention would remain to compute with (see `RunningSoftmax.without`).
-        """
-        return state.without(self._fold(points))
 
     def predict_next(
         self,
@@ -73,7 +55,7 @@ class CMANP(LatentBackbone[CMANPSettings]):
     ) -> Prediction:
         """One walk along the points from state to state."""
         x_query = points.x if x_query is None else x_query
-        state, taken, answers = self._fold(points.span(0, 0)), 0, []
+        state, taken, answers = self.condition(points.span(0, 0)), 0, []
         for n in range(points.count) if prefixes is None else prefixes:
             state, taken = self.update(state, points.span(taken, n)), n
             answers.append(self.query(state, x_query[:, n : n + 1]))
@@ -86,23 +68,11 @@ class CMANP(LatentBackbone[CMANPSettings]):
         latents = list(self.latents_by_layer(state))
         return join_positions([self.read_latents(latents, part) for part in x.split(chunk, 1)])
 
-    def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
-        attended, some = state.e.to(self.latents.dtype), ~state.is_empty
-        latents = self.latents.expand(len(attended), -1, -1)
-        for layer, block in enumerate(self.blocks):
-            latents = block(latents, attended[:, layer], some)
-            yield latents
-
-    def _fold(self, points: Points) -> RunningSoftmax:
-        """The state of these points alone, never in a lower precision than its own."""
+    def embedding_weights(self) -> list[Tensor]:
         linears = [layer for layer in self.embed_points if isinstance(layer, nn.Linear)]
-        weights = [t for linear in linears for t in (linear.weight, linear.bias)]
-        dtype = torch.promote_types(self.latents.dtype, getattr(torch, self.settings.state_dtype))
-        blocks = cast("list[CMAB]", list(self.blocks))
-        with torch.autocast(self.latents.device.type, enabled=False):
-            return StreamedAttention(blocks, weights, self._embed, dtype).fold(points, self.settings.chunk)
+        return [t for linear in linears for t in (linear.weight, linear.bias)]
 
-    def _embed(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
+    def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
         """`embed_points` with other weights."""
         hidden = self.point_features(points.to(dtype=weights[0].dtype))
         for i in range(0, len(weights), 2):

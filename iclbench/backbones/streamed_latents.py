@@ -1,0 +1,81 @@
+"""What models of constant-memory attention blocks share, CMANP and CMHP: their state, and what becomes of it.
+
+The state is what the first cross-attention of each block keeps of the data, for all blocks (`running_softmax`). It
+takes in points in any portions and any order, embedding included, and can forget points that it is shown again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.base import BackboneSettings
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.layers.cmab import CMAB, StreamedAttention
+from iclbench.layers.running_softmax import RunningSoftmax
+
+
+class StreamedSettings(BackboneSettings):
+    """How points are taken in."""
+
+    chunk: PositiveInt = 128
+    """Points held at once: memory against speed, not the answer."""
+    state_dtype: Literal["float32", "float64"] = "float32"
+    """float64 computes from the points to the state in double precision and keeps the state so; what follows stays
+    in the precision of the weights."""
+
+
+class StreamedLatents(nn.Module):
+    """The phases of a backbone whose constructor makes `latents`, the first ones, and `blocks`, of type `CMAB`."""
+
+    removes_points: ClassVar[bool] = True
+    if TYPE_CHECKING:
+        settings: StreamedSettings
+        latents: nn.Parameter
+        blocks: nn.ModuleList
+
+    @abstractmethod
+    def embedding_weights(self) -> list[Tensor]:
+        """Weights of what embeds a point."""
+
+    @abstractmethod
+    def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
+        """Embeddings of points with these weights, which may be of another precision."""
+
+    def condition(self, context: Points, related: Points | None = None) -> RunningSoftmax:
+        with self.streamed() as attention:
+            return attention.fold(context, self.settings.chunk)
+
+    def update(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
+        return state.merge(self.condition(points))
+
+    def remove(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
+        """The state without points that were learned before.
+
+        Raises:
+            UsageError: too little attention would remain to compute with (see `RunningSoftmax.without`).
+        """
+        return state.without(self.condition(points))
+
+    def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
+        """The latents that each block puts out, first to last."""
+        attended, some = state.e.to(self.latents.dtype), ~state.is_empty
+        latents = self.latents.expand(len(attended), -1, -1)
+        for layer, block in enumerate(self.blocks):
+            latents = block(latents, attended[:, layer], some)
+            yield latents
+
+    @contextlib.contextmanager
+    def streamed(self) -> Iterator[StreamedAttention]:
+        """The first cross-attentions of all blocks, never in a lower precision than the state's."""
+        dtype = torch.promote_types(self.latents.dtype, getattr(torch, self.settings.state_dtype))
+        blocks = cast("list[CMAB]", list(self.blocks))
+        with torch.autocast(self.latents.device.type, enabled=False):
+            yield StreamedAttention(blocks, self.embedding_weights(), self.embed_with, dtype)
