@@ -21,7 +21,7 @@ from iclbench.core.task import TaskFacts, TaskShape
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
 
-CLASSES = 5
+CLASSES, MARKS = 5, 3
 # Numbers of related datasets: models are trained and scored on tasks of both kinds, by other methods of theirs.
 RELATED = (0, 3)
 
@@ -59,21 +59,27 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
 def _estimators(cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
     """What to check, with what stands behind the names of its contracts, on episodes without and with related
     datasets."""
-    classes = CLASSES if "categorical" in cls.heads else None
-    for related in RELATED:
-        predictor = cls(facts=TaskFacts(classes=classes))
-        yield _suffix("categorical" if classes else "", related), predictor, _episodes(classes, related)
+    head = next((head for head in ("categorical", "event") if head in cls.heads), "")
+    for related in _related(head):
+        shape = _shape(head or "point", related)
+        predictor = cls(facts=TaskFacts(classes=shape.classes, marks=shape.marks))
+        yield _suffix(head, related), predictor, _episodes(shape)
 
 
 def _backbones(cls: type[Backbone], frozen: Mapping[str, Any]) -> Iterator[tuple[str, Predictor, Episodes]]:
     """The same of a backbone with every head. It is built for a task without related datasets, where a sequence is read
     in one pass, and for one with them, where it goes on from a state."""
     for head in cls.heads:
-        for related in RELATED:
+        for related in _related(head):
             shape = _shape(head, related)
             with global_stream(0, "weights"):
                 backbone = cls(cls.Settings(**frozen), shape).eval()
-            yield _suffix(head, related), backbone, _episodes(shape.classes, related)
+            yield _suffix(head, related), backbone, _episodes(shape)
+
+
+def _related(head: str) -> tuple[int, ...]:
+    """Numbers of related datasets; of events there are none."""
+    return (0,) if head == "event" else RELATED
 
 
 def _budgets() -> list[int]:
@@ -84,12 +90,14 @@ def _budgets() -> list[int]:
 
 def _shape(head: str, related: int = 0) -> TaskShape:
     question = "targets" if related else "next"
+    if head == "event":
+        return TaskShape(x_dim=0, points=16, y_dim=3, marks=MARKS, head=head, question=question)
     classes = CLASSES if head == "categorical" else None
     return TaskShape(x_dim=4, points=16, classes=classes, head=head, question=question, related=related)
 
 
-def _episodes(classes: int | None, related: int) -> Episodes:
-    return example_episodes(points=7, classes=classes, related=related)
+def _episodes(shape: TaskShape) -> Episodes:
+    return example_episodes(points=7, classes=shape.classes, marks=shape.marks, related=shape.related)
 
 
 def _suffix(head: str, related: int) -> str:

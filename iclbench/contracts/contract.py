@@ -10,6 +10,7 @@ from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import shortened
+from iclbench.core.events import MARK
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.core.records import TensorRecord
@@ -73,13 +74,19 @@ def example_episodes(
     classes: int | None = None,
     related: int = 0,
     seed: int = 0,
+    marks: int | None = None,
 ) -> Episodes:
-    """Three random episodes for the checks: noisy linear functions, or random labels when `classes` is given.
+    """Three random episodes for the checks: noisy linear functions, random labels when `classes` is given, or events at
+    random times when `marks` is.
 
     With `related`, so many datasets of the same function stand beside the first episode, one fewer beside each further
     one, and they are of different sizes.
     """
     draw = torch.Generator().manual_seed(seed)
+    if marks is not None:
+        gaps = 0.1 + 2 * torch.rand(3, points + targets, generator=draw)
+        y = torch.stack([gaps, torch.randint(marks, gaps.shape, generator=draw).to(gaps), gaps.cumsum(1)], -1)
+        return _split(Points.full(y[..., :0], y), points)
     x = torch.randn(3, points + targets, dim, generator=draw)
     weights = torch.randn(3, dim, outputs, generator=draw)
 
@@ -96,8 +103,13 @@ def example_episodes(
         long_enough = size < points - (number % 3).unsqueeze(1)
         full = observe(torch.randn(3, related, points, dim, generator=draw))
         beside = replace(full, mask=present.unsqueeze(-1) & long_enough)
+    return replace(_split(every, points), related=beside, classes=classes)
+
+
+def _split(every: Points, points: int) -> Episodes:
+    """So many points as the context, the others as targets."""
     asked = every.span(points)
-    return Episodes(context=every.span(0, points), targets=asked, scored=asked.mask, related=beside, classes=classes)
+    return Episodes(context=every.span(0, points), targets=asked, scored=asked.mask)
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
@@ -115,9 +127,15 @@ def targets_of(episodes: Episodes) -> Points:
     return episodes.targets
 
 
-def other_labels(y: Tensor, classes: int | None) -> Tensor:
-    """Labels that differ everywhere."""
-    return 3 - 2 * y if classes is None else (y + 1) % classes
+def other_labels(y: Tensor, episodes: Episodes) -> Tensor:
+    """Outputs of such episodes that differ everywhere: numbers, labels, or later events of other marks."""
+    if episodes.classes is not None:
+        return (y + 1) % episodes.classes
+    if episodes.context.x.shape[-1]:
+        return 3 - 2 * y
+    moved = 2 * y + 0.5
+    moved[..., MARK] = torch.where(y[..., MARK] > 0, y[..., MARK] - 1, 1)
+    return moved
 
 
 def placed(into: Tensor, places: Tensor, values: Tensor) -> Tensor:

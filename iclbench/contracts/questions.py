@@ -65,7 +65,7 @@ def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, toler
     expected = ask_next(predictor, episodes, context)
     for n in range(context.count):
         y = context.y.clone()
-        y[:, n] = other_labels(y[:, n], episodes.classes)
+        y[:, n] = other_labels(y[:, n], episodes)
         moved = ask_next(predictor, episodes, replace(context, y=y))
         assert_close(
             moved.at(slice(0, n + 1)),
@@ -83,7 +83,7 @@ def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolera
     for n in range(context.count - 1):
         x, y = context.x.clone(), context.y.clone()
         x[:, n + 1 :] = 3 - 2 * x[:, n + 1 :]
-        y[:, n + 1 :] = other_labels(y[:, n + 1 :], episodes.classes)
+        y[:, n + 1 :] = other_labels(y[:, n + 1 :], episodes)
         moved = ask_next(predictor, episodes, replace(context, x=x, y=y))
         assert_close(
             moved.at(slice(0, n + 1)),

@@ -32,7 +32,7 @@ def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance:
     """A predictor that says it uses related datasets answers otherwise when they change."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
-    changed = replace(episodes, related=replace(related, y=other_labels(related.y, episodes.classes)))
+    changed = replace(episodes, related=replace(related, y=other_labels(related.y, episodes)))
     for what, other in (("without them", replace(episodes, related=None)), ("with other outputs in them", changed)):
         answer = ask_targets(predictor, other, context, x)
         pairs = zip(answer.tensors().values(), expected.tensors().values(), strict=True)
@@ -70,7 +70,7 @@ def related_datasets_of_batch_neighbours_change_nothing(
     for b in range(len(episodes)):
         others = torch.arange(len(episodes), device=x.device) != b
         y, mask = related.y.clone(), related.mask.clone()
-        y[others] = other_labels(y[others], episodes.classes)
+        y[others] = other_labels(y[others], episodes)
         mask[others] = True
         changed = replace(episodes, related=replace(related, y=y, mask=mask))
         answer = ask_targets(predictor, changed, context, x)
