@@ -381,6 +381,11 @@ BACKBONES = Backbones(
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
             line=Stroke("#CC79A7", "cross", "causal"),
         ),
+        "thp": Entry(
+            "iclbench.backbones.thp:THP",
+            "Transformer Hawkes process, events only (Zuo et al. 2020; Bae et al. 2023)",
+            line=Stroke("#332288", "triangle-left", "causal"),
+        ),
         "cnp": Entry(
             "iclbench.backbones.cnp:CNP",
             "conditional neural process (Garnelo et al. 2018)",
@@ -415,6 +420,11 @@ BACKBONES = Backbones(
             "iclbench.backbones.icicl_tnp:ICICLTNP",
             "pseudo-token TNP that also reads related datasets",
             line=Stroke("#003D33", "triangle-right", "set"),
+        ),
+        "cmhp": Entry(
+            "iclbench.backbones.cmhp:CMHP",
+            "constant-memory Hawkes process, events only (Feng et al. 2023)",
+            line=Stroke("#44AA99", "triangle-left", "set"),
         ),
     },
     VARIANTS,

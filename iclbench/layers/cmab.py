@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from iclbench.core.episodes import Points
 from iclbench.layers.latent_layers import CrossLayer, LatentSizes, SelfLayer
+from iclbench.layers.prefix_softmax import prefix_states
 from iclbench.layers.running_softmax import RunningSoftmax, fold
 
 
@@ -81,6 +82,12 @@ class StreamedAttention:
     def fold(self, points: Points, chunk: int) -> RunningSoftmax:
         """The state of all points, held by portions of `chunk`."""
         return fold(self.queries, self.weights, self._keys_values, points, chunk)
+
+    def prefixes(self, before: RunningSoftmax, points: Points) -> tuple[RunningSoftmax, RunningSoftmax]:
+        """The states after `before` and the first 0, 1, ..., N - 1 points, as `prefix_states` lays them out, and the
+        one after all of them."""
+        keys, values = self._keys_values(self.weights, points)
+        return prefix_states(before, self.queries, keys, values, points.mask)
 
     def _keys_values(self, weights: Sequence[Tensor], points: Points) -> tuple[Tensor, Tensor]:
         projection, bias, *embedding = weights

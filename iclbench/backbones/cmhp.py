@@ -1,0 +1,129 @@
+"""Constant Memory Hawkes Process (Feng et al. 2023, section 3.3): a Transformer Hawkes process whose layers are
+constant-memory attention blocks (`cmab`).
+
+The latents of the last block, flattened, are decoded to the time and the mark of the next event. The state is what the
+first cross-attention of each block keeps of the events: it does not grow with them, an event is taken in at a constant
+cost and is not needed again. Before the first event the latents are those that were learned.
+
+Attention to events knows no order. It enters through the encoding of absolute times, so that a model with it reads a
+set of events; with `encode=gap` each event carries the gap before it and when it came is unknown.
+
+The paper gives no sizes for this model. Those of `thp` stand for what the two share; blocks are those of the paper's
+CMANP (4 heads, feed-forward networks of 128), two of them, L_I = L_B = 16 latents; the hidden layer of the read-out has
+the width of a token. At these sizes and K marks there are
+
+    64 K (events) + 1,024 (latents) + 2 · 167,680 (blocks) + 67,160 (gap) + 1,025 K (mark) = 403,544 + 1,089 K
+
+parameters. The paper's dropout is that of `thp` and its place in a block unknown; there is none here, since a state
+would depend on it.
+
+All prefixes of a sequence are trained at once: the states after every number of events are one scan (`prefix_softmax`),
+and the blocks run on every prefix as on an episode of its own. Of sequences longer than `chunk` so many prefixes are
+held at a time: beyond their states memory does not grow with the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from iclbench.backbones.event_backbone import EventBackbone, EventSettings, events_of
+from iclbench.backbones.streamed_latents import StreamedLatents, StreamedSettings
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.core.task import TaskShape
+from iclbench.layers.cmab import CMAB
+from iclbench.layers.event_embedding import Encode
+from iclbench.layers.latent_layers import Residual
+from iclbench.layers.running_softmax import RunningSoftmax
+
+# The least width of a token that is given up for latents when a size is chosen.
+_NARROW = 16
+
+
+class CMHPSettings(StreamedSettings, EventSettings):
+    """Settings of the constant-memory model."""
+
+    encode: Encode = "time"
+    """Which time of an event its sinusoidal encoding is of: the gap before it, or the absolute time, without which the
+    order of the events is not known."""
+    heads: PositiveInt = 4
+    """Attention heads per layer."""
+    hidden: PositiveInt = 128
+    """Width of the feed-forward blocks after the gate."""
+    latents: PositiveInt = 16
+    """Latent vectors, as many of a block's own as go from block to block."""
+    residual: Residual = "standard"
+    """What the residual branch carries: standard (x) or normed (its norm), as in the released code of CMANP."""
+
+
+class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
+    Settings = CMHPSettings
+    order = "set"
+    computed_by = frozenset({"chunk"})
+
+    @classmethod
+    def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
+        """Fewer latents where the map from all of them to the marks would take more than half of the parameters."""
+        given = super().at_budget(budget, shape)
+        while given["latents"] > 1 and 2 * given["latents"] * _NARROW * shape.outputs > budget:
+            given["latents"] //= 2
+        return given
+
+    def __init__(self, settings: CMHPSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape, settings.latents * settings.width)
+        self.latents = nn.Parameter(torch.randn(settings.latents, settings.width))
+        self.blocks = nn.ModuleList(CMAB(settings) for _ in range(settings.layers))
+
+    def condition(self, context: Points, related: Points | None = None) -> RunningSoftmax:
+        return super().condition(events_of(context))
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "batch points dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        """The next event after every prefix, `chunk` of them at a time."""
+        count = points.count if x_query is None else x_query.shape[1]
+        return self.read(torch.cat(list(self._raw(points, range(count) if prefixes is None else prefixes)), 1))
+
+    def _raw(self, points: Points, asked: Sequence[int]) -> Iterator[Float[Tensor, "B n raw"]]:
+        """Raw outputs after the numbers of points that are asked, ascending."""
+        batch, chunk = len(points), self.settings.chunk
+        yield self.latents.new_zeros(batch, 0, self.shape.raw_dim)
+        state = self.condition(points.span(0, 0))
+        for start in range(0, max(asked, default=-1) + 1, chunk):
+            with self.streamed() as attention:
+                states, state = attention.prefixes(state, points.span(start, start + chunk))
+            chosen = [n - start for n in asked if start <= n < start + chunk]
+            if chosen:
+                states = states.map(lambda t, chosen=chosen: t.unflatten(0, (batch, -1))[:, chosen].flatten(0, 1))
+                if torch.is_grad_enabled() and points.count > chunk:
+                    # Of long sequences the backward pass computes the blocks again, for a portion of prefixes each.
+                    raw = checkpoint(self._decoded, states, use_reentrant=False, preserve_rng_state=False)
+                else:
+                    raw = self._decoded(states)
+                yield raw.unflatten(0, (batch, -1))
+
+    def _decoded(self, state: RunningSoftmax) -> Float[Tensor, "B raw"]:
+        *_, last = self.summaries(state)
+        return self.read_out(last)
+
+    def summaries(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B summary"]]:
+        return (latents.flatten(1) for latents in self.latents_by_layer(state))
+
+    def embedding_weights(self) -> list[Tensor]:
+        return [self.embed.marks.weight]
+
+    def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
+        vectors, times = self.embed(points.y, weights[0])
+        return vectors + times

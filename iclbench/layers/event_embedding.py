@@ -1,0 +1,60 @@
+"""Events as tokens: a vector of the mark, and an encoding of the time (Zuo et al. 2020, section 3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.core.errors import UsageError
+from iclbench.core.events import GAP, MARK, TIME, marks_of
+from iclbench.layers.time_encoding import time_encoding
+
+Encode = Literal["gap", "time"]
+_COLUMNS = 1 + max(GAP, MARK, TIME)
+
+
+class EventEmbedding(nn.Module):
+    """An embedding of marks, from PyTorch's standard normal distribution as in the released code, and of each event the
+    encoding of the gap before it or of its absolute time.
+
+    Args:
+        marks: number of marks K.
+        width: D of a token.
+        encode: which of the two times.
+    """
+
+    def __init__(self, marks: int, width: int, encode: Encode) -> None:
+        super().__init__()
+        self.marks = nn.Embedding(marks, width)
+        self.column = GAP if encode == "gap" else TIME
+
+    def forward(
+        self, y: Float[Tensor, "B N 3"], weight: Float[Tensor, "K D"] | None = None
+    ) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "B N D"]]:
+        """The vectors of the events' marks, and the encodings of their times.
+
+        Args:
+            y: events.
+            weight: the vectors of all marks; None: those of this embedding.
+
+        Raises:
+            UsageError: these are no events, or a mark lies outside 0 to K - 1 (looked for on a CPU only: on an
+                accelerator the answer would be waited for).
+        """
+        weight = self.marks.weight if weight is None else weight
+        if y.shape[-1] != _COLUMNS:
+            raise UsageError(
+                f"outputs of dimension {y.shape[-1]} for a model of events; give gap, mark and time of each event"
+            )
+        marks = marks_of(y)
+        if marks.device.type == "cpu" and marks.numel() and int(marks.max()) >= len(weight):
+            raise UsageError(
+                f"an event has mark {int(marks.max())}, and this model knows marks 0 to {len(weight) - 1}; give events "
+                "of the task it was trained on"
+            )
+        times = y[..., self.column].to(torch.promote_types(y.dtype, weight.dtype))
+        return F.embedding(marks, weight), time_encoding(times, weight.shape[1]).to(weight.dtype)

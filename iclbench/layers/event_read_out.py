@@ -1,0 +1,29 @@
+"""From what a model knows after some events to the next one, as Bae et al. 2023 (Meta TPP) read it off."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.core.task import TaskShape
+
+
+class EventReadOut(nn.Module):
+    """A mixture of log-normals from a network with one hidden layer of tanh, and marks from a linear map beside it.
+
+    Args:
+        width: of what is decoded.
+        hidden: width of the hidden layer.
+        shape: a task of events.
+    """
+
+    def __init__(self, width: int, hidden: int, shape: TaskShape) -> None:
+        super().__init__()
+        gaps = shape.raw_dim - shape.outputs
+        self.gap = nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, gaps))
+        self.mark = nn.Linear(width, shape.outputs)
+
+    def forward(self, hidden: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape raw"]:
+        """Raw outputs as `LogNormalEvent.from_raw` takes them."""
+        return torch.cat([self.gap(hidden), self.mark(hidden)], -1)

@@ -1,0 +1,72 @@
+"""The layer of the Transformer Hawkes process: attention, then a feed-forward network, a norm after each residual.
+
+    x <- LN(x + Attention(x))        x <- LN(x + FF(x))
+
+Of `torch.nn.TransformerEncoderLayer` with GELU it differs by projections to queries, keys and values without bias (a
+test sets them to 0 there). What attends to what is up to the caller.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.layers.attention import check_heads
+
+# Added to variances, as in the released code.
+_EPS = 1e-6
+
+
+class PostNormLayer(nn.Module):
+    """4 D² + 5 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its own.
+
+    Args:
+        width: D.
+        heads: of attention.
+        feedforward: F, the hidden width of the feed-forward network.
+        dropout: rate in training, on attention weights, both sub-layers' outputs and the hidden units.
+
+    Raises:
+        UsageError: the width does not divide by the heads.
+    """
+
+    def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads = heads
+        self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        for linear in (self.q, self.k, self.v, self.out):
+            nn.init.xavier_uniform_(linear.weight)
+        self.norm = nn.LayerNorm(width, eps=_EPS)
+        self.up, self.down = nn.Linear(width, feedforward), nn.Linear(feedforward, width)
+        self.norm_feed = nn.LayerNorm(width, eps=_EPS)
+        self.dropout = nn.Dropout(dropout)
+
+    def project(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by head, `(B, H, T, D/H)` each."""
+        q, k, v = (each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        return q, k, v
+
+    def finish(
+        self,
+        x: Float[Tensor, "B T D"],
+        q: Float[Tensor, "B H T C"],
+        k: Float[Tensor, "B H S C"],
+        v: Float[Tensor, "B H S C"],
+        visible: Bool[Tensor, "*any T S"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """The tokens after attention and the feed-forward network.
+
+        Args:
+            x: the tokens.
+            q: their queries.
+            k, v: keys and values of what they see, themselves among it.
+            visible: which of it each token sees; None: a whole sequence, itself and those before it.
+        """
+        rate = self.dropout.p if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=rate, is_causal=visible is None)
+        x = self.norm(x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2))))
+        fed = self.down(self.dropout(F.gelu(self.up(x))))
+        return self.norm_feed(x + self.dropout(fed))
