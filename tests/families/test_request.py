@@ -56,6 +56,12 @@ def test_prompts_drawn_by_a_family_that_names_the_parts():
     assert same(drawn, family.sample(request(shift="rbf-1", related=2)))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_family_that_names_the_parts_is_not_told_of_earlier_blocks(old):
+    """It could not take the word, and draws every block from a generator of its own."""
+    assert same(*(old.sample_prompts(request(shift="orthants", **o)) for o in ({"before": 64}, {})))
+
+
 def test_a_caller_that_names_the_parts_gets_the_same_episodes():
     family = Linear(Linear.Parameters(dim=3))
     with pytest.warns(DeprecationWarning, match=r"'sample\(episodes, points, .*'sample\(Request\(...\)\)'"):

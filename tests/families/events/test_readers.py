@@ -91,6 +91,7 @@ def test_marks_that_are_given_are_their_number_and_a_larger_one_is_refused_with_
 
 
 BIG = made.npz_arrays(*made.sequences(count=60))
+BIG_LISTED = expected(*made.sequences(count=60))
 TWO = {
     "times": np.array([[0.5, 1.0, 0.0], [2.0, 0.0, 0.0]]),
     "marks": np.array([[1, 2, 0], [3, 0, 0]]),
@@ -147,12 +148,19 @@ def test_what_is_no_npz_or_was_cut_off_is_one_clear_line(tmp_path):
     for at in range(0, len(whole), 97):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         try:
-            read_events(path)
+            found = read_events(path)
         except DataError as error:
             assert len(str(error).splitlines()) == 1
+        else:
+            assert listed(found) == BIG_LISTED, "a checksum tells numbers that are others"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("times.npy", b"\x93NUMPY\x01\x00")
     refused(path, "not a complete .npz file")
+    content = io.BytesIO()
+    np.save(content, np.ones((2, 2)))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("times.npy", content.getvalue() + b"more")
+    refused(path, "'times' is longer than it says")
     refused(tmp_path, "cannot read .*directory", form="npz")
     refused(tmp_path / "nothing.npz", "cannot read .*No such file")
 
@@ -167,9 +175,10 @@ def test_an_array_larger_than_the_limit_is_never_unpacked(tmp_path, monkeypatch)
     monkeypatch.setenv(VARIABLE, "4k")
     np.savez(path, **BIG)
     refused(path, "the array 'times' takes .* more than the 4.00 KiB")
-    refused(made.write_jsonl(tmp_path / "a.jsonl", *made.sequences(60)), "line 1|the events take")
     times, marks = made.sequences(1800, seed=1)
     monkeypatch.setenv(VARIABLE, "1M")
+    long = made.write_jsonl(tmp_path / "a.jsonl", [[1.0], [float(i) for i in range(1, 300)]])
+    refused(long, r"line 2: more than 1\.00 KiB, which is too long")
     refused(made.write_jsonl(tmp_path / "a.jsonl", times, marks), "the events take: more than 1.00 MiB")
     refused(made.write_jodie(tmp_path / "a.csv", times, marks), "the events take: more than 1.00 MiB")
 

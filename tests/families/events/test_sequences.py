@@ -46,6 +46,7 @@ def test_an_episode_is_a_sequence_from_its_beginning_with_padding_at_the_end(fil
             np.testing.assert_array_equal(y[:n, GAP], np.diff(times[number], prepend=0.0).astype(np.float32))
             assert y[:n, MARK].tolist() == marks[number].tolist()
             assert (y[n:] == torch.tensor([1.0, 0.0, 0.0])).all()
+            assert episodes.truth["event"][row] == sum(map(len, times[:number]))
         assert torch.equal(episodes.scored, episodes.context.mask)
 
 
@@ -67,7 +68,7 @@ def test_no_sequence_is_in_two_parts_and_the_shares_are_three_one_and_one_fifth(
 
 def test_the_parts_of_mooc_and_reddit_in_the_order_of_the_file_are_those_of_the_released_code(tmp_path):
     """Whole numbers below 0.6 S and 0.2 S, and what is left: 4,228, 1,409 and 1,410 of 7,047."""
-    for count, sizes in ((7047, [4228, 1409, 1410]), (10_000, [6000, 2000, 2000])):
+    for count, sizes in ((7047, [4228, 1409, 1410]), (10_000, [6000, 2000, 2000]), (13, [7, 2, 4])):
         np.savez(tmp_path / "made.npz", times=np.ones((count, 1)))
         events = family(tmp_path / "made.npz", split="file")
         assert [len(events._sequences(part)) for part in ("train", "validation", "test")] == sizes
