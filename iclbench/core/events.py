@@ -118,16 +118,19 @@ class EventPrediction(Prediction):
     ) -> dict[str, Float[Tensor, " B"]]:
         """Two quantities as public code defines them, under names of their own, and the open interval.
 
-        `nll_published` (Meta TPP, Bae et al. 2023): the first event is skipped, of the last one only the log-survival
-        of its gap counts. `squared_sum_error`: the errors of a sequence are added before they are squared; what is
-        published as an RMSE is the root of its mean. `nll_open`: minus the log-survival of a censored point, NaN where
+        `nll_published` (Meta TPP, Bae et al. 2023): the first event is skipped, the gap before the last one counts as
+        one that is longer, by its log-survival. `squared_sum_error`: the errors of a sequence, without the first event,
+        are added before they are squared; what is published as an RMSE is the root of its mean. Both are divided by
+        the number of all events. `nll_open`: minus the log-survival of a censored point, NaN where
         there is none.
         """
         gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])
         place = scored.cumsum(1)
         first, last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))
-        published = torch.where(last, survival, self.loss(y)).masked_fill(~scored | first, 0).sum(1)
-        error = (self.mean() - gap).masked_fill(~scored, 0).sum(1)
+        counted = scored & ~first
+        time = torch.where(last, survival, -self.log_density(gap))
+        published = (time - self._log_mark(y)).masked_fill(~counted, 0).sum(1)
+        error = (self.mean() - gap).masked_fill(~counted, 0).sum(1)
         censored = mask & (y[..., MARK] == CENSORED)
         opened = survival.masked_fill(~censored, 0).sum(1).masked_fill(~censored.any(1), torch.nan)
         return {"nll_published": published, "squared_sum_error": error.square(), "nll_open": opened}
@@ -196,13 +199,13 @@ class LogNormalEvent(EventPrediction):
         return cls(logits, locs, F.softplus(pre) + settings.floor + 1e-4, marks)
 
     def log_density(self, gap: Tensor) -> Tensor:
-        log = gap.log().unsqueeze(-1)
+        log = _logarithm(gap).unsqueeze(-1)
         z = (log - self.locs) / self.scales
         each = -0.5 * z.square() - self.scales.log() - 0.5 * _LOG_2PI - log
         return torch.logsumexp(self.logits.log_softmax(-1) + each, -1)
 
     def log_survival(self, gap: Tensor) -> Tensor:
-        z = (gap.log().unsqueeze(-1) - self.locs) / self.scales
+        z = (_logarithm(gap).unsqueeze(-1) - self.locs) / self.scales
         return torch.logsumexp(self.logits.log_softmax(-1) + torch.special.log_ndtr(-z), -1)
 
     def log_marks(self, gap: Tensor) -> Tensor:
@@ -377,6 +380,11 @@ class MixedEvent(EventPrediction):
                 renewal.unsqueeze(-1) if lognormal.shape[: renewal.dim()] == renewal.shape else renewal.unsqueeze(0)
             )
         return torch.where(renewal, lognormal, hazard)
+
+
+def _logarithm(gap: Tensor) -> Tensor:
+    """Of a gap of 0, as padding may have, a finite one: what is masked must not make gradients infinite."""
+    return gap.clamp_min(torch.finfo(gap.dtype).tiny).log()
 
 
 def _one_of_each(probabilities: Float[Tensor, "*shape K"], generator: torch.Generator) -> Tensor:

@@ -43,12 +43,22 @@ class Curve:
 
     def area(self, metric: str) -> np.ndarray:
         """Area under each episode's curve over the context sizes that all episodes were asked at, per unit of context:
-        the mean height, `(episodes,)`; NaN where there are none, and where a score is not finite."""
+        the mean height, `(episodes,)`; NaN where there are none, and where a score is not finite.
+
+        Of sequences of different lengths, which have hardly any size in common, every event counts as much: their mean
+        over episodes is that over all events."""
         values, keep = self.scores[metric], self.sizes
+        if self.ragged and self.asked is not None:
+            return pooled(values, self.asked)
         if keep.sum() < 2:
             return values[:, keep].mean(1) if keep.any() else np.full(len(values), np.nan)
         n = np.asarray(self.prefixes, dtype=np.float64)[keep]
         return np.trapezoid(values[:, keep], n, axis=1) / (n[-1] - n[0])
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the score of whole sequences is known and they are of different lengths."""
+        return bool(self.sequences) and self.asked is not None and not self.asked.all()
 
     @property
     def sizes(self) -> np.ndarray:
@@ -79,6 +89,12 @@ class Curve:
         """Asked positions of which some score is not finite, `(episodes, prefixes)`."""
         bad = ~np.all([np.isfinite(scores) for scores in self.scores.values()], axis=0)
         return bad if self.asked is None else bad & self.asked
+
+
+def pooled(values: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Sums over each row of `(episodes, positions)`, divided by the mean number of positions that were asked: their
+    mean is that over all of these positions."""
+    return np.asarray(np.where(asked, values, 0.0).sum(1) / asked.sum(1).mean())
 
 
 def learning_curve(

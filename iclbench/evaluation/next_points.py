@@ -10,7 +10,7 @@ from iclbench.core.metrics import metric
 from iclbench.evaluation import cells
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.evaluation.curves import Curve, learning_curve
+from iclbench.evaluation.curves import Curve, learning_curve, pooled
 from iclbench.evaluation.prompts import PromptSet
 
 
@@ -44,7 +44,7 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         ]
         skipped = shared | {"status": "skipped", "reason": curve.reason}
         rows += [skipped | {"metric": name, "n_context": n} for n in curve.skipped]
-        if area and (curve.failed & curve.sizes).any():
+        if area and (curve.failed & (curve.sizes | curve.ragged)).any():
             rows.append(failed | {"metric": area})
         elif area and curve.skipped:
             rows.append(skipped | {"metric": area})
@@ -52,9 +52,9 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
             areas = curve.area(name)[:, None]
             rows += [shared | {"metric": area} | s for s in summaries(areas, prompts.seed) if s["n_episodes"]]
     # Sequences are of different lengths: what a metric is per event is a sum over all of them, too.
-    asked = np.ones_like(next(iter(curve.scores.values()))) if curve.asked is None else curve.asked
-    each = {name: np.nansum(scores, 1) / asked.sum(1).mean() for name, scores in curve.scores.items()}
-    whole = each | curve.sequences if curve.sequences and not curve.failed.any() else {}
+    whole: dict[str, np.ndarray] = {}
+    if curve.sequences and curve.asked is not None and not curve.failed.any():
+        whole = {name: pooled(scores, curve.asked) for name, scores in curve.scores.items()} | curve.sequences
     for name, scores in whole.items():
         shared = cells.row(contestant, prompts, "next") | {"normaliser": metric(name).normaliser(curve.normaliser)}
         rows += [shared | {"metric": name} | s for s in summaries(scores[:, None], prompts.seed) if s["n_episodes"]]

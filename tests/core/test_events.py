@@ -122,9 +122,11 @@ def test_scores_of_sequences_are_those_of_a_loop_over_the_released_definitions()
     whole = found.sequence_scores(y, scored, mask)
     nll, survival, mean = -found.log_likelihood(y), -found.log_survival(gaps), found.mean()
     for row, events in enumerate([4, 3]):
-        published = sum(nll[row, i] for i in range(1, events - 1)) + survival[row, events - 1]
+        last = events - 1
+        published = sum(nll[row, i] for i in range(1, last)) + survival[row, last]
+        published -= found.marks.log_softmax(-1)[row, last, int(marks[row, last])]
         assert whole["nll_published"][row] == pytest.approx(float(published))
-        assert whole["squared_sum_error"][row] == pytest.approx(float((mean - gaps)[row, :events].sum() ** 2))
+        assert whole["squared_sum_error"][row] == pytest.approx(float((mean - gaps)[row, 1:events].sum() ** 2))
     assert whole["nll_open"][0] == pytest.approx(float(survival[0, 4]))
     assert torch.isnan(whole["nll_open"][1])
 
@@ -155,6 +157,13 @@ def test_answers_are_read_off_raw_outputs():
     assert (found.scales > 0.01).all()
     # A softplus that is cut off loses what is large.
     assert LogNormalEvent.from_raw(torch.full((1, 10), 500.0), 4, settings).scales.max() > 499
+
+
+def test_padding_at_gap_0_leaves_gradients_finite():
+    raw = torch.randn(1, 2, LogNormalEvent.raw_dim(3), requires_grad=True)
+    loss = LogNormalEvent.from_raw(raw, 3).loss(torch.tensor([[[0.5, 1.0, 0.5], [0.0, 0.0, 0.0]]]))
+    (loss * torch.tensor([[1.0, 0.0]])).sum().backward()
+    assert raw.grad.isfinite().all()
 
 
 def test_long_tails_stay_finite():
