@@ -1,0 +1,99 @@
+"""Event sequences are scored by their likelihood: gaps to the oracle, scores, and sequences of different lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from iclbench.config.resolution import resolve_task
+from iclbench.evaluation.contestants import baselines
+from iclbench.evaluation.curves import learning_curve
+from iclbench.evaluation.evaluate import evaluate
+from iclbench.evaluation.prompts import PromptSet
+from tests.families.events import made
+
+NAMES = ("oracle-events", "poisson", "renewal", "hawkes-mle")
+
+
+@pytest.fixture(scope="module")
+def prompts() -> PromptSet:
+    return PromptSet(resolve_task("point-process", "smoke")[0], "smoke")
+
+
+@pytest.fixture(scope="module")
+def values(prompts: PromptSet) -> pd.DataFrame:
+    return evaluate(baselines(prompts, NAMES), prompts)
+
+
+def likelihoods(prompts: PromptSet, name: str) -> np.ndarray:
+    """Negative log-likelihoods of every event, straight from the predictor."""
+    episodes = prompts.episodes
+    predictor = baselines(prompts, [name])[0].predictor.informed(episodes.truth)
+    with torch.no_grad():
+        answer = predictor.predict_next(episodes.context)
+    return answer.loss(episodes.context.y).double().numpy()
+
+
+def test_gaps_are_nats_per_event_above_the_oracle_after_every_number_of_events(
+    prompts: PromptSet, values: pd.DataFrame
+) -> None:
+    gaps = values[values["metric"].eq("gap") & values["run"].eq("renewal")].set_index("n_context")["value"]
+    expected = (likelihoods(prompts, "renewal") - likelihoods(prompts, "oracle-events")).mean(0)
+    np.testing.assert_allclose(gaps.drop(pd.NA).sort_index().to_numpy(float), expected, rtol=1e-5, atol=1e-7)
+    n = np.arange(len(expected))
+    assert gaps[pd.NA] == pytest.approx(np.trapezoid(expected, n) / n[-1], rel=1e-5)
+
+
+def test_a_contestant_on_a_grid_of_sizes_has_gaps_there(values: pd.DataFrame) -> None:
+    own = values[values["run"].eq("hawkes-mle") & values["n_context"].notna()]
+    asked = set(own.loc[own["metric"].eq("nll"), "n_context"])
+    assert set(own.loc[own["metric"].eq("gap"), "n_context"]) == asked
+    assert 0 < len(asked) < 17
+
+
+def test_scores_go_from_a_poisson_process_to_the_oracle(prompts: PromptSet, values: pd.DataFrame) -> None:
+    scores = values[values["metric"].eq("score")].set_index("run")
+    assert scores.loc["poisson", "value"] == 0
+    assert scores.loc["oracle-events", "value"] == 1
+    areas = {
+        name: np.trapezoid(likelihoods(prompts, name).mean(0)) / prompts.task.points
+        for name in ("poisson", "renewal", "oracle-events")
+    }
+    expected = (areas["renewal"] - areas["poisson"]) / (areas["oracle-events"] - areas["poisson"])
+    assert scores.loc["renewal", "value"] == pytest.approx(expected, rel=1e-4)
+    assert set(scores["score_of"]) == {"nll"}
+
+
+def test_without_an_oracle_the_best_baseline_scores_1(prompts: PromptSet) -> None:
+    values = evaluate(baselines(prompts, ["poisson", "markov-marks"]), prompts)
+    scores = values[values["metric"].eq("score")].set_index("run")["value"]
+    assert scores.to_dict() == {"poisson": 0, "markov-marks": 1}
+    assert not values["metric"].eq("gap").any()
+
+
+def test_of_sequences_of_different_lengths_every_event_counts_as_much(tmp_path: Path) -> None:
+    times, marks = made.sequences(count=60, longest=9)
+    (tmp_path / "events").mkdir()
+    made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
+    task, _ = resolve_task("events", "smoke")
+    prompts = PromptSet(task, "smoke", data_dir=tmp_path)
+    (poisson,) = baselines(prompts, ["poisson"])
+    episodes, nll = prompts.episodes, likelihoods(prompts, "poisson")
+    scored = episodes.scored.numpy()
+    assert len({int(n) for n in scored.sum(1)}) > 1
+    curve = learning_curve(poisson.predictor, prompts)
+    assert curve.area("nll").mean() == pytest.approx(nll[scored].mean(), rel=1e-6)
+    values = evaluate([poisson], prompts).query("n_context.isna()").set_index("metric")["value"]
+    assert values["nll"] == pytest.approx(nll[scored].mean(), rel=1e-6)
+    assert values["auc"] == values["nll"]
+    # The interval after the last event is one of the points, asked and not scored.
+    opened = (episodes.context.mask & ~episodes.scored).numpy()
+    assert opened.any(1).all()
+    assert values["nll_open"] == pytest.approx(nll[opened].mean(), rel=1e-6)
+    counts = scored.cumsum(1)
+    later = scored & (counts > 1)
+    assert values["nll_published"] < nll[later].sum() / scored.sum()
