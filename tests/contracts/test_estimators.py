@@ -7,6 +7,7 @@ from iclbench.config.cards import load_baseline, names, validate
 from iclbench.config.registry import ESTIMATORS
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
+from iclbench.core.events import EventPrediction
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 
 # What belongs to one family is tested with it.
@@ -16,16 +17,19 @@ LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}
 # How long they are fitted makes no difference to the contracts.
 SHORT = {"xgboost": {"n_estimators": 3}, "mlp": {"steps": 30}}
 CLASSES = 3
+MARKS = 3
 
 
 def build(baseline: str) -> FittedPredictor:
     _, card = load_baseline(baseline)
     cls = ESTIMATORS.get(card.estimator)
     settings = validate(cls.Settings, {**card.settings, **SHORT.get(card.estimator, {})}, baseline)
-    return cls(settings, TaskFacts(noise_to_signal=0.25, hidden_width=8, classes=CLASSES), seed=1)
+    return cls(settings, TaskFacts(noise_to_signal=0.25, hidden_width=8, classes=CLASSES, marks=MARKS), seed=1)
 
 
 def episodes_for(predictor: FittedPredictor) -> Episodes:
+    if "event" in predictor.heads:
+        return example_episodes(points=7, marks=MARKS)
     return example_episodes(points=7, outputs=2, classes=CLASSES if "categorical" in predictor.heads else None)
 
 
@@ -42,11 +46,15 @@ def test_every_estimator_has_a_card() -> None:
     assert set(ESTIMATORS.names()) <= {load_baseline(name)[1].estimator for name in names("baselines")}
 
 
-def test_every_empty_context_is_answered_by_zero_or_by_all_classes_alike() -> None:
+def test_every_empty_context_is_answered_by_zero_or_by_all_classes_or_marks_alike() -> None:
     for baseline in BASELINES:
         predictor = build(baseline)
         answer = predictor.predict_next(episodes_for(predictor).context, prefixes=[0])
-        assert not next(iter(answer.tensors().values())).any(), baseline
+        if isinstance(answer, EventPrediction):
+            marks = answer.mark_probabilities()
+            torch.testing.assert_close(marks, torch.full_like(marks, 1 / MARKS))
+        else:
+            assert not next(iter(answer.tensors().values())).any(), baseline
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -64,7 +72,10 @@ def test_answers_are_of_the_precision_of_the_points(baseline: str, dtype: torch.
         assert {t.dtype for t in answer.tensors().values()} == {dtype}
 
 
-@pytest.mark.parametrize("baseline", ["gd", "gp-rbf", "knn-3", "lasso-1e-2", "least-squares", "mean", "ridge"])
+@pytest.mark.parametrize(
+    "baseline",
+    ["gd", "gp-rbf", "hawkes-mle", "knn-3", "lasso-1e-2", "least-squares", "markov-marks", "mean", "renewal", "ridge"],
+)
 def test_what_computes_in_double_precision_does_so_for_single_points(baseline: str) -> None:
     """Answers to points in single precision are those to the same points in double precision, rounded."""
     predictor = build(baseline)

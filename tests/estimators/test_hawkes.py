@@ -10,8 +10,9 @@ from scipy import optimize, stats
 from iclbench.config.cards import load_baseline
 from iclbench.core.episodes import Points
 from iclbench.estimators.base import TaskFacts
+from iclbench.estimators.event_estimator import EventSettings
 from iclbench.estimators.hawkes_likelihood import Hawkes, gradient, log_likelihood, observed_information
-from iclbench.estimators.hawkes_mle import FEWEST, HawkesMLE, HawkesSettings, fit, standard_errors
+from iclbench.estimators.hawkes_mle import HawkesMLE, HawkesSettings, fit, standard_errors
 from iclbench.estimators.poisson import Poisson
 
 TRUTH = Hawkes(np.array([0.2, 0.1, 0.4]), np.array([[0.3, 0.2, 0.1], [0.1, 0.4, 0.2], [0.2, 0.1, 0.3]]), 1.5)
@@ -105,6 +106,14 @@ def test_at_the_end_of_its_range_a_parameter_has_no_standard_error() -> None:
     assert np.isnan(errors.branching).all() and np.isnan(errors.decay)
 
 
+def test_the_decay_ends_where_it_is_said_to() -> None:
+    """At one per observed time for a rate that grows steadily, at `fastest` per typical gap for pairs of events."""
+    growing, zeros = 1 / np.arange(1.0, 31), np.zeros(30, int)
+    assert fit(growing, zeros, 1).decay == pytest.approx(1 / growing.sum(), rel=1e-6)
+    pairs = np.tile([3.0, 1e-4], 15)
+    assert fit(pairs, zeros, 1, fastest=4.0).decay == pytest.approx(4 / stats.gmean(pairs), rel=1e-6)
+
+
 def penalised(gaps, marks, process, smoothing, penalty) -> float:
     pull = smoothing * (np.log(process.base).mean() - gaps.mean() * process.base.sum())
     return log_likelihood(gaps, marks, process) + pull - penalty * process.branching.sum()
@@ -158,15 +167,15 @@ def test_no_parameter_can_be_moved_for_the_better(kinds: int) -> None:
 
 def test_the_answer_is_the_intensity_after_the_last_event() -> None:
     sequence = [simulated(30, seed) for seed in range(3)]
-    points, card = as_points(sequence), load_baseline("hawkes-mle")[1].settings
+    points, card = as_points(sequence), {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
     settings, facts = HawkesSettings(**card), TaskFacts(marks=3)
     found = HawkesMLE(settings, facts).predict_next(points)
-    flat = Poisson(facts=facts).predict_next(points)
+    flat = Poisson(EventSettings(smoothing=2.0, unit=0.3), facts).predict_next(points)
     for name, t in flat.tensors().items():
-        torch.testing.assert_close(found.tensors()[name][:, :FEWEST], t[:, :FEWEST])
+        torch.testing.assert_close(found.tensors()[name][:, :4], t[:, :4])
     chosen = {key: card[key] for key in ("smoothing", "penalty", "fastest")}
     for b, (gaps, marks) in enumerate(sequence):
-        for n in (FEWEST, 17, 29):
+        for n in (4, 17, 29):
             process = fit(gaps[:n], marks[:n], 3, **chosen)
             ages = gaps[:n].sum() - gaps[:n].cumsum()
             excited = sum(
