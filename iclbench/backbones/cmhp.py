@@ -106,7 +106,8 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
                 states, state = attention.prefixes(state, points.span(start, start + chunk))
             chosen = [n - start for n in asked if start <= n < start + chunk]
             if chosen:
-                states = states.map(lambda t, chosen=chosen: t.unflatten(0, (batch, -1))[:, chosen].flatten(0, 1))
+                rows = torch.arange(len(states.log_c), device=states.e.device).view(batch, -1)[:, chosen]
+                states = states[rows.flatten()]
                 if torch.is_grad_enabled() and points.count > chunk:
                     # Of long sequences the backward pass computes the blocks again, for a portion of prefixes each.
                     raw = checkpoint(self._decoded, states, use_reentrant=False, preserve_rng_state=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -37,7 +37,7 @@ class StreamedLatents(nn.Module):
 
     removes_points: ClassVar[bool] = True
     if TYPE_CHECKING:
-        settings: StreamedSettings
+        settings: Any  # a StreamedSettings
         latents: nn.Parameter
         blocks: nn.ModuleList
 

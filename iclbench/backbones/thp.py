@@ -1,5 +1,5 @@
-"""Transformer Hawkes process (Zuo et al. 2020) with the mixture head of Shchur et al. 2020, as Bae et al. 2023 (Meta TPP)
-compare with it and Feng et al. 2023 (table 3) after them.
+"""Transformer Hawkes process (Zuo et al. 2020) with the mixture head of Shchur et al. 2020: what Bae et al. 2023 (Meta
+TPP) and, after them, Feng et al. 2023 (table 3) compare with.
 
 An event is the vector of its mark plus a sinusoidal encoding of its time, which is added again before every layer;
 layers are post-norm, attention is causal over all events; what the last layer puts out at event n is decoded to the
@@ -116,13 +116,15 @@ class THP(EventBackbone[THPSettings]):
         empty = self.start.new_zeros(batch, settings.heads, 0, settings.width // settings.heads)
         none = torch.zeros(batch, 0, dtype=torch.bool, device=empty.device)
         cache = KeyValueCache((empty,) * settings.layers, (empty,) * settings.layers, none)
-        outputs, cache = self._extend(cache, *self._begun(context.span(0, 0)), ~none.new_zeros(batch, 1))
+        tokens, times = self._begun(context.span(0, 0))
+        outputs, cache = self._extend(cache, tokens, times, none.new_ones(batch, 1))
         return self.update(THPState(cache, outputs[:, :, 0]), context)
 
     def update(self, state: THPState, points: Points) -> THPState:
         for start in range(0, points.count, SEGMENT):
             segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
-            outputs, cache = self._extend(state.cache, *self.embed(segment.y), segment.mask)
+            tokens, times = self.embed(segment.y)
+            outputs, cache = self._extend(state.cache, tokens, times, segment.mask)
             # Where nothing is new, the last event is the one that was.
             outputs = torch.cat([state.last.unsqueeze(2), outputs], 2).transpose(1, 2)
             state = THPState(cache, take(outputs, segment.counts.unsqueeze(1)).squeeze(1))

@@ -1,4 +1,4 @@
-"""Times as vectors: what the Transformer Hawkes process adds to the embedding of a mark (Zuo et al. 2020, equation 2)."""
+"""Times as vectors: what a Transformer Hawkes process adds to the embedding of a mark (Zuo et al. 2020, equation 2)."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from iclbench.config.registry import BACKBONES
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
 from iclbench.core.errors import UsageError
 
+MARKS = 3
 # Small settings that still have every part; a backbone that is not listed is built with its defaults.
 SMALL: dict[str, list[dict[str, object]]] = {
     "gpt2": [
@@ -27,8 +28,16 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
     "s4d": [{"layers": 2, "width": 8, "state": 8}],
+    "thp": [
+        {"layers": 2, "width": 16, "heads": 2},
+        {"layers": 2, "width": 9, "feedforward": 5, "decoder": 4, "encode": "time"},
+    ],
     "lbanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3}],
     "cmanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2}],
+    "cmhp": [
+        {"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2},
+        {"layers": 1, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "encode": "gap", "residual": "normed"},
+    ],
     "cnp": [{"width": 8}],
     "icicl-cnp": [{"width": 8}],
     "tnp": [{"layers": 2, "width": 16, "heads": 2, "fourier": 2}],
@@ -62,6 +71,8 @@ def build(name: str, settings: dict[str, object], head: str, related: int = 0) -
     question = "targets" if related else "next"
     torch.manual_seed(0)
     shape = TaskShape(x_dim=4, points=12, y_dim=2, classes=classes, head=head, question=question, related=related)
+    if head == "event":
+        shape = TaskShape(x_dim=0, points=12, y_dim=3, marks=MARKS, head=head)
     return cls(cls.Settings(**settings), shape).eval()
 
 
@@ -72,13 +83,20 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
         return False
 
 
+def other_head(name: str, settings: dict[str, object]) -> str:
+    """The head that the further settings of a backbone are for."""
+    if BACKBONES.get(name).events_only:
+        return "event"
+    return "categorical" if "variant" in settings else "gaussian"
+
+
 # Every head with the first settings of a backbone; the other settings, and tasks with related datasets, with one head:
 # the one that they are for.
 CASES = [
     (name, settings, head, related)
     for name in BACKBONES.architectures()
     for i, settings in enumerate(SMALL.get(name, [{}]))
-    for head in (BACKBONES.get(name).heads if i == 0 else ["categorical" if "variant" in settings else "gaussian"])
+    for head in (BACKBONES.get(name).heads if i == 0 else [other_head(name, settings)])
     for related in ([0, 3] if head == "gaussian" and reads_related(name, settings) else [0])
 ]
 
@@ -89,8 +107,8 @@ def test_contract(name: str, settings: dict[str, object], head: str, related: in
     backbone = build(name, settings, head, related)
     if not contract.applies(backbone):
         pytest.skip("not about this kind of predictor")
-    classes = 5 if head == "categorical" else None
-    episodes = example_episodes(points=7, outputs=2, classes=classes, related=related)
+    classes, marks = 5 if head == "categorical" else None, MARKS if head == "event" else None
+    episodes = example_episodes(points=7, outputs=2, classes=classes, marks=marks, related=related)
     contract.check(backbone, episodes, Tolerance(2e-5, 1e-4))
 
 
