@@ -33,6 +33,9 @@ class SummedPoints(State):
     count: Int[Tensor, " B"]
     related: Float[Tensor, "B Dr"]
 
+    def log_weight(self) -> Float[Tensor, " B"]:
+        return self.total.norm(dim=-1).log()
+
 
 class CNP(SetBackbone[SetSettings]):
     """Mean over the context, then a decoder of (mean, x)."""

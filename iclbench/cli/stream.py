@@ -22,6 +22,7 @@ def stream(
     state: Path | None,
     save: Path | None,
     related: list[Path] | None,
+    window: int | None,
     float64: bool,
     results: Path,
     data_dir: Path | None,
@@ -42,7 +43,8 @@ def stream(
 
         if float64:
             backbone = backbone.double()
-        answer_all(backbone, lines, path, state, save, related or [], json_line if json else csv_line, not json)
+        write = json_line if json else csv_line
+        answer_all(backbone, lines, path, state, save, related or [], window, write, header=not json)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import typer
 from iclbench.backbones.base import Backbone
 from iclbench.cli.terminal import say
 from iclbench.core import limits
+from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.predictor import State
 from iclbench.core.signals import held_back
@@ -23,6 +24,7 @@ from iclbench.streaming.answers import heading
 from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.related import read_related
 from iclbench.streaming.stream import Answer, Stream
+from iclbench.streaming.window import WindowState
 
 
 def answer_all(
@@ -32,14 +34,14 @@ def answer_all(
     state: Path | None,
     save: Path | None,
     related: list[Path],
+    window: int | None,
     write: Callable[[Answer], str],
     header: bool,
 ) -> None:
     columns = LineFormat.of(backbone.shape, torch.finfo(next(backbone.parameters()).dtype).max)
     sets = read_related(backbone, related, columns) if related else None
-    start = _start(backbone, state) if state else None
     where = str(path or "stdin")
-    streamed = Stream(backbone, start, sets, at_once=path is None or not path.is_file(), where=where)
+    streamed = _streamed(backbone, state, sets, window, at_once=path is None or not path.is_file(), where=where)
     if header:
         typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
     started = time.monotonic()
@@ -54,16 +56,30 @@ def answer_all(
                 _save(backbone, streamed.state, save)
         say(
             f"{streamed.points} points and {streamed.queries} queries in {seconds:.1f} s "
-            f"({streamed.points / seconds:.0f} points/s), state of {streamed.state.nbytes} bytes"
+            f"({streamed.points / seconds:.0f} points/s), {_size(streamed.state)}"
             + (f" saved to {save}" if save else "")
         )
 
 
-def _start(backbone: Backbone, state: Path) -> State:
+def _streamed(
+    backbone: Backbone, state: Path | None, related: Points | None, window: int | None, at_once: bool, where: str
+) -> Stream:
+    """The stream at its start."""
     try:
-        return backbone.load_state(state)
+        start = backbone.load_state(state) if state else None
     except DataError as error:
         raise DataError(f"--state: {error}; give a file that --save of this run has written") from error
+    try:
+        return Stream(backbone, start, related, at_once, where, window)
+    except DataError as error:
+        raise DataError(f"--state {state}: {error}") from error
+
+
+def _size(state: State) -> str:
+    if isinstance(state, WindowState):
+        points = state.points.count
+        return f"window of {points} point{'s' * (points != 1)}, its state of {state.state.nbytes} bytes"
+    return f"state of {state.nbytes} bytes"
 
 
 def csv_line(answer: Answer) -> str:
@@ -75,7 +91,7 @@ def json_line(answer: Answer) -> str:
     return json.dumps({"line": answer.number, "x": answer.x, **answer.columns})
 
 
-def _save(backbone: Backbone, state, path: Path) -> None:  # type: ignore[no-untyped-def]
+def _save(backbone: Backbone, state: State, path: Path) -> None:
     try:
         backbone.save_state(state, path)
     except OSError as error:

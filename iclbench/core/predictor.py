@@ -30,6 +30,15 @@ class State(TensorRecord):
     """What a predictor keeps of the points it was conditioned on. Batch-first tensors; can be indexed, saved,
     measured."""
 
+    def log_weight(self) -> Tensor | None:
+        """Logarithm of how large the sums over points are that this state consists of, part by part, batch
+        first.
+
+        What `Predictor.remove` leaves is a difference of such sums: where they fall while points go, rounding errors of
+        the larger ones stay, and a sliding window conditions afresh in time. None: nothing is known of it.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class StoredPoints(State):

@@ -55,6 +55,9 @@ class RunningSoftmax(State):
         """Which episodes have no point yet."""
         return self.log_c[:, 0, 0, 0].isneginf()
 
+    def log_weight(self) -> Float[Tensor, "B L H M"]:
+        return self.log_c
+
     def merge(self, other: RunningSoftmax) -> RunningSoftmax:
         """The state of the union of two disjoint sets of points. The empty one changes nothing, bit by bit."""
         neither = self.log_c.isneginf() & other.log_c.isneginf()

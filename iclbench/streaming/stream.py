@@ -2,7 +2,8 @@
 
 A query sees all points before it and none after it. Points wait until a query wants them or enough have come to be
 learned together, queries of a file likewise; the answers are those of one line at a time, up to rounding. Memory is
-that of the model's state: constant for `cmanp`, `cnp` and recurrent models, growing where a model keeps the points.
+that of the model's state: constant for `cmanp`, `cnp` and recurrent models, growing where a model keeps the points. Of
+a window (`window`) only the last points count.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.predictor import State
 from iclbench.core.records import TensorRecord
 from iclbench.streaming.lines import Line
+from iclbench.streaming.window import Window, check_state
 
 log = logging.getLogger("iclbench")
 
@@ -46,6 +48,11 @@ class Stream:
         related: datasets of the same kind, `(1, J, N, .)`, for a model that uses them; not beside a state.
         at_once: every query is answered before the next line is read.
         where: what messages call the stream.
+        window: how many points count, the last ones; None: all.
+
+    Raises:
+        UsageError: a window of a model that cannot forget points.
+        DataError: a state that goes without such a window.
     """
 
     def __init__(
@@ -55,8 +62,12 @@ class Stream:
         related: Points | None = None,
         at_once: bool = True,
         where: str = "stdin",
+        window: int | None = None,
     ) -> None:
         self.backbone = backbone
+        self.model = backbone if window is None else Window(backbone, window)
+        if state is not None:
+            check_state(state, window)
         self.where = where
         self.points = 0
         self.queries = 0
@@ -65,7 +76,7 @@ class Stream:
         self._held: list[Line] = []
         self._asked: list[Line] = []
         with torch.no_grad():
-            self.state = backbone.condition(as_points(backbone, []), related) if state is None else state
+            self.state = self.model.condition(as_points(backbone, []), related) if state is None else state
 
     def run(self, lines: Iterable[Line]) -> Iterator[Answer]:
         """Learn and answer; when this ends, in whatever way, `state` holds all points before the line that ended it.
@@ -108,7 +119,7 @@ class Stream:
         except DataError:
             state, learned, problem = self._one_by_one(held)
         self.state, self._held = state, []
-        if not self.points and state.nbytes > before:
+        if not self.points and self.model is self.backbone and state.nbytes > before:
             log.info("the state of this model grows with the points that it learns; cmanp has one that does not")
         self.points += learned
         self._known = self._known or learned > 0
@@ -128,7 +139,7 @@ class Stream:
     @torch.no_grad()
     def _updated(self, state: State, lines: list[Line]) -> State:
         try:
-            state = self.backbone.update(state, as_points(self.backbone, lines))
+            state = self.model.update(state, as_points(self.backbone, lines))
         except IclbenchError as error:
             raise DataError(str(error)) from error
         if not all(_usable(t) for t in state.tensors().values()):
@@ -142,7 +153,7 @@ class Stream:
             return
         try:
             with torch.no_grad():
-                prediction = self.backbone.query(self.state, _inputs(self.backbone, asked))
+                prediction = self.model.query(self.state, _inputs(self.backbone, asked))
         except IclbenchError as error:
             raise self._at(asked[0], str(error)) from error
         columns = {group: values[0].tolist() for group, values in prediction.columns().items()}

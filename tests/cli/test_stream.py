@@ -42,7 +42,7 @@ def stream(
 
 def answer(results: Path, points: list[list[float]], x: list[float]) -> tuple[float, float]:
     """Mean and standard deviation after these points, from the model itself."""
-    data = torch.tensor([points])
+    data = torch.tensor([points], dtype=torch.float32)
     with torch.no_grad():
         found = (
             find(results, RUN).load().predict_targets(Points.full(data[..., :3], data[..., 3:]), torch.tensor([[x]]))
@@ -75,17 +75,31 @@ def test_standard_input_and_json_lines(
     assert all(row["x"] == [0.1, 0.2, 0.3] and len(row["mean"]) == len(row["high"]) == 1 for row in rows)
 
 
+def test_a_window_answers_from_the_last_points(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data.csv").write_text(DATA)
+    code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, capsys=capsys)
+    assert code == 0 and "window of 2 points, its state of 240 bytes" in err
+    points = [[1, 2, 3, 0.5], [0, 1, 0, -1], [1, 1, 1, 2]]
+    for line, seen in zip(out[1:], (points[:2], points[1:]), strict=True):
+        mean, std = map(float, line.split(",")[3:5])
+        assert (mean, std) == pytest.approx(answer(results, seen, [0.1, 0.2, 0.3]), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("window", [[], ["--window", "2"]])
 @pytest.mark.parametrize("precision", [[], ["--float64"]])
 def test_a_stream_in_two_parts_answers_like_one(
-    precision: list[str], results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    precision: list[str], window: list[str], results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    options = [*precision, *window]
     lines = DATA.splitlines(keepends=True)
     for name, part in {"all": lines, "one": lines[:3], "two": lines[3:]}.items():
         (tmp_path / name).write_text("".join(part))
-    whole = stream(results, "--csv", tmp_path / "all", *precision, capsys=capsys)[1]
-    code, out, err = stream(results, "--csv", tmp_path / "one", "--save", tmp_path / "s", *precision, capsys=capsys)
+    whole = stream(results, "--csv", tmp_path / "all", *options, capsys=capsys)[1]
+    code, out, err = stream(results, "--csv", tmp_path / "one", "--save", tmp_path / "s", *options, capsys=capsys)
     assert code == 0 and len(out) == 1 and f"saved to {tmp_path / 's'}" in err
-    code, out, _ = stream(results, "--csv", tmp_path / "two", "--state", tmp_path / "s", *precision, capsys=capsys)
+    code, out, _ = stream(results, "--csv", tmp_path / "two", "--state", tmp_path / "s", *options, capsys=capsys)
     assert (code, out) == (0, whole)
 
 
@@ -109,6 +123,9 @@ def test_a_bad_line_costs_nothing_that_was_done_before(
         ("1,2,3\n", [], "line 1: 3 columns instead of 4; write x1,x2,x3,y1"),
         (DATA, ["--related", "{here}/data.csv"], "--related: this model does not use related datasets"),
         (DATA, ["--related", "x", "--state", "y"], "--related goes without --state"),
+        (DATA, ["--window", "2", "--state", "{results}/state"], "/state: the state was saved without"),
+        (DATA, ["--state", "{results}/window"], "a window of 2 points; give --window 2"),
+        (DATA, ["--window", "3", "--state", "{results}/window"], "a window of 2 points; give --window 2"),
         (DATA, ["--state", "{here}/data.csv"], "data.csv does not hold a saved record"),
         (DATA, ["--state", "{here}/data.csv"], "; give a file that --save of this run has written"),
         ("?,2,3,4\n", [], "line 1: x1 is '?', not a number; write one like 0.5"),
@@ -121,11 +138,15 @@ def test_what_cannot_be_done_is_one_line(
     text: str, options: list[str], message: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data.csv").write_text(text)
-    given = [option.format(here=tmp_path) for option in options]
+    if any("{results}" in option for option in options) and not (results / "window").exists():
+        (tmp_path / "one.csv").write_text("1,2,3,0.5\n")
+        for name, window in {"state": [], "window": ["--window", 2]}.items():
+            stream(results, "--csv", tmp_path / "one.csv", "--save", results / name, *window, capsys=capsys)
+    given = [option.format(here=tmp_path, results=results) for option in options]
     code, _, err = stream(results, "--csv", tmp_path / "data.csv", *given, capsys=capsys)
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert code == 2
-    assert message.format(here=tmp_path) in line
+    assert message.format(here=tmp_path, results=results) in line
 
 
 def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
@@ -157,9 +178,16 @@ def test_queries_are_answered_while_the_input_stays_open_and_an_interrupt_saves(
     assert len(out) == 2
 
 
+@pytest.mark.parametrize("window", [[], ["--window", "2"]])
 def test_sigterm_saves_what_was_learned_as_ctrl_c_does(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    window: list[str],
+    results: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    points = [[1, 2, 3, 0.5], [0, 1, 0, -1], [1, 1, 1, 2]]
+
     class Ended(io.StringIO):
         def readline(self, size: int | None = -1, /) -> str:
             if (line := super().readline(size)).startswith("9"):
@@ -167,12 +195,12 @@ def test_sigterm_saves_what_was_learned_as_ctrl_c_does(
             return line
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(sys, "stdin", Ended("1,2,3,0.5\n0,1,0,-1\n9,9,9,9\n"))
-    code, _, err = stream(results, "--save", tmp_path / "state", capsys=capsys)
+    monkeypatch.setattr(sys, "stdin", Ended("1,2,3,0.5\n0,1,0,-1\n1,1,1,2\n9,9,9,9\n"))
+    code, _, err = stream(results, "--save", tmp_path / "state", *window, capsys=capsys)
     assert (code, signal.getsignal(signal.SIGTERM)) == (130, before)
-    assert "2 points and 0 queries" in err and "interrupted" in err
+    assert "3 points and 0 queries" in err and "interrupted" in err
     (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
-    out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)[1]
+    out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", *window, capsys=capsys)[1]
     assert float(out[1].split(",")[3]) == pytest.approx(
-        answer(results, [[1, 2, 3, 0.5], [0, 1, 0, -1]], [0.1, 0.2, 0.3])[0], rel=1e-4, abs=1e-5
+        answer(results, points[1:] if window else points, [0.1, 0.2, 0.3])[0], rel=1e-4, abs=1e-5
     )

@@ -18,6 +18,7 @@ SIZES = {
     "cmanp": {"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3},
     "lbanp": {"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3},
     "cnp": {"width": 8},
+    "icicl-cnp": {"width": 8},
     "icicl-tnp": {"layers": 1, "width": 8, "heads": 2, "pseudo_tokens": 3},
     "gpt2": {"layers": 1, "width": 8, "heads": 2, "init_std": 0.3},
     "mamba": {"layers": 1, "width": 8, "state": 4},
@@ -25,10 +26,12 @@ SIZES = {
 }
 
 
-def model(name: str = "cmanp", **settings: str) -> Backbone:
+def model(name: str = "cmanp", related: int = 0, **settings: str) -> Backbone:
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
-    shape = TaskShape(x_dim=2, points=9, head="gaussian", question="targets", related=2 * (name == "icicl-tnp"))
+    shape = TaskShape(
+        x_dim=2, points=9, head="gaussian", question="targets", related=related or 2 * (name == "icicl-tnp")
+    )
     return cls(cls.Settings(**SIZES[name], **settings), shape).eval().double()
 
 

@@ -26,6 +26,10 @@ def stream(
         list[Path] | None,
         typer.Option("--related", help="A related dataset, same columns, for models that use them; may be repeated."),
     ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", min=1, help="Only the last so many points count; of models that forget points."),
+    ] = None,
     float64: Annotated[
         bool, typer.Option("--float64", help="Compute in double precision; a state so saved is read with it, too.")
     ] = False,
