@@ -56,6 +56,13 @@ def backbone_class(name: str) -> type[Backbone]:
     return BACKBONES.subclass(name)
 
 
+def unfit(backbone: str, task: str, head: str) -> str | None:
+    """Why a backbone cannot be trained on a task with such a head; None: it can."""
+    if head == "event" or not backbone_class(backbone).events_only:
+        return None
+    return f"backbone '{backbone}' reads event sequences and nothing else; task '{task}' has none, point-process does"
+
+
 # Which code answers (`iclbench.config.versions`); None: that of version 0.1.0, or, in a run made by it, an unknown
 # plug-in's.
 OwnCode = Annotated[int | str | None, Added("0.2.0")]
@@ -411,6 +418,8 @@ def resolve_tables(
     name = backbone if ":" in backbone else canonical(backbone)
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
+    if (why := unfit(name, frozen.name, frozen.head)) is not None:
+        raise UsageError(why)
     settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
     rates = Rates.of(canonical(preset), frozen.name, frozen.card, results) if tuned else Rates()
     training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as, rates=rates)

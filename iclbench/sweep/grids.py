@@ -26,7 +26,7 @@ from iclbench.config.cards import (
     read_toml,
 )
 from iclbench.config.registry import BACKBONES, canonical
-from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables
+from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables, unfit
 from iclbench.config.runs import keeping_rate, run_name
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
@@ -347,6 +347,9 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
                 typed = typed_tables(settings)
                 for seed in part.seeds:
                     for backbone in part.backbones:
+                        if (line := unfit(backbone, *_name_and_head(task))) is not None:
+                            tell_once(f"{line}: left out")
+                            continue
                         config = resolve_run(task, backbone, preset, seed, settings, results=results)
                         if part.without_reason(task, backbone) is None:
                             given = typed.get("backbone", {})
@@ -357,6 +360,11 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
                             kept = keeping_rate(results, run.config, run.name, typed.get("train", {}))
                             run = replace(run, config=kept)
                         yield run
+
+
+def _name_and_head(task: str) -> tuple[str, str]:
+    name, card = load_task(task)
+    return name, card.head
 
 
 def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:

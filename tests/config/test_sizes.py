@@ -38,12 +38,41 @@ def counted(task: str, backbone: str, preset: str, *overrides: str) -> tuple[dic
     return config.backbone.settings, sum(p.numel() for p in model.parameters()) - left_out
 
 
-@pytest.mark.parametrize("backbone", sorted(BACKBONES.shipped))
-@pytest.mark.parametrize(("task", "preset"), [("linear", "grid"), ("bursty", "grid"), ("gp-mixture", "small")])
+_TASKS = [
+    ("linear", "grid"),
+    ("bursty", "grid"),
+    ("gp-mixture", "small"),
+    ("point-process", "grid"),
+    ("point-process", "small"),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "preset", "backbone"),
+    [
+        (task, preset, name)
+        for task, preset in _TASKS
+        for name in sorted(BACKBONES.shipped)
+        if task == "point-process" or not BACKBONES.get(name).events_only
+    ],
+)
 def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) -> None:
     budget = load_task(task)[1].presets[preset].budget  # type: ignore[index]
     assert budget == (200_000 if preset == "small" else 25_000)
     assert abs(counted(task, backbone, preset)[1] / budget - 1) <= TOLERANCE == 0.03
+
+
+def test_a_backbone_for_events_alone_is_refused_on_other_tasks_and_left_out_of_grids(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = "backbone 'thp' reads event sequences and nothing else; task 'linear' has none, point-process does"
+    with pytest.raises(UsageError, match=line):
+        resolve_run("linear", "thp", "smoke")
+    grid = {"summary": "one", "tasks": ["linear"], "backbones": ["cnp", "thp"], "presets": ["smoke"], "seeds": [0]}
+    (tmp_path / "one.toml").write_text(tomli_w.dumps(grid))
+    with caplog.at_level(logging.INFO, logger="iclbench"):
+        assert [run.backbone for run in grid_runs(str(tmp_path / "one.toml"))] == ["cnp"]
+    assert caplog.messages == [f"{line}: left out"]
 
 
 def test_every_preset_but_the_papers_has_a_budget_and_what_else_it_says_has_a_reason() -> None:
