@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from iclbench.api.estimators import InContextClassifier as InContextClassifier
     from iclbench.api.estimators import InContextRegressor as InContextRegressor
     from iclbench.api.models import CMANP as CMANP
+    from iclbench.api.models import CMHP as CMHP
     from iclbench.api.models import CNP as CNP
     from iclbench.api.models import GPT2 as GPT2
     from iclbench.api.models import ICICLCNP as ICICLCNP
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from iclbench.api.models import PTTNP as PTTNP
     from iclbench.api.models import S4 as S4
     from iclbench.api.models import S4D as S4D
+    from iclbench.api.models import THP as THP
     from iclbench.api.models import TNP as TNP
     from iclbench.api.models import CoQE as CoQE
     from iclbench.api.models import Mamba as Mamba
     from iclbench.api.models import Transformer as Transformer
     from iclbench.api.models import backbone as backbone
+    from iclbench.api.next_event import next_event as next_event
     from iclbench.api.predict import Trained as Trained
     from iclbench.api.predict import load as load
     from iclbench.api.predict import predict as predict
@@ -52,12 +55,13 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "tasks": ("Task", "task"),
     "models": (
-        *("backbone", "CMANP", "CNP", "CoQE", "GPT2", "ICICLCNP", "ICICLTNP", "LBANP", "Mamba", "PTTNP", "S4", "S4D"),
-        *("TNP", "Transformer"),
+        *("backbone", "CMANP", "CMHP", "CNP", "CoQE", "GPT2", "ICICLCNP", "ICICLTNP", "LBANP", "Mamba", "PTTNP", "S4"),
+        *("S4D", "THP", "TNP", "Transformer"),
     ),
     "train": ("fit", "train"),
     "score": ("evaluate",),
     "predict": ("Trained", "load", "predict"),
+    "next_event": ("next_event",),
     "results": ("ResultsFolder", "open_results", "write_report"),
     "estimators": ("InContextClassifier", "InContextRegressor"),
 }

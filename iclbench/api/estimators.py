@@ -109,6 +109,8 @@ class InContextRegressor(RegressorMixin, _InContext):
         self._take(X)
         if self.trained_.model.shape.classes is not None:
             raise ValueError("the run predicts class labels; use InContextClassifier")
+        if self.trained_.model.shape.marks is not None:
+            raise ValueError("the run predicts events, which have no features; use icl.next_event")
         task = self.trained_.run.config.task
         self.y_mean_ = float(np.mean(y))
         spread = float(np.std(y))

@@ -82,7 +82,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
     return configured(task, name, seed, settings).build(task.family)
 
 
-def _named(name: str, class_name: str) -> Callable[..., Backbone]:
+def _named(name: str, class_name: str, on: str = "gp-mixture", head: str = "gaussian") -> Callable[..., Backbone]:
     def build(task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
         return backbone(name, task, seed=seed, **settings)
 
@@ -90,13 +90,14 @@ def _named(name: str, class_name: str) -> Callable[..., Backbone]:
     build.__doc__ = f"""`backbone("{name}", task, seed=seed, **settings)`: {BACKBONES.entry(name).summary}.
 
     >>> from iclbench.api.tasks import task
-    >>> {class_name}(task("gp-mixture", "smoke")).shape.x_dim
-    1
+    >>> {class_name}(task("{on}", "smoke")).shape.head
+    '{head}'
     """
     return build
 
 
 CMANP = _named("cmanp", "CMANP")
+CMHP = _named("cmhp", "CMHP", "point-process", "event")
 CNP = _named("cnp", "CNP")
 CoQE = _named("coqe", "CoQE")
 GPT2 = _named("gpt2", "GPT2")
@@ -107,6 +108,7 @@ Mamba = _named("mamba", "Mamba")
 PTTNP = _named("pt-tnp", "PTTNP")
 S4 = _named("s4", "S4")
 S4D = _named("s4d", "S4D")
+THP = _named("thp", "THP", "point-process", "event")
 TNP = _named("tnp", "TNP")
 Transformer = _named("transformer", "Transformer")
 
@@ -114,7 +116,7 @@ Transformer = _named("transformer", "Transformer")
 def check_fits(model: Backbone, task: Task) -> None:
     """Raise `UsageError` where a model was built for other inputs, outputs or another head than the task has."""
     task = given_task(task)
-    for name in ("x_dim", "y_dim", "classes", "x_shape", "head"):
+    for name in ("x_dim", "y_dim", "classes", "marks", "x_shape", "head"):
         own, asked = getattr(model.shape, name), getattr(task.shape, name)
         if own != asked:
             raise UsageError(f"the model was built for {name}={own}, {task} has {name}={asked}; build it for this task")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from iclbench.api import arguments
@@ -46,7 +49,7 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     >>> predict(model, np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
     (5,)
     """
-    prediction, single, flat = _answer(_model(model), X_context, y_context, X_query)
+    prediction, single, flat = _answer(backbone_of(model), X_context, y_context, X_query)
     found = prediction.point()
     if not return_std:
         return _array(found, single, flat)
@@ -63,7 +66,7 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
     Raises:
         UsageError: as `predict`; or the model predicts numbers.
     """
-    prediction, single, _ = _answer(_model(model), X_context, y_context, X_query)
+    prediction, single, _ = _answer(backbone_of(model), X_context, y_context, X_query)
     if not isinstance(prediction, Categorical):
         raise UsageError("predict_proba: the model predicts numbers, not classes")
     return _array(prediction.logits.softmax(-1), single, False)
@@ -92,6 +95,12 @@ class Trained:
     def predict_proba(self, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
         """See `predict_proba`."""
         return predict_proba(self.model, X_context, y_context, X_query)
+
+    def next_event(self, times: Any, marks: Any = None) -> pd.DataFrame:
+        """See `next_event`."""
+        from iclbench.api.next_event import next_event
+
+        return next_event(self.model, times, marks)
 
     def __repr__(self) -> str:
         return f"load({str(self.run.path)!r})"
@@ -134,7 +143,8 @@ def load(
     return found
 
 
-def _model(model: Any) -> Backbone:
+def backbone_of(model: Any) -> Backbone:
+    """The backbone of whatever a function takes as a model; raises `UsageError` where it is none."""
     if isinstance(model, Run):
         model = Trained(model)
     if isinstance(model, Trained):
@@ -146,6 +156,8 @@ def _model(model: Any) -> Backbone:
 
 def _answer(model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> tuple[Prediction, bool, bool]:
     """The prediction `(B, Q)`; whether there was no axis of episodes, and none of outputs."""
+    if model.shape.marks is not None:
+        raise UsageError("predict: the model reads events, which have no inputs; icl.next_event(model, times, marks)")
     x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
     _check_columns(_columns(X_context), _columns(X_query))
     if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
@@ -160,13 +172,19 @@ def _answer(model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> tu
     if reason := model.too_long(x.shape[1]):
         raise UsageError(f"X_context has {x.shape[1]} points: {reason}")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    context = Points.full(x.to(device), y.to(device))
+    with evaluating(model), torch.no_grad():
+        parts = [model.predict_targets(context, part.to(device)) for part in queries.split(_AT_ONCE, 1)]
+        return join_positions(parts), single, flat
+
+
+@contextmanager
+def evaluating(model: Backbone) -> Iterator[None]:
+    """The model is in eval mode within, and afterwards in the mode that it was in."""
     was_training = model.training
     model.eval()
-    context = Points.full(x.to(device), y.to(device))
     try:
-        with torch.no_grad():
-            parts = [model.predict_targets(context, part.to(device)) for part in queries.split(_AT_ONCE, 1)]
-            return join_positions(parts), single, flat
+        yield
     finally:
         model.train(was_training)
 

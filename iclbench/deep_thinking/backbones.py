@@ -119,6 +119,8 @@ def forgets(backbone: Backbone) -> str:
     """Why there are no keys and values to think over, as a clause for an error line; empty: there are."""
     if isinstance(backbone, ImageBackbone):
         return "this one has an image encoder in front"
+    if backbone.shape.marks is not None:
+        return "this one reads events, whose last one is no part of what it keeps"
     if isinstance(backbone, CausalTransformer) and isinstance(backbone, SequenceBackbone):
         return ""
     if backbone.order == "set":

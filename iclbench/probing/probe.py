@@ -63,7 +63,7 @@ def probe(
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: the run has no layers, or answers with class labels.
+        NotProbedError: the run has no layers, or answers with class labels or events.
         UsageError: it is not finished.
     """
     model = contestants.backbone(run, context.device, context.data_dir)
@@ -73,6 +73,8 @@ def probe(
         )
     if run.config.task.head == "categorical":
         raise NotProbedError(f"run '{run.name}' answers with class labels; the probe reads numbers")
+    if run.config.task.head == "event":
+        raise NotProbedError(f"run '{run.name}' answers with events; the probe reads numbers")
     shift = run.config.task.shift_name(shift)
     sizes = list(dict.fromkeys(contexts or [run.config.task.points]))
     for size in sizes:

@@ -96,13 +96,15 @@ def probe_rank(
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: a classification family without sequences of two labels.
+        NotProbedError: a classification family without sequences of two labels, or event sequences.
         UsageError: the run is not finished, or its test has another number.
     """
     model = contestants.backbone(run, "cpu", context.data_dir)
     assert isinstance(model.predictor, Backbone)
     model.predictor.double()
     task, categorical = run.config.task, run.config.task.head == "categorical"
+    if task.head == "event":
+        raise NotProbedError(f"run '{run.name}' answers with events, which have no inputs that a matrix could act on")
     asked, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
     if categorical:
         family = task.build(context.data_dir)

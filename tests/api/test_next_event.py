@@ -1,0 +1,74 @@
+"""The next event from arrays: what the contract answers, and one line for what does not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import iclbench as icl
+from iclbench.api.estimators import InContextRegressor
+from iclbench.backbones.base import Backbone
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+
+TIMES, MARKS = np.array([0.5, 1.25, 4.0]), np.array([0, 2, 1])
+
+
+@pytest.fixture(scope="module")
+def model() -> Backbone:
+    return icl.GPT2(icl.task("point-process", "smoke"), layers=1, width=16, heads=2)
+
+
+def test_rows_are_the_answers_after_every_number_of_events(model: Backbone) -> None:
+    found = icl.next_event(model, TIMES, MARKS)
+    y = torch.tensor([[[0.5, 0, 0.5], [0.75, 2, 1.25], [2.75, 1, 4.0]]])
+    context = Points.full(torch.empty(1, 3, 0), y)
+    for n in range(4):
+        with torch.no_grad():
+            answer = model.predict_targets(context.span(0, n), torch.empty(1, 1, 0))
+        row = found.iloc[n]
+        assert row["gap"] == pytest.approx(float(answer.mean()), rel=1e-5)
+        assert row["time"] == pytest.approx([0, *TIMES][n] + float(answer.mean()), rel=1e-5)
+        np.testing.assert_allclose(
+            row[["p0", "p1", "p2"]].to_numpy(float), answer.mark_probabilities()[0, 0], rtol=1e-4
+        )
+        assert row["low"] < row["median"] < row["high"]
+    assert found["mark"].dtype.kind == "i"
+
+
+def test_an_empty_sequence_asks_for_the_first_event(model: Backbone) -> None:
+    assert len(icl.next_event(model, [])) == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "marks", "line"),
+    [
+        ([1.0, 1.0], None, "event 1 at 1 is not after 1"),
+        ([-1.0], None, "event 0 at -1 is not after 0"),
+        ([1.0, np.nan], None, "finite numbers"),
+        ([[1.0]], None, r"shape \(1, 1\)"),
+        (["soon"], None, "an array of numbers"),
+        ([1.0], [3], "from 0 to 2, got 3 to 3"),
+        ([1.0], [0.5], "whole numbers"),
+        ([1.0, 2.0], [1], "2 whole numbers"),
+    ],
+)
+def test_what_is_no_sequence_is_one_line(model: Backbone, times: list[float], marks: list[int], line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        icl.next_event(model, times, marks)
+
+
+def test_models_of_functions_and_of_events_name_each_others_question(model: Backbone) -> None:
+    with pytest.raises(UsageError, match="icl.next_event"):
+        icl.predict(model, TIMES, MARKS, TIMES)
+    with pytest.raises(UsageError, match="icl.predict"):
+        icl.next_event(icl.CNP(icl.task("linear", "smoke")), TIMES)
+
+
+def test_a_run_of_events_is_no_regressor(tmp_path_factory: pytest.TempPathFactory) -> None:
+    results = tmp_path_factory.mktemp("results")
+    run = icl.train(icl.task("point-process", "smoke"), "thp", results=results, steps=5)
+    assert len(icl.load(run).next_event(TIMES, MARKS)) == 4
+    with pytest.raises(ValueError, match="icl.next_event"):
+        InContextRegressor(run).fit(np.eye(3), np.arange(3.0))
