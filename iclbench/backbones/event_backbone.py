@@ -78,5 +78,8 @@ class EventBackbone(Backbone[_Settings], abstract=True):
 
 
 def events_of(points: Points) -> Points:
-    """Those of the points that are events and are there; the open interval at the end of an observation is none."""
-    return replace(points, mask=points.mask & (points.y[..., MARK] >= 0))
+    """The same without what is no event: the open interval at the end of an observation."""
+    marks = points.y[..., MARK]
+    if not marks.numel() or bool(marks.amin() >= 0):
+        return points  # without another mask, so that a stream takes no memory for it
+    return replace(points, mask=points.mask & (marks >= 0))

@@ -33,12 +33,12 @@ class EventEmbedding(nn.Module):
         self.column = GAP if encode == "gap" else TIME
 
     def forward(
-        self, y: Float[Tensor, "B N 3"], weight: Float[Tensor, "K D"] | None = None
+        self, y: Float[Tensor, "B N Dy"], weight: Float[Tensor, "K D"] | None = None
     ) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "B N D"]]:
         """The vectors of the events' marks, and the encodings of their times.
 
         Args:
-            y: events.
+            y: gap, mark and time of events.
             weight: the vectors of all marks; None: those of this embedding.
 
         Raises:
