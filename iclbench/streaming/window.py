@@ -33,7 +33,7 @@ from iclbench.core.predictor import State
 # Steps of one update and one removal after which the state is conditioned on afresh.
 EVERY = 4096
 # Points that are conditioned on at the cost of one update and one removal.
-AFRESH = 64
+AFRESH = 128
 # Relative error of what a state sums up, by its precision: a few times the rounding errors of conditioning afresh in
 # single precision; of double precision what costs nothing.
 TOLERATED = {torch.float32: 1e-5, torch.float64: 1e-8}

@@ -79,7 +79,7 @@ def test_at_every_step_only_the_last_points_count(name: str, size: int, afresh: 
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("size", [1, 3, 70])
+@pytest.mark.parametrize("size", [1, 3, 150])
 def test_queries_between_points_see_the_last_ones_before_them(size: int, at_once: bool) -> None:
     own, given = model(), lines("pqqpppqpp" + "q" * 3 + "p" * (TOGETHER + 30) + "qppq")
     stream = Stream(own, at_once=at_once, window=size)
