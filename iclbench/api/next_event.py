@@ -78,6 +78,6 @@ def _marks(values: Any, events: int, kinds: int) -> np.ndarray:
     found = np.zeros(events, dtype=int) if values is None else np.asarray(values)
     if found.shape != (events,) or (events and found.dtype.kind not in "iu"):
         raise UsageError(f"marks: expected {events} whole numbers, one per event, got {found.dtype} of {found.shape}")
-    if events and not (0 <= found.min() and found.max() < kinds):
+    if events and (found.min() < 0 or found.max() >= kinds):
         raise UsageError(f"marks: expected whole numbers from 0 to {kinds - 1}, got {found.min()} to {found.max()}")
     return found.reshape(events)

@@ -60,9 +60,9 @@ def test_what_is_no_sequence_is_one_line(model: Backbone, times: list[float], ma
 
 
 def test_models_of_functions_and_of_events_name_each_others_question(model: Backbone) -> None:
-    with pytest.raises(UsageError, match="icl.next_event"):
+    with pytest.raises(UsageError, match=r"icl\.next_event"):
         icl.predict(model, TIMES, MARKS, TIMES)
-    with pytest.raises(UsageError, match="icl.predict"):
+    with pytest.raises(UsageError, match=r"icl\.predict"):
         icl.next_event(icl.CNP(icl.task("linear", "smoke")), TIMES)
 
 
@@ -70,5 +70,5 @@ def test_a_run_of_events_is_no_regressor(tmp_path_factory: pytest.TempPathFactor
     results = tmp_path_factory.mktemp("results")
     run = icl.train(icl.task("point-process", "smoke"), "thp", results=results, steps=5)
     assert len(icl.load(run).next_event(TIMES, MARKS)) == 4
-    with pytest.raises(ValueError, match="icl.next_event"):
+    with pytest.raises(ValueError, match=r"icl\.next_event"):
         InContextRegressor(run).fit(np.eye(3), np.arange(3.0))
