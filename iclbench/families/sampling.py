@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -51,3 +51,15 @@ def skewed_inputs(
     scale = torch.arange(1, dim + 1, device=z.device, dtype=z.dtype).pow(-exponent / 2)
     scale = scale * math.sqrt(dim) / scale.norm()
     return ((z @ basis) * scale) @ basis.transpose(1, 2)
+
+
+def spread(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor, " B"]:
+    """Numbers uniform in [0, 1), float64, so that those of each group of n have one in each of n equal parts, in any
+    order."""
+    u = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
+    place = torch.empty_like(u)
+    for each in group.unique():
+        rows = (group == each).nonzero().squeeze(1)
+        order = torch.randperm(len(rows), generator=generator, device=group.device)
+        place[rows] = (order + u[rows]) / len(rows)
+    return place

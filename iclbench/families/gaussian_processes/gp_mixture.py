@@ -36,6 +36,7 @@ from iclbench.families.base import Ceiling, Family
 from iclbench.families.gaussian_processes.ceilings import CEILINGS
 from iclbench.families.gaussian_processes.kernels import KERNELS, PERIODIC, RBF, cosine_series, series_terms
 from iclbench.families.request import Request
+from iclbench.families.sampling import spread
 from iclbench.families.shifts import Kind, Number, Shift
 
 SHORTEST, LONGEST = 0.01, 1000.0
@@ -116,9 +117,9 @@ class KernelPrior:
         """Kernel and lengthscale of `count` processes. Stratified: kernels equally often, give or take one, and each
         with lengthscales spread evenly over log l. Otherwise the numbers used up do not depend on the prior."""
         if stratified:
-            kind = _spread(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
+            kind = spread(torch.zeros(count, dtype=torch.long, device=generator.device), generator)
             index = (kind * len(self.kernels)).long()
-            part = _spread(index, generator)
+            part = spread(index, generator)
         else:
             kind, part = torch.rand(2, count, generator=generator, device=generator.device, dtype=torch.float64)
             index = (kind * len(self.kernels)).long()
@@ -242,7 +243,7 @@ class GPMixture(Family):
         process = Process(kernel, lengthscale, prior.shortest)
         low = width if named.examples else min(chosen.context_low, width)
         if self.stratified:
-            sizes = low + (_spread(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
+            sizes = low + (spread(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
         else:
             sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
         inside = _uniform((episodes, 1, width), chosen.context_range, generator)
@@ -306,18 +307,6 @@ class GPMixture(Family):
         noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=values.dtype)
         y = (values + self.parameters.noise * noise).float()
         return Points.full(x.unsqueeze(-1), y.unsqueeze(-1))
-
-
-def _spread(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor, " B"]:
-    """Numbers uniform in [0, 1), float64, so that those of each group of n have one in each of n equal parts, in any
-    order."""
-    u = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
-    place = torch.empty_like(u)
-    for each in group.unique():
-        rows = (group == each).nonzero().squeeze(1)
-        order = torch.randperm(len(rows), generator=generator, device=group.device)
-        place[rows] = (order + u[rows]) / len(rows)
-    return place
 
 
 def _uniform(shape: tuple[int, ...], edges: tuple[float, float], generator: torch.Generator) -> Tensor:
