@@ -317,6 +317,9 @@ FAMILIES = Registry(
         "image-completion": Entry(
             "iclbench.families.images.image_completion:ImageCompletion", "images from some of their pixels"
         ),
+        "point-process": Entry(
+            "iclbench.families.events.point_process:PointProcess", "marked events: Poisson, renewal, Hawkes and more"
+        ),
         "bursty": Entry(
             "iclbench.families.images.bursty:Bursty", "labels from the context against labels from the weights"
         ),
@@ -468,6 +471,7 @@ ESTIMATORS = Registry(
         "gp-bayes-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
         ),
+        "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
     },
 )
 

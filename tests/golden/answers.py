@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from iclbench.backbones.base import TaskShape
+from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.config import versions
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical
@@ -102,10 +104,12 @@ def estimator(name: str, data_dir: Path) -> Answers:
 
 def backbone(name: str, data_dir: Path) -> Answers:
     """Answers before and after a step of training, with all weights moved so that every part matters; to class labels
-    as it is initialised."""
-    known = BACKBONES.get(name).Settings.model_fields
+    as it is initialised. One that reads events only answers events, and no labels."""
+    cls = BACKBONES.get(name)
+    known = cls.Settings.model_fields
     sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in known}
-    config = resolve_tables("linear", name, "smoke", tables={"backbone": sizes, "train": {"batch": 8}})
+    task = "point-process" if cls.events_only else "linear"
+    config = resolve_tables(task, name, "smoke", tables={"backbone": sizes, "train": {"batch": 8}})
     drawn = config.task.build(data_dir)
     model = config.build(drawn).train()
     weights = [len(list(model.parameters())), *_thinned(torch.cat([w.flatten() for w in model.parameters()]), KEPT)]
@@ -117,19 +121,23 @@ def backbone(name: str, data_dir: Path) -> Answers:
     loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
     # Plain descent: Adam would make the rounding of tiny gradients as large as a step.
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)
-    cls = BACKBONES.get(name)
-    classes = TaskShape(x_dim=4, points=12, classes=5, head="categorical", question="targets")
-    with global_stream(0, "weights"):
-        labels = cls(cls.Settings(**config.backbone.settings), classes).eval()
-    asked = example_episodes(points=7, classes=5)
     with torch.inference_mode():
         points = drawn.sample(Request(EPISODES, 8, generator(0, "golden"))).context
-        return {
+        found = {
             "initial weights": weights,
             "loss": [float(f"{loss.item():.7g}")],
             "next": _of_prediction(model.eval().predict_next(points)),
-            "labels": _of_prediction(labels.predict_targets(asked.context, asked.asked.x)),
         }
+    return found if cls.events_only else {**found, "labels": _of_labels(cls, config.backbone.settings)}
+
+
+def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
+    classes = TaskShape(x_dim=4, points=12, classes=5, head="categorical", question="targets")
+    with global_stream(0, "weights"):
+        labels = cls(cls.Settings(**settings), classes).eval()
+    asked = example_episodes(points=7, classes=5)
+    with torch.inference_mode():
+        return _of_prediction(labels.predict_targets(asked.context, asked.asked.x))
 
 
 def _task_of(family: str) -> str:

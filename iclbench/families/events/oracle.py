@@ -1,0 +1,148 @@
+"""The ceiling of the synthetic point processes: the exact distribution of the next event under the true parameters.
+
+It is told kind and parameters of every episode (`iclbench.families.events.processes`), so that only the history is left
+to be read. A shift that changes the process changes the parameters that it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.config.cards import NoSettings, Strict
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.events import GAP, MARK, HazardEvent, LogNormalEvent, MixedEvent, marks_of
+from iclbench.core.predictor import Oracle, State
+from iclbench.core.task import TaskFacts
+from iclbench.families.events import hawkes
+from iclbench.families.events.point_process import PointProcess
+from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, Processes
+
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class History(State):
+    """What the four kinds need to know of the events so far: of one history per episode, `(B,)`, or of P, `(B, P)`.
+
+    Attributes:
+        elapsed: time of the last event.
+        count: of events.
+        mark: of the last event, -1: there is none.
+        excitation: of a Hawkes process, right after the last event.
+    """
+
+    elapsed: Float[Tensor, "*B"]
+    count: Float[Tensor, "*B"]
+    mark: Int[Tensor, "*B"]
+    excitation: Float[Tensor, "*B K"]
+
+    @classmethod
+    def empty(cls, processes: Processes) -> History:
+        none = torch.zeros_like(processes.rate)
+        return cls(none, none, torch.full_like(processes.kind, _NONE), processes.excitation)
+
+    def followed(self, processes: Processes, events: Points) -> History:
+        """N + 1 histories per episode, `(B, N + 1)`: this one with the first 0, 1, ..., N of these events."""
+        there = events.mask & (events.y[..., MARK] != _NONE)
+        gaps, marks = (t.masked_fill(~there, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
+        before = torch.zeros_like(self.mark).unsqueeze(1)
+        places = torch.arange(1, events.count + 1, device=marks.device).expand_as(marks)
+        last = torch.cat([before, places.masked_fill(~there, 0)], 1).cummax(1).values
+        return History(
+            self.elapsed.unsqueeze(1) + torch.cat([before, gaps], 1).cumsum(1),
+            self.count.unsqueeze(1) + torch.cat([before, there], 1).cumsum(1),
+            torch.cat([self.mark.unsqueeze(1), marks], 1).gather(1, last),
+            hawkes.excitations(processes.branching, processes.decay, self.excitation, gaps, marks, there),
+        )
+
+
+@dataclass(frozen=True)
+class KnownProcess(State):
+    """The true process of every episode and its history."""
+
+    processes: Processes
+    history: History
+
+
+class EventOracle(Oracle):
+    """The next gap and mark given the history and the true parameters; raises `UsageError` for any other family."""
+
+    Settings: ClassVar[type[Strict]] = NoSettings
+    costly: ClassVar[bool] = False
+    order = "causal"
+    heads = ("event",)
+
+    truth: dict[str, Tensor] | None = None
+
+    def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+        self.settings = settings or NoSettings()
+        self.facts = facts or TaskFacts()
+        if not isinstance(self.facts.family, PointProcess):
+            raise UsageError("EventOracle answers tasks of the family point-process only; choose another oracle")
+
+    def informed(self, truth: dict[str, Tensor]) -> EventOracle:
+        informed_copy = type(self)(self.settings, self.facts)
+        informed_copy.truth = truth
+        return informed_copy
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "B N 0"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> MixedEvent:
+        processes = self._processes()
+        histories = History.empty(processes).followed(processes, points).map(lambda t: t[:, :-1])
+        answer = answered(processes, histories).to(dtype=points.y.dtype)
+        return answer if prefixes is None else answer.at(torch.as_tensor(prefixes, device=points.y.device).long())
+
+    def condition(self, context: Points, related: Points | None = None) -> KnownProcess:
+        processes = self._processes()
+        return self.update(KnownProcess(processes, History.empty(processes)), context)
+
+    def query(self, state: KnownProcess, x: Float[Tensor, "B Q 0"]) -> MixedEvent:
+        """The same answer for every query: there is nothing that one could differ in."""
+        histories = state.history.map(lambda t: t.unsqueeze(1))
+        answer = answered(state.processes, histories).to(dtype=x.dtype)
+        return answer.map(lambda t: t.expand(-1, x.shape[1], *t.shape[2:]))
+
+    def update(self, state: KnownProcess, points: Points) -> KnownProcess:
+        histories = state.history.followed(state.processes, points)
+        return KnownProcess(state.processes, histories.map(lambda t: t[:, -1]))
+
+    def _processes(self) -> Processes:
+        if self.truth is None:
+            raise UsageError("oracle-events must be told the processes first: informed(episodes.truth)")
+        return Processes(**self.truth)
+
+
+def answered(processes: Processes, histories: History) -> MixedEvent:
+    """The distribution of the next event after each of P histories per episode, `(B, P)`, in float64."""
+    own = processes.map(lambda t: t.unsqueeze(1))
+    episode = torch.arange(len(own.kind), device=own.kind.device).unsqueeze(1)
+    poisson, growing, hawkes_kind = (own.kind == kind for kind in (POISSON, SELF_CORRECTING, HAWKES))
+    uniform = torch.full_like(own.base, 1 / own.base.shape[-1])
+    chain = processes.chain[episode, histories.mark.clamp(min=0)]
+    marks = torch.where((histories.mark == _NONE).unsqueeze(-1), uniform, chain)
+    intensity = own.initial * torch.exp(own.trend * histories.elapsed - own.alpha * histories.count)
+    # Where no hazard holds it is a constant one.
+    rate = torch.where(poisson, own.rate, torch.where(growing, 0.0, 1.0)).unsqueeze(-1)
+    excited = torch.where(growing, intensity, 0.0).unsqueeze(-1)
+    hazard = HazardEvent(
+        torch.where(hawkes_kind.unsqueeze(-1), own.base, rate * marks),
+        torch.where(hawkes_kind.unsqueeze(-1), histories.excitation, excited * marks),
+        torch.where(hawkes_kind, own.decay, torch.where(growing, -own.trend, 1.0)).expand_as(intensity),
+    )
+    renewal = (own.kind == RENEWAL).expand_as(intensity)
+    loc = torch.where(renewal, own.location, 0.0).unsqueeze(-1)
+    scale = torch.where(renewal, own.sigma, 1.0).unsqueeze(-1)
+    return MixedEvent(LogNormalEvent(torch.zeros_like(loc), loc, scale, marks.log()), hazard, renewal)

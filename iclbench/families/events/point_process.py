@@ -1,0 +1,199 @@
+"""Synthetic point processes of four kinds, with marks: Poisson, renewal, self-correcting and Hawkes.
+
+An episode is one sequence of events. Its kind is drawn uniformly from `kinds`, its parameters from ranges; whoever has
+read the first n events has to infer both. `iclbench.families.events.processes` says what the kinds are.
+
+Log-uniform are rates (`rate`, `base`) and the decay of Hawkes kernels, uniform all other ranges. Gaps of a renewal
+process have the mean 1. Rows of a Markov chain of marks come from a Dirichlet distribution with all parameters 1. The
+matrix of a Hawkes process has entries from a unit exponential, scaled to a spectral radius that is uniform.
+
+The observation begins at time 0 with an empty past. A Hawkes process comes from there to its stationary rates
+(I - A)^-1 base only after a while: at a spectral radius of 0.5 and a decay of 0.42 to 0.55 the first 20 time units hold
+9 to 12 % fewer events; in general rho / ((1 - rho) decay T) fewer over a long time T. With `burn_in` it began
+20 / (decay (1 - rho)) earlier: these events are not shown, and what they leave behind is in the truth.
+
+Frozen prompts are stratified by kind, and within each kind by its parameters: as many episodes of every kind, give or
+take one, and one value of a parameter in each of as many equal parts of its range. Training draws freely.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from iclbench.config.cards import Strict
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.families.base import Family
+from iclbench.families.events import hawkes
+from iclbench.families.events.processes import KINDS, Processes
+from iclbench.families.request import Request
+from iclbench.families.sampling import spread
+from iclbench.families.shifts import Kind, Number, Shift
+
+Rate = Annotated[float, Field(ge=1e-3, le=1e3)]
+Radius = Annotated[float, Field(ge=0, le=0.95)]
+_Value = TypeVar("_Value")
+Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
+
+# Of what a shift can set.
+TIME_SCALES, LARGEST_RADIUS = (1e-6, 1e6), 10.0
+
+EVENT_KINDS = {
+    "time-scale": Kind(("the time scale",), Number()),
+    "branching": Kind(("the kinds",), Number()),
+    **{f"only-{kind}": Kind(("the kinds",)) for kind in KINDS},
+}
+
+
+class PointProcessParameters(Strict):
+    """What episodes are drawn from; every range is (smallest, largest).
+
+    Attributes:
+        kinds: that are mixed.
+        marks: K.
+        rate: events per time unit, of `poisson`.
+        sigma: standard deviation of the logarithm of a gap, of `renewal`.
+        trend, alpha: growth of the logarithm of the intensity per time unit, its drop at every event, of
+            `self-correcting`.
+        base: rate of each mark without any event, of `hawkes`.
+        radius: spectral radius of the matrix of expected children, of `hawkes`.
+        decay: of its kernels, per time unit.
+        burn_in: whether a `hawkes` process has a past before time 0.
+    """
+
+    kinds: Annotated[
+        tuple[Literal["poisson", "renewal", "self-correcting", "hawkes"], ...], Field(strict=False, min_length=1)
+    ] = ("poisson", "renewal", "self-correcting", "hawkes")
+    marks: Annotated[int, Field(gt=0, le=1000)] = 3
+    rate: Range[Rate] = (0.5, 2.0)
+    sigma: Range[Annotated[float, Field(ge=0.01, le=5)]] = (0.3, 1.5)
+    trend: Range[Annotated[float, Field(ge=0.01, le=100)]] = (0.5, 1.5)
+    alpha: Range[Annotated[float, Field(ge=0.01, le=10)]] = (0.5, 1.5)
+    base: Range[Rate] = (0.1, 0.5)
+    radius: Range[Radius] = (0.2, 0.8)
+    decay: Range[Rate] = (0.5, 4.0)
+    burn_in: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> PointProcessParameters:
+        if len(set(self.kinds)) < len(self.kinds):
+            raise ValueError(f"kinds: expected every kind once, got {', '.join(self.kinds)}")
+        for name in ("rate", "sigma", "trend", "alpha", "base", "radius", "decay"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
+        return self
+
+
+class PointProcess(Family):
+    """Sequences of exactly as many events as points are asked for; the question is `next`.
+
+    Shifts: `time-scale-C` makes all times C times as long; `branching-R` makes all episodes Hawkes processes of
+    spectral radius R (at 1 and above the rate grows without end); `only-KIND` makes all of one kind.
+    """
+
+    Parameters = PointProcessParameters
+    shift_kinds = EVENT_KINDS
+    questions = frozenset({"next"})
+    oracles = frozenset({"oracle-events"})
+    y_dim = 3
+    parameters: PointProcessParameters
+
+    def __init__(self, parameters: PointProcessParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        self.marks = parameters.marks
+        self.stratified = False
+
+    @classmethod
+    def counts_vary(cls, parameters: PointProcessParameters, points: int) -> bool:
+        return False
+
+    @property
+    def x_dim(self) -> int:
+        return 0
+
+    def parse_shift(self, name: str) -> Shift:
+        named, (shortest, longest) = super().parse_shift(name), TIME_SCALES
+        if not shortest <= named.value("time-scale", 1.0) <= longest:
+            raise UsageError(f"shift '{name}': expected a time scale from {shortest:g} to {longest:g}")
+        largest = 0.95 if self.parameters.burn_in else LARGEST_RADIUS
+        if named.value("branching", 0.0) > largest:
+            stationary = " (with burn_in the process must be stationary)" if self.parameters.burn_in else ""
+            raise UsageError(f"shift '{name}': expected a spectral radius of at most {largest:g}{stationary}")
+        return named
+
+    def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
+        """Episodes by kind."""
+        return {name: episodes.truth["kind"] == index for index, name in enumerate(KINDS)}
+
+    def sample_prompts(self, request: Request) -> Episodes:
+        """Stratified by kind and parameters."""
+        prompts = copy(self)
+        prompts.stratified = True
+        return prompts.sample_all_related(request)
+
+    def sample(self, request: Request) -> Episodes:
+        named = self.parse_shift(request.shift)
+        # Processes are drawn before their events, so that sequences of another length are of the same processes.
+        processes = self._processes(request.episodes, named, request.generator)
+        gaps, marks = processes.sample(request.points, request.generator)
+        scale = named.value("time-scale", 1.0)
+        gaps = gaps * scale
+        y = torch.stack([gaps, marks.to(gaps), gaps.cumsum(1)], -1).float()
+        context = Points.full(y.new_empty(*y.shape[:2], 0), y)
+        return Episodes(context=context, scored=context.mask, truth=processes.slowed(scale).tensors())
+
+    def _processes(self, episodes: int, named: Shift, generator: torch.Generator) -> Processes:
+        chosen, k, device = self.parameters, self.parameters.marks, generator.device
+        only = next((kind for kind in KINDS if named.part(f"only-{kind}")), None)
+        names = ("hawkes",) if named.part("branching") else (only,) if only else chosen.kinds
+        blank = torch.zeros(episodes, dtype=torch.float64, device=device)
+        places = torch.rand((7, episodes), generator=generator, dtype=torch.float64, device=device)
+        if self.stratified:
+            places[0] = spread(blank.long(), generator)
+        index = (places[0] * len(names)).long()
+        if self.stratified:
+            places[1:] = torch.stack([spread(index, generator) for _ in range(6)])
+        rate, sigma, trend, alpha, radius, decay = places[1:]
+        base = torch.empty((episodes, k), dtype=torch.float64, device=device).uniform_(generator=generator)
+        chain, matrix = (
+            torch.empty((episodes, k, k), dtype=torch.float64, device=device).exponential_(generator=generator)
+            for _ in range(2)
+        )
+        sigma = _uniform(chosen.sigma, sigma)
+        radius = _uniform(chosen.radius, radius)
+        if named.part("branching"):
+            radius = torch.full_like(radius, named.value("branching", 1.0))
+        processes = Processes(
+            kind=torch.tensor([KINDS.index(name) for name in names], device=device)[index],
+            chain=chain / chain.sum(-1, keepdim=True),
+            rate=_log_uniform(chosen.rate, rate),
+            location=-sigma.square() / 2,
+            sigma=sigma,
+            trend=_uniform(chosen.trend, trend),
+            alpha=_uniform(chosen.alpha, alpha),
+            initial=torch.ones_like(blank),
+            base=_log_uniform(chosen.base, base),
+            branching=matrix * (radius / hawkes.spectral_radius(matrix))[:, None, None],
+            decay=_log_uniform(chosen.decay, decay),
+            excitation=torch.zeros_like(base),
+        )
+        return processes.with_past(20 / (processes.decay * (1 - radius)), generator) if chosen.burn_in else processes
+
+
+def _uniform(edges: tuple[float, float], place: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    low, high = edges
+    return low + (high - low) * place
+
+
+def _log_uniform(edges: tuple[float, float], place: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    low, high = edges
+    return low * torch.exp(math.log(high / low) * place)
