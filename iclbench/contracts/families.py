@@ -13,6 +13,7 @@ from torch import Tensor
 from iclbench.config.cards import load_baseline, validate
 from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Episodes
+from iclbench.core.events import CENSORED
 from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
@@ -66,6 +67,27 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
     assert "next" in family.questions or episodes.targets is not None, "asked for targets, and there are none"
 
 
+def events_are_gaps_marks_and_times(family: Family) -> None:
+    """Gaps are positive, times their sums, marks whole numbers below `marks`; a censored point is the last of its
+    sequence and not scored. Families of events only."""
+    if family.marks is None:
+        return
+    episodes = draw(family)
+    y, there = episodes.context.y.double(), episodes.context.mask
+    assert family.y_dim == y.shape[-1] == 3, f"an event is (gap, mark, time), and y has {y.shape[-1]} columns"
+    gap, mark, time = y.unbind(-1)
+    assert (gap > 0)[there].all(), "a gap is not positive"
+    assert ((time - gap.masked_fill(~there, 0).cumsum(1)).abs() <= 1e-4 * time.abs())[there].all(), (
+        "a time is not the sum of the gaps so far"
+    )
+    event = there & (mark != CENSORED)
+    assert ((mark == mark.round()) & (mark >= 0) & (mark < family.marks))[event].all(), "a mark lies outside the marks"
+    censored = there & ~event
+    assert not (censored & episodes.scored).any(), "a censored point is scored"
+    later = there.flip(1).cumsum(1).flip(1) > 1
+    assert not (censored & later).any(), "a point comes after a censored one"
+
+
 def every_listed_shift_can_be_sampled(family: Family) -> None:
     """Alone and with every other that it combines with: finite, batch-first, where the question is `next` with one
     query per prefix."""
@@ -87,7 +109,9 @@ def the_generator_decides_everything(family: Family) -> None:
         once, again, other = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
         assert once.keys() == again.keys(), f"{shift}: other tensors the second time"
         assert all(torch.equal(once[k], again[k]) for k in once), f"{shift}: one seed gives two sets of episodes"
-        assert not torch.equal(once["context.x"], other["context.x"]), f"{shift}: two seeds give the same inputs"
+        assert not family.x_dim or not torch.equal(once["context.x"], other["context.x"]), (
+            f"{shift}: two seeds give the same inputs"
+        )
         assert not torch.equal(once["context.y"], other["context.y"]), f"{shift}: two seeds give the same outputs"
     assert torch.equal(torch.get_rng_state(), before), "sampling draws from torch's global generator"
 
@@ -115,8 +139,9 @@ def the_truth_is_there_for_oracles(family: Family) -> None:
 
 
 def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
-    """Dimensions beyond `active_dims` are 0; all dimensions active is no curriculum; question `next` only."""
-    if "next" not in family.questions:
+    """Dimensions beyond `active_dims` are 0; all dimensions active is no curriculum; question `next` with inputs
+    only."""
+    if "next" not in family.questions or not family.x_dim:
         return
     for active in (1, 2, family.x_dim):
         x = draw(family, active_dims=active).context.x
@@ -216,16 +241,19 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
 
 
 def the_oracles_it_vouches_for_are_beaten_by_none(family: Family) -> None:
-    """No simple baseline has a smaller squared error, paired by episode and beyond four standard errors."""
+    """No simple baseline has a smaller squared error (of events: negative log-likelihood), paired by episode and beyond
+    four standard errors."""
     vouched = sorted(name for name in family.oracles if family.vouches_for(name))
     if not vouched:
         return
     # Of the context alone: related datasets would cost most of the time.
     number = 4 * EPISODES if "next" in family.questions else EPISODES
-    episodes = replace(draw(family, number, max(POINTS, min(2 * family.x_dim, 48))), related=None)
-    errors = {name: _squared_errors(family, name, episodes) for name in (*vouched, *_SIMPLE)}
+    points = max(POINTS, min(2 * family.x_dim, 48)) if family.marks is None else 4 * POINTS
+    episodes = replace(draw(family, number, points), related=None)
+    simple = _SIMPLE if family.marks is None else _SIMPLE_OF_EVENTS
+    errors = {name: _errors(family, name, episodes) for name in (*vouched, *simple)}
     for oracle in vouched:
-        for name in _SIMPLE:
+        for name in simple:
             gaps = errors[oracle] - errors[name]
             # Cut from above, which lowers the mean: a few episodes in which an oracle fails wildly do not hide it.
             gaps = gaps.clamp(max=gaps.quantile(0.75))
@@ -235,22 +263,28 @@ def the_oracles_it_vouches_for_are_beaten_by_none(family: Family) -> None:
 
 # What an oracle is put to the test against: cheap, and each right for some kind of functions.
 _SIMPLE = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
+_SIMPLE_OF_EVENTS = ("poisson", "renewal", "markov-marks")
 
 
-def _squared_errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
-    """The mean squared error of a baseline in every episode, over the normaliser."""
+def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
+    """The mean squared error of a baseline in every episode, over the normaliser; of events its negative
+    log-likelihood."""
     _, card = load_baseline(baseline)
     estimator = ESTIMATORS.get(card.estimator)
-    facts = TaskFacts(family.noise_to_signal(), family.hidden_width, family, "none", family.classes)
+    facts = TaskFacts(family.noise_to_signal(), family.hidden_width, family, "none", family.classes, family.marks)
     predictor = estimator(validate(estimator.Settings, card.settings, f"baseline '{baseline}'"), facts)
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
-    each = (answer.point() - episodes.asked.y).double().square().sum(-1) / family.normaliser
+    if family.marks is None:
+        each = (answer.point() - episodes.asked.y).double().square().sum(-1) / family.normaliser
+    else:
+        each = answer.loss(episodes.asked.y).double()
     return each.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
 
 
 FAMILY_CONTRACTS = [
     episodes_have_the_declared_shapes_and_types,
+    events_are_gaps_marks_and_times,
     every_listed_shift_can_be_sampled,
     the_generator_decides_everything,
     episodes_differ_from_each_other,

@@ -91,7 +91,35 @@ def test_the_contracts_can_fail(data_dir):
         def strata(self, episodes):
             return {"all": torch.tensor(True)}
 
+    events = FAMILIES.get("point-process")
+
+    class Timeless(events):
+        """Events with the gap in the place of the time."""
+
+        def sample(self, request):
+            episodes = super().sample(request)
+            gap, mark, _ = episodes.context.y.unbind(-1)
+            return replace(episodes, context=replace(episodes.context, y=torch.stack([gap, mark, gap], -1)))
+
+    class Unmarked(events):
+        """Of the right kind, with marks from 1 on."""
+
+        def sample(self, request):
+            episodes = super().sample(request)
+            one = torch.tensor([0.0, 1.0, 0.0])
+            return replace(episodes, context=replace(episodes.context, y=episodes.context.y + one))
+
+    class Open(events):
+        """A censored point counts."""
+
+        def sample(self, request):
+            episodes = super().sample(request)
+            y = episodes.context.y.clone()
+            y[:, -1, 1] = -1
+            return replace(episodes, context=replace(episodes.context, y=y))
+
     for broken, contract in [
+        *((faulty, "events_are_gaps_marks_and_times") for faulty in (Timeless, Unmarked, Open)),
         (Entangled, "related_datasets_change_nothing_else"),
         (Generous, "as_many_related_datasets_as_asked"),
         (Short, "contexts_have_the_sizes_asked_for"),
