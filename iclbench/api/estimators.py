@@ -50,7 +50,10 @@ class _InContext(BaseEstimator):
         if not _positive(self.n_contexts):
             raise ValueError(f"n_contexts={self.n_contexts!r}: expected a whole number of at least 1")
         self.trained_ = self._trained()
-        known = self.trained_.model.shape.x_dim
+        shape = self.trained_.model.shape
+        if shape.marks is not None:
+            raise ValueError("the run predicts events, which have no features; use icl.next_event")
+        known = shape.x_dim
         if X.shape[1] > known:
             raise ValueError(f"X has {X.shape[1]} features, and the run was trained on {known}; choose fewer of them")
         # Of huge inputs the squares would not be finite.
@@ -109,8 +112,6 @@ class InContextRegressor(RegressorMixin, _InContext):
         self._take(X)
         if self.trained_.model.shape.classes is not None:
             raise ValueError("the run predicts class labels; use InContextClassifier")
-        if self.trained_.model.shape.marks is not None:
-            raise ValueError("the run predicts events, which have no features; use icl.next_event")
         task = self.trained_.run.config.task
         self.y_mean_ = float(np.mean(y))
         spread = float(np.std(y))

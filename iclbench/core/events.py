@@ -272,15 +272,19 @@ class HazardEvent(EventPrediction):
         share = torch.where(u == 0, 1.0, -torch.expm1(-u) / torch.where(u == 0, 1.0, u))
         return gap * (self.base.sum(-1) + self.excited.sum(-1) * share)
 
+    def log_rates(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape K"]:
+        """Their logarithms, finite also where a growing rate overflows."""
+        decayed = self.excited.log() - (self.decay * gap).unsqueeze(-1)
+        return torch.logaddexp(self.base.log(), decayed)
+
     def log_density(self, gap: Tensor) -> Tensor:
-        return self.rates(gap).sum(-1).log() - self.compensator(gap)
+        return self.log_rates(gap).logsumexp(-1) - self.compensator(gap)
 
     def log_survival(self, gap: Tensor) -> Tensor:
         return -self.compensator(gap)
 
     def log_marks(self, gap: Tensor) -> Tensor:
-        rates = self.rates(gap)
-        return rates.log() - rates.sum(-1, keepdim=True).log()
+        return self.log_rates(gap).log_softmax(-1)
 
     def mark_probabilities(self) -> Tensor:
         """Averaged over the time of the event."""
@@ -359,10 +363,11 @@ class MixedEvent(EventPrediction):
         return self._either(self.lognormal.log_survival(gap), self.hazard.log_survival(gap))
 
     def log_marks(self, gap: Tensor) -> Tensor:
-        return self._either(self.lognormal.log_marks(gap), self.hazard.log_marks(gap))
+        return self._either(self.lognormal.log_marks(gap), self.hazard.log_marks(gap), of_marks=True)
 
     def mark_probabilities(self) -> Tensor:
-        return self._either(self.lognormal.mark_probabilities(), self.hazard.mark_probabilities())
+        answers = self.lognormal.mark_probabilities(), self.hazard.mark_probabilities()
+        return self._either(*answers, of_marks=True)
 
     def mean(self) -> Tensor:
         return self._either(self.lognormal.mean(), self.hazard.mean())
@@ -373,13 +378,8 @@ class MixedEvent(EventPrediction):
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         return self._either(self.lognormal.sample_gaps(n, generator), self.hazard.sample_gaps(n, generator))
 
-    def _either(self, lognormal: Tensor, hazard: Tensor) -> Tensor:
-        renewal = self.renewal
-        for _ in range(lognormal.dim() - renewal.dim()):
-            renewal = (
-                renewal.unsqueeze(-1) if lognormal.shape[: renewal.dim()] == renewal.shape else renewal.unsqueeze(0)
-            )
-        return torch.where(renewal, lognormal, hazard)
+    def _either(self, lognormal: Tensor, hazard: Tensor, of_marks: bool = False) -> Tensor:
+        return torch.where(self.renewal.unsqueeze(-1) if of_marks else self.renewal, lognormal, hazard)
 
 
 def _logarithm(gap: Tensor) -> Tensor:

@@ -144,7 +144,17 @@ def test_positions_of_a_mixed_answer_are_those_of_the_kind_that_holds():
     for name, values in found.scores(y).items():
         first, second = found.lognormal.scores(y)[name], found.hazard.scores(y)[name]
         assert values.tolist() == torch.where(renewal, first, second).tolist()
-    assert found.sample(5, torch.Generator().manual_seed(0)).shape == (5, 4, 2)
+    drawn = found.sample(4, torch.Generator().manual_seed(0))  # as many as there are positions
+    assert drawn.shape == (4, 4, 2)
+    renewals = found.lognormal.sample_gaps(4, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(drawn[:, renewal, 0], renewals[:, renewal])
+
+
+def test_a_growing_rate_that_overflows_leaves_no_chance_to_a_long_gap():
+    y = torch.tensor([[2000.0, 1.0, 2000.0]], dtype=torch.float64).expand(4, -1)
+    scores = hazard(-0.7, base=(0.0,) * 3, excited=(1.0, 0.3, 0.1)).scores(y)
+    assert torch.isposinf(scores["nll_time"]).all()
+    assert scores["nll_mark"].isfinite().all()
 
 
 def test_answers_are_read_off_raw_outputs():

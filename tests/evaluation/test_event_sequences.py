@@ -68,7 +68,8 @@ def test_scores_go_from_a_poisson_process_to_the_oracle(prompts: PromptSet, valu
     assert set(scores["score_of"]) == {"nll"}
 
 
-def test_without_an_oracle_the_best_baseline_scores_1(prompts: PromptSet) -> None:
+def test_without_an_oracle_the_best_baseline_scores_1() -> None:
+    prompts = PromptSet(resolve_task("point-process", "smoke", {"episodes": 1024})[0], "smoke")
     values = evaluate(baselines(prompts, ["poisson", "markov-marks"]), prompts)
     scores = values[values["metric"].eq("score")].set_index("run")["value"]
     assert scores.to_dict() == {"poisson": 0, "markov-marks": 1}
