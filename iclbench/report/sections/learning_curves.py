@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.core.formats import number, slug
-from iclbench.core.metrics import metric
+from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning
@@ -17,7 +17,10 @@ AT_MOST = 8
 def section(task: Slice) -> Section | None:
     lines, means = (rows[rows["shift"] == "none"] for rows in (task.lines, task.curves))
     blocks: list[Block] = []
-    for (evaluator, name), group in lines.groupby(["evaluator", "metric"]):
+    groups = sorted(
+        lines.groupby(["evaluator", "metric"]), key=lambda each: (str(each[0][0]), _place(lines, str(each[0][1])))
+    )
+    for (evaluator, name), group in groups:
         label = metric(str(name)).label
         stem = slug("curves", str(evaluator), str(name))
         blocks += [
@@ -32,6 +35,12 @@ def section(task: Slice) -> Section | None:
             numbers(task, means[(means["evaluator"] == evaluator) & (means["metric"] == name)], stem, label),
         ]
     return Section(f"{task.id}-curves", "Learning curves", tuple(blocks)) if blocks else None
+
+
+def _place(lines: pd.DataFrame, name: str) -> tuple[int, str]:
+    """Where the figure of a metric stands: first what the area is of, then the gap to the oracle, then by name."""
+    first = (curve_metric(lines["metric"].unique()), "gap")
+    return (first.index(name) if name in first else len(first)), name
 
 
 def numbers(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:

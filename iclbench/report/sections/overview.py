@@ -22,7 +22,8 @@ _LIKELIHOOD = (
 )
 _SCORE = (
     "Score: (error − zero) / (best − zero), on areas under the learning curve, where best is the oracle or, without "
-    "one, the best baseline. 0 is as good as always predicting zero, 1 as good as that best."
+    "one, the best baseline. 0 is as good as always predicting zero (of events: as a Poisson process with the rate and "
+    "the marks so far, by negative log-likelihood per event), 1 as good as that best."
 )
 _ACCURACY = (
     "Accuracy: the share of sequences whose query gets the right label among the admitted ones, which are the two of "
@@ -105,7 +106,8 @@ def scores(results: Results) -> Table | None:
             "scores",
             "Scores",
             "Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 as "
-            "good as always predicting zero. Darker is better. A dash: not evaluated, or failed.",
+            "good as always predicting zero (of events: as a Poisson process). Darker is better. A dash: not evaluated, "
+            "or failed.",
             2,
             shade,
         )
