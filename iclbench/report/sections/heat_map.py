@@ -27,9 +27,9 @@ _BACKBONES, _BASELINES = "backbones", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
 _COMMON = 5
 _READING = (
-    "Score: 0 is as good as always predicting zero (or guessing; of events, a Poisson process), 1 as good as the oracle "
-    "or, without one, the best baseline; below 0 is worse than knowing nothing, above 1 better than that best. Mean over seeds; darker blue is "
-    "better, orange is worse than nothing."
+    "Score: 0 is as good as always predicting zero (or guessing; of events, a Poisson process), 1 as good as the "
+    "oracle or, without one, the best baseline; below 0 is worse than knowing nothing, above 1 better than that best. "
+    "Mean over seeds; darker blue is better, orange is worse than nothing."
 )
 
 

@@ -106,8 +106,8 @@ def scores(results: Results) -> Table | None:
             "scores",
             "Scores",
             "Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 as "
-            "good as always predicting zero (of events: as a Poisson process). Darker is better. A dash: not evaluated, "
-            "or failed.",
+            "good as always predicting zero (of events: as a Poisson process). Darker is better. A dash: not "
+            "evaluated, or failed.",
             2,
             shade,
         )
