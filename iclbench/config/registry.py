@@ -54,7 +54,7 @@ class Stroke:
 
     Attributes:
         colour: of line and points.
-        shape: of its points, as Vega names it.
+        shape: of its points, as Vega or `iclbench.report.style` names it.
         kind: whether it reads its context in order or as a set.
     """
 
@@ -387,7 +387,7 @@ BACKBONES = Backbones(
         "thp": Entry(
             "iclbench.backbones.thp:THP",
             "Transformer Hawkes process, events only (Zuo et al. 2020; Bae et al. 2023)",
-            line=Stroke("#332288", "triangle-left", "causal"),
+            line=Stroke("#332288", "hourglass", "causal"),
         ),
         "cnp": Entry(
             "iclbench.backbones.cnp:CNP",
@@ -427,7 +427,7 @@ BACKBONES = Backbones(
         "cmhp": Entry(
             "iclbench.backbones.cmhp:CMHP",
             "constant-memory Hawkes process, events only (Feng et al. 2023)",
-            line=Stroke("#44AA99", "triangle-left", "set"),
+            line=Stroke("#44AA99", "hourglass", "set"),
         ),
     },
     VARIANTS,

@@ -78,6 +78,7 @@ PATHS = {
     "star": "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z",
     "pentagon": "M0,-1L0.95,-0.31L0.59,0.81L-0.59,0.81L-0.95,-0.31Z",
     "hexagon": "M-0.5,-0.87L0.5,-0.87L1,0L0.5,0.87L-0.5,0.87L-1,0Z",
+    "hourglass": "M-0.75,-0.9L0.75,-0.9L-0.75,0.9L0.75,0.9Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
 # Of variants: the dash says what they are told of positions, or that something else is theirs.
@@ -92,11 +93,12 @@ def shipped(registry: Backbones) -> dict[str, Look]:
         assert entry.line is not None, f"the registry's entry of {name} has no line"
         line, variant = entry.line, registry.variant(name)
         set_model = line.kind == "set"
-        found[name] = Look(line.colour, LONG if set_model else (), 2.6, line.shape, set_model, line.kind)
+        shape = PATHS.get(line.shape, line.shape)
+        found[name] = Look(line.colour, LONG if set_model else (), 2.6, shape, set_model, line.kind)
         if variant.backbone != name:
-            shape = PATHS.get(variant.shape, variant.shape)
             dash = POSITIONS.get(str(variant.frozen.get("positions")), OTHERWISE)
-            found[name] = replace(found[name], dash=dash, shape=shape or line.shape)
+            own = PATHS.get(variant.shape, variant.shape)
+            found[name] = replace(found[name], dash=dash, shape=own or shape)
     return found
 
 
