@@ -15,7 +15,7 @@ import pandas as pd
 
 from iclbench.config.cards import PRESETS, TOLERANCE, deviation, load_task, names
 from iclbench.config.registry import BACKBONES
-from iclbench.config.resolution import resolve_run
+from iclbench.config.resolution import resolve_run, unfit
 from iclbench.core.errors import DataError
 from iclbench.core.formats import integer, plural
 
@@ -23,10 +23,13 @@ from iclbench.core.formats import integer, plural
 def main(out: Path, data_dir: Path | None) -> None:
     rows = []
     for task in names("tasks"):
-        for preset, sizes in load_task(task)[1].presets.items():
+        card = load_task(task)[1]
+        for preset, sizes in card.presets.items():
             if sizes.budget is None:
                 continue
             for backbone in BACKBONES.shipped:
+                if unfit(backbone, task, card.head) is not None:
+                    continue
                 try:
                     config = resolve_run(task, backbone, preset, data_dir=data_dir)
                     model = config.build(config.task.build(data_dir))

@@ -182,7 +182,8 @@ def backbones() -> str:
     parts = [
         "# Backbones",
         "The idea, papers and equations of an architecture stand at the head of its file. Counts of parameters are "
-        "exact: with $L$ layers of width $D$, $d$ inputs, a scalar output and all other settings at their defaults.",
+        "exact: with $L$ layers of width $D$, $d$ inputs, a scalar output and all other settings at their defaults; "
+        "of models that read events only, with $K$ marks.",
     ]
     names = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
     for name in names:
@@ -214,16 +215,19 @@ def _markdown(docstring: str) -> str:
     return re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", docstring)[0].strip()
 
 
-def parameters(name: str, layers: int, width: int, dim: int) -> int | None:
-    """Trainable numbers of a backbone on regression with `dim` inputs; None: it has no such setting."""
+def parameters(name: str, layers: int, width: int, dim: int) -> int:
+    """Trainable numbers of a backbone on regression with `dim` inputs, or on events with `dim` marks."""
     cls = BACKBONES.get(name)
     settings: dict[str, Any] = dict(BACKBONES.variant(name).frozen)
     fields = cls.Settings.model_fields
     settings |= {"width": width} if "width" in fields else {}
     settings |= {"layers": layers} if "layers" in fields else {}
     settings = {key: value for key, value in settings.items() if value is not None}
+    shape = TaskShape(x_dim=dim, y_dim=1, points=8)
+    if cls.events_only:
+        shape = TaskShape(x_dim=0, y_dim=3, points=8, marks=dim, head="event")
     with torch.random.fork_rng([]):
-        model = cls(cls.Settings(**settings), TaskShape(x_dim=dim, y_dim=1, points=8))
+        model = cls(cls.Settings(**settings), shape)
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
@@ -232,7 +236,9 @@ _WIDTHS, _DIMS = (32, 64, 128), (2, 5)
 
 
 def formula(name: str) -> str:
-    """The number of parameters as a polynomial in layers, width and inputs, found from sizes and tried on others."""
+    """The number of parameters as a polynomial in layers, width and inputs or marks, found from sizes and tried on
+    others."""
+    letters = "LDK" if BACKBONES.get(name).events_only else "LDd"
     sizes = [(n, w, d) for d in _DIMS for n in (1, 2) for w in _WIDTHS]
     found = [parameters(name, *size) for size in sizes]
     matrix = [[Fraction(n**i * w**j * d**k) for i, j, k in _TERMS] for n, w, d in sizes]
@@ -240,20 +246,21 @@ def formula(name: str) -> str:
     for size in ((3, 96, 4), (4, 256, 7)):
         n, w, d = size
         if sum(c * n**i * w**j * d**k for (i, j, k), c in terms.items()) != parameters(name, *size):
-            return f"{parameters(name, 2, 64, 5):,} with two layers of width 64 and five inputs."
+            what = "marks" if letters.endswith("K") else "inputs"
+            return f"{parameters(name, 2, 64, 5):,} with two layers of width 64 and five {what}."
     ordered = sorted(terms.items(), key=lambda term: tuple(-p for p in (term[0][0], term[0][1], term[0][2])))
-    shown = [(_term(powers, c), c) for powers, c in ordered if c]
+    shown = [(_term(powers, c, letters), c) for powers, c in ordered if c]
     text = "".join((" - " if c < 0 else " + ") + said for said, c in shown).removeprefix(" + ")
     return f"${text}$."
 
 
-def _term(powers: tuple[int, int, int], c: Fraction) -> str:
-    letters = "".join(
-        f"\\,{letter}" + (f"^{p}" if p > 1 else "") for letter, p in zip("LDd", powers, strict=True) if p
+def _term(powers: tuple[int, int, int], c: Fraction, letters: str) -> str:
+    product = "".join(
+        f"\\,{letter}" + (f"^{p}" if p > 1 else "") for letter, p in zip(letters, powers, strict=True) if p
     ).removeprefix("\\,")
     size = abs(c)
     number = str(size.numerator) if size.denominator == 1 else f"{size.numerator / size.denominator:g}"
-    return letters if number == "1" and letters else f"{number}\\,{letters}" if letters else number
+    return product if number == "1" and product else f"{number}\\,{product}" if product else number
 
 
 def _solved(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:

@@ -46,6 +46,9 @@ def test_counts_of_parameters_are_those_of_the_equation(generate: ModuleType) ->
     # Radford et al. 2019: a block has 12 D² weights and 13 D biases and gains, the final norm 2 D; the read-in takes
     # d inputs, the read-out gives one number.
     assert generate.formula("gpt2") == r"$12\,L\,D^2 + 13\,L\,D + D\,d + 4\,D + 1$."
+    # Bae et al. 2023: 4 D² weights of attention and 2 D² of the feed-forward network in a layer, 7 D biases and gains;
+    # vectors of marks and of the start; gaps are read off by D² + D and 24 D + 24, marks by K D + K.
+    assert generate.formula("thp") == r"$6\,L\,D^2 + 7\,L\,D + D^2 + 2\,D\,K + 26\,D + K + 24$."
     text = generate.backbones()
     assert all(f"\n## {name}\n" in text for name in BACKBONES.shipped if name in BACKBONES.architectures())
     assert text.count("Parameters: $") == len([n for n in BACKBONES.shipped if n in BACKBONES.architectures()])

@@ -19,7 +19,7 @@ _EPS = 1e-6
 
 
 class PostNormLayer(nn.Module):
-    """4 D² + 5 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its own.
+    """4 D² + 3 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its own.
 
     Args:
         width: D.

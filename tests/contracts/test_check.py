@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from iclbench.backbones.base import BackboneSettings
+from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
+from iclbench.backbones.thp import THP, THPSettings
 from iclbench.cli.main import main
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
 
 
@@ -95,7 +101,21 @@ class CheatsAfterAState(Net):
     block = AheadOfAState
 
 
-def checked(cls: type[Net], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+class SmallSettings(THPSettings):
+    width: int = 8
+
+
+class OfEvents(THP):
+    Settings = SmallSettings
+
+
+class ReadsTheEventItPredicts(OfEvents):
+    def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Prediction:
+        answer = super().predict_next(points, related, **options)
+        return answer if options else replace(answer, marks=answer.marks + points.y[..., 1:2])
+
+
+def checked(cls: type[Backbone], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     code = main(["check", f"{__name__}:{cls.__name__}"])
     return code, capsys.readouterr().out.splitlines()
 
@@ -130,9 +150,22 @@ def test_a_model_that_looks_ahead_on_one_path_alone_is_caught(
     assert all(lines[-1].count(contract) == 1 for contract in contracts)
 
 
+def test_a_model_of_events_is_asked_about_events_and_caught_where_it_reads_what_it_predicts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, lines = checked(OfEvents, capsys)
+    assert code == 0 and lines[-1] == f"{len(lines) - 1} contracts kept"
+    assert "ok     no_answer_sees_its_own_label (event head)" in lines
+    assert not [line for line in lines if "point head" in line or "related datasets" in line]
+    code, lines = checked(ReadsTheEventItPredicts, capsys)
+    assert code == 1
+    assert any(line.startswith("FAILED no_answer_sees_its_own_label (event head): ") for line in lines)
+
+
 def test_check_sizes_the_class_to_the_budgets_of_presets(capsys: pytest.CaptureFixture[str]) -> None:
     _, lines = checked(Net, capsys)
-    assert lines[:2] == [f"ok     a_size_meets_the_budget ({size} parameters)" for size in ("25.0 k", "200 k")]
+    sizes = ("25.0 k", "100 k", "200 k", "400 k")
+    assert lines[:4] == [f"ok     a_size_meets_the_budget ({size} parameters)" for size in sizes]
     code, lines = checked(TooSmall, capsys)
     assert code == 1 and lines[-1].endswith(" broken: a_size_meets_the_budget")
     assert "cannot have 25.0 k parameters here: the nearest is width 1" in lines[0]

@@ -15,9 +15,11 @@ from iclbench.probing.layers import decode_layers, fit_scale_and_shift, probe_la
 from iclbench.probing.probe_set import ProbeSet
 from tests.contracts.test_backbones import SMALL
 
-NUMERIC = [head for head in HEADS if head != "categorical"]
+NUMERIC = [head for head in HEADS if head not in ("categorical", "event")]
 LAYERED = [
-    name for name in BACKBONES.architectures() if BACKBONES.get(name).predict_by_layer is not Backbone.predict_by_layer
+    name
+    for name in BACKBONES.architectures()
+    if BACKBONES.get(name).predict_by_layer is not Backbone.predict_by_layer and not BACKBONES.get(name).events_only
 ]
 
 
