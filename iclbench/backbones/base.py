@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -153,9 +154,10 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         """What a user should know of how this computes on the device, in a few words each; said once per run."""
         return []
 
-    def save_state(self, state: State, path: Path | str) -> None:
-        """Write a state of this model to one file, together with what tells this model from all others."""
-        state.save(path, self._fingerprint())
+    def save_state(self, state: State, path: Path | str, about: Mapping[str, str] | None = None) -> None:
+        """Write a state of this model to one file, together with what tells this model from all others, and what else
+        `read_about` shall tell of it."""
+        state.save(path, {**(about or {}), **self._fingerprint()})
 
     def load_state(self, path: Path | str) -> State:
         """Read a file written by `save_state` of this very model, onto the device of its weights.

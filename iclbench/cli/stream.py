@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from iclbench.cli.options import set_up_torch
 from iclbench.config.runs import find
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.signals import sigterm_like_ctrl_c
+
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone
+    from iclbench.config.runs import Run
+    from iclbench.streaming.clock import Clock
 
 
 def stream(
@@ -23,6 +29,7 @@ def stream(
     save: Path | None,
     related: list[Path] | None,
     window: int | None,
+    start: str | None,
     float64: bool,
     results: Path,
     data_dir: Path | None,
@@ -30,10 +37,12 @@ def stream(
     threads: int,
     json: bool,
 ) -> None:
-    """Learn points and answer queries line by line: a query sees all points before it. In constant memory where the
-    backbone allows (cmanp, cnp, recurrent ones)."""
+    """Learn points or events and answer queries line by line: a query sees all before it. In constant memory where the
+    backbone allows (cmanp, cnp, cmhp, recurrent ones)."""
     if state and related:
         raise UsageError("--related goes without --state: a state already holds the related datasets of its start")
+    if state and start is not None:
+        raise UsageError("--start goes without --state: a state already holds when its observation started")
     found, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)
@@ -43,8 +52,27 @@ def stream(
 
         if float64:
             backbone = backbone.double()
+        clock = _clock(found, backbone, start, data_dir)
         write = json_line if json else csv_line
-        answer_all(backbone, lines, path, state, save, related or [], window, write, header=not json)
+        answer_all(backbone, lines, path, state, save, related or [], window, clock, write, header=not json)
+
+
+def _clock(run: Run, backbone: Backbone, start: str | None, data_dir: Path | None) -> Clock | None:
+    """The clock of a stream of events, as the run's task and `--start` set it; None: it is one of points."""
+    from iclbench.families.tabular.numerals import number
+    from iclbench.streaming.clock import Clock
+
+    if backbone.shape.marks is None:
+        if start is not None:
+            raise UsageError("--start is for runs on event sequences; points have no time")
+        return None
+    family = run.config.task.build(data_dir)
+    if start is None:
+        return Clock(None if family.starts_with_event else 0.0, family.time_unit)
+    time = None if start == "first" else number(start)
+    if start != "first" and (time is None or not math.isfinite(time)):
+        raise UsageError(f"--start {start}: write a time, or first")
+    return Clock(time, family.time_unit)
 
 
 @contextmanager

@@ -16,11 +16,13 @@ import typer
 from iclbench.backbones.base import Backbone
 from iclbench.cli.terminal import say
 from iclbench.core import limits
-from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.predictor import State
+from iclbench.core.records import read_about
 from iclbench.core.signals import held_back
 from iclbench.streaming.answers import heading
+from iclbench.streaming.clock import Clock
+from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.related import read_related
 from iclbench.streaming.stream import Answer, Stream
@@ -35,13 +37,19 @@ def answer_all(
     save: Path | None,
     related: list[Path],
     window: int | None,
+    clock: Clock | None,
     write: Callable[[Answer], str],
     header: bool,
 ) -> None:
-    columns = LineFormat.of(backbone.shape, torch.finfo(next(backbone.parameters()).dtype).max)
-    sets = read_related(backbone, related, columns) if related else None
     where = str(path or "stdin")
-    streamed = _streamed(backbone, state, sets, window, at_once=path is None or not path.is_file(), where=where)
+    start, clock = _start(backbone, state, clock)
+    columns = _columns(backbone, clock)
+    sets = read_related(backbone, related, columns) if related else None
+    at_once = path is None or not path.is_file()
+    try:
+        streamed = Stream(backbone, start, sets, at_once, where, window, clock)
+    except DataError as error:
+        raise DataError(f"--state {state}: {error}") from error
     if header:
         typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
     started = time.monotonic()
@@ -50,29 +58,34 @@ def answer_all(
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
+        noun = "points" if clock is None else "events"
         seconds = max(time.monotonic() - started, 1e-9)
         if save:
             with held_back(signal.SIGINT, signal.SIGTERM):  # who asks twice still gets the state
-                _save(backbone, streamed.state, save)
+                _save(backbone, streamed, save)
         say(
-            f"{streamed.points} points and {streamed.queries} queries in {seconds:.1f} s "
-            f"({streamed.points / seconds:.0f} points/s), {_size(streamed.state)}"
+            f"{streamed.points} {noun} and {streamed.queries} queries in {seconds:.1f} s "
+            f"({streamed.points / seconds:.0f} {noun}/s), {_size(streamed.state)}"
             + (f" saved to {save}" if save else "")
         )
 
 
-def _streamed(
-    backbone: Backbone, state: Path | None, related: Points | None, window: int | None, at_once: bool, where: str
-) -> Stream:
-    """The stream at its start."""
+def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:
+    """The state to go on from, and the clock as it stood."""
+    if state is None:
+        return None, clock
     try:
-        start = backbone.load_state(state) if state else None
+        start = backbone.load_state(state)
+        return start, None if clock is None else Clock.of_state(read_about(state), clock.unit)
     except DataError as error:
         raise DataError(f"--state: {error}; give a file that --save of this run has written") from error
-    try:
-        return Stream(backbone, start, related, at_once, where, window)
-    except DataError as error:
-        raise DataError(f"--state {state}: {error}") from error
+
+
+def _columns(backbone: Backbone, clock: Clock | None) -> LineFormat:
+    numbers = torch.finfo(next(backbone.parameters()).dtype)
+    if clock is None:
+        return LineFormat.of(backbone.shape, numbers.max)
+    return EventFormat.of_events(backbone.shape, numbers.tiny, numbers.max, clock)
 
 
 def _size(state: State) -> str:
@@ -84,15 +97,17 @@ def _size(state: State) -> str:
 
 def csv_line(answer: Answer) -> str:
     answered = (f"{value:.9g}" for values in answer.columns.values() for value in values)
-    return ",".join([*map(repr, answer.x), *answered])
+    time = [] if answer.time is None else [f"{answer.time:.15g}"]
+    return ",".join([*map(repr, answer.x), *time, *answered])
 
 
 def json_line(answer: Answer) -> str:
-    return json.dumps({"line": answer.number, "x": answer.x, **answer.columns})
+    asked = {"x": answer.x} if answer.time is None else {"time": answer.time}
+    return json.dumps({"line": answer.number, **asked, **answer.columns})
 
 
-def _save(backbone: Backbone, state: State, path: Path) -> None:
+def _save(backbone: Backbone, streamed: Stream, path: Path) -> None:
     try:
-        backbone.save_state(state, path)
+        backbone.save_state(streamed.state, path, streamed.clock.about() if streamed.clock else None)
     except OSError as error:
         raise UsageError(f"cannot write the state to {path}: {error.strerror or error}") from error

@@ -60,6 +60,8 @@ class Family(ABC):
         y_dim: output dimensions (regression).
         classes: number of classes, None for regression.
         marks: number of marks of a family of events (`iclbench.core.events`), None for all others.
+        time_unit: what the times of a user's events are divided by before a model reads them.
+        starts_with_event: whether a user's sequence is observed from its first event on, which then is no event.
         x_shape: how to unfold `x` into an image, None where it is a plain vector.
         shift_kinds: the shifts it can be evaluated under besides `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so that gradient descent on w is a method for it.
@@ -75,6 +77,8 @@ class Family(ABC):
     y_dim: int = 1
     classes: int | None = None
     marks: int | None = None
+    time_unit: float = 1.0
+    starts_with_event: bool = False
     x_shape: tuple[int, ...] | None = None
     shift_kinds: ClassVar[Kinds] = {}
     linear_in_x: ClassVar[bool] = False

@@ -8,7 +8,7 @@ outputs are empty or `?`:
     0.5,2,?         a query
 
 Blank lines mean nothing, and neither do quotation marks around a field. In classification the only output is `label`,
-an integer from 0.
+an integer from 0. Of events see `event_lines`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import csv
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from iclbench.core.errors import DataError
 from iclbench.families.tabular.numerals import meant_as_number, number
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """A point, or a query where `y` is None; `number` counts from 1 in its file."""
+    """A point, or a query where `y` is None; `number` counts from 1 in its file. `time` is that of an event, as it
+    stands there."""
 
     number: int
     x: list[float]
     y: list[float] | None
+    time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,16 @@ class LineFormat:
         inputs, outputs: names of the columns.
         classes: number of classes; None for regression.
         largest: the largest number that the model can compute with.
+        like, asking: advice of messages: how a number is written, and how a query.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     classes: int | None
     largest: float
+
+    like: ClassVar[str] = "write one like 0.5 (? stands for outputs only)"
+    asking: ClassVar[str] = "? for the outputs of a query"
 
     @classmethod
     def of(cls, shape: TaskShape, largest: float) -> LineFormat:
@@ -71,7 +77,7 @@ class LineFormat:
                 fields = _fields(text)
                 if not fields:
                     continue
-                if first and not any(meant_as_number(field) or field == "?" for field in fields):
+                if first and any(fields) and not any(meant_as_number(field) or field == "?" for field in fields):
                     self._check_header(fields)
                 else:
                     yield self._line(index, fields)
@@ -90,7 +96,7 @@ class LineFormat:
         if len(fields) != len(expected):
             raise DataError(
                 f"{len(fields)} column{'s' * (len(fields) != 1)} instead of {len(expected)}; "
-                f"write {','.join(expected)}, with ? for the outputs of a query"
+                f"write {','.join(expected)}, with {self.asking}"
             )
 
     def _line(self, index: int, fields: list[str]) -> Line:
@@ -107,7 +113,7 @@ class LineFormat:
     def _number(self, column: str, field: str) -> float:
         value = number(field)
         if value is None:
-            raise DataError(f"{column} is {field[:40]!r}, not a number; write one like 0.5 (? stands for outputs only)")
+            raise DataError(f"{column} is {field[:40]!r}, not a number; {self.like}")
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
         if abs(value) > self.largest:

@@ -21,6 +21,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.predictor import State
 from iclbench.core.records import TensorRecord
+from iclbench.streaming.clock import Clock
 from iclbench.streaming.lines import Line
 from iclbench.streaming.window import Window, check_state
 
@@ -32,11 +33,13 @@ TOGETHER = 128
 
 @dataclass(frozen=True)
 class Answer:
-    """The query's line number and input, and the groups of columns of `Prediction.columns`."""
+    """The query's line number and input, and the groups of columns of `Prediction.columns`; of events the time at which
+    the next one is expected."""
 
     number: int
     x: list[float]
     columns: dict[str, list[float]]
+    time: float | None = None
 
 
 class Stream:
@@ -49,6 +52,7 @@ class Stream:
         at_once: every query is answered before the next line is read.
         where: what messages call the stream.
         window: how many points count, the last ones; None: all.
+        clock: of events.
 
     Raises:
         UsageError: a window of a model that cannot forget points.
@@ -63,12 +67,14 @@ class Stream:
         at_once: bool = True,
         where: str = "stdin",
         window: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.backbone = backbone
         self.model = backbone if window is None else Window(backbone, window)
         if state is not None:
             check_state(state, window)
         self.where = where
+        self.clock = clock
         self.points = 0
         self.queries = 0
         self._known = state is not None or related is not None
@@ -88,8 +94,7 @@ class Stream:
             for line in lines:
                 if line.y is None:
                     self._learn()
-                    if not self._known:
-                        raise self._at(line, "a query before any point; give points first, or --state")
+                    self._check_known(line)
                     self._asked.append(line)
                     if len(self._asked) >= self._together:
                         yield from self._answer()
@@ -104,6 +109,13 @@ class Stream:
             raise
         self._learn()
         yield from self._answer()
+
+    def _check_known(self, line: Line) -> None:
+        """Whether there is anything to answer from; of events the start of the observation is enough."""
+        if self.clock is None and not self._known:
+            raise self._at(line, "a query before any point; give points first, or --state")
+        if self.clock is not None and self.clock.last is None:
+            raise self._at(line, "a query before the first event, with which the observation starts; give that first")
 
     def _at(self, line: Line, problem: str) -> DataError:
         return DataError(f"{self.where}, line {line.number}: {problem}")
@@ -122,6 +134,8 @@ class Stream:
         if not self.points and self.model is self.backbone and state.nbytes > before:
             log.info("the state of this model grows with the points that it learns; cmanp has one that does not")
         self.points += learned
+        if learned and self.clock is not None:
+            self.clock.last = held[learned - 1].time
         self._known = self._known or learned > 0
         if problem is not None:
             raise problem
@@ -162,7 +176,13 @@ class Stream:
             if not usable[i]:
                 raise self._at(line, "the model has no finite answer; is x on the scale of its task?")
             self.queries += 1
-            yield Answer(line.number, line.x, {group: rows[i] for group, rows in columns.items()})
+            yield self._told(line, {group: rows[i] for group, rows in columns.items()})
+
+    def _told(self, line: Line, columns: dict[str, list[float]]) -> Answer:
+        if self.clock is None:
+            return Answer(line.number, line.x, columns)
+        time, columns = self.clock.answer(columns)
+        return Answer(line.number, line.x, columns, time)
 
 
 def as_points(backbone: Backbone, lines: list[Line]) -> Points:

@@ -32,8 +32,8 @@ COMMANDS = {
     ),
     "stream": Command(
         "stream:stream",
-        "Learn points and answer queries line by line: a query sees all points before it. In constant memory "
-        "where the backbone allows (cmanp, cnp, recurrent ones).",
+        "Learn points or events and answer queries line by line: a query sees all before it. In constant memory "
+        "where the backbone allows (cmanp, cnp, cmhp, recurrent ones).",
     ),
     "sweep": Command(
         "sweep:sweep",

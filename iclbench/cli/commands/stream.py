@@ -15,7 +15,9 @@ def stream(
     run: Annotated[str, typer.Argument(autocompletion=completion.runs, help="A finished run.")],
     csv: Annotated[
         str,
-        typer.Option("--csv", help="File with columns x1,...,y1,...: a point, or a query where y is ?; - is stdin."),
+        typer.Option(
+            "--csv", help="File of points x1,...,y1,... or events time,mark; a query has ? for y, or ?,?; - is stdin."
+        ),
     ] = "-",
     state: Annotated[Path | None, typer.Option("--state", help="Go on from a state that --save has written.")] = None,
     save: Annotated[
@@ -30,6 +32,10 @@ def stream(
         int | None,
         typer.Option("--window", min=1, help="Only the last so many points count; of models that forget points."),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--start", help="Time 0 of events, or first: that of the first line, which then is no event."),
+    ] = None,
     float64: Annotated[
         bool, typer.Option("--float64", help="Compute in double precision; a state so saved is read with it, too.")
     ] = False,
@@ -41,5 +47,5 @@ def stream(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Learn points and answer queries line by line: a query sees all points before it. In constant memory where the
-    backbone allows (cmanp, cnp, recurrent ones)."""
+    """Learn points or events and answer queries line by line: a query sees all before it. In constant memory where the
+    backbone allows (cmanp, cnp, cmhp, recurrent ones)."""

@@ -165,15 +165,18 @@ class Events(Family):
         return self._shared[part]
 
     @property
-    def scale(self) -> float:
-        """What times are divided by."""
+    def starts_with_event(self) -> bool:  # type: ignore[override]
+        return self.parameters.start == "first"
+
+    @property
+    def time_unit(self) -> float:  # type: ignore[override]
         given = self.parameters.time_scale
         return float(self._sequences("train").gaps.mean()) if given == "mean-gap" else given
 
     def _packed(self, device: torch.device) -> Packed:
         key = f"packed {self._part}"
         if key not in self._shared:
-            self._shared[key] = Packed.of(self._sequences(self._part), self.scale)
+            self._shared[key] = Packed.of(self._sequences(self._part), self.time_unit)
         on_device = f"{key} {device}"
         if on_device not in self._shared:
             self._shared[on_device] = self._shared[key].to(device)

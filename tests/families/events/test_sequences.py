@@ -127,7 +127,7 @@ def test_times_are_in_units_of_the_time_scale(file):
     mean = family(file, time_scale="mean-gap")
     _, episodes = all_of(mean)
     assert episodes.context.y[..., GAP][episodes.scored].mean().item() == pytest.approx(1, rel=1e-5)
-    assert mean.held_out().scale == mean.scale, "of the sequences trained on, for all parts"
+    assert mean.held_out().time_unit == mean.time_unit, "of the sequences trained on, for all parts"
 
 
 def test_windows_of_a_sequence_stay_in_its_part(file):

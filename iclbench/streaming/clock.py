@@ -1,0 +1,68 @@
+"""The time of a stream of events: when its observation started, and when the last event came.
+
+A model reads the gap between two events. Gaps are differences of times in double precision, whatever that of the model,
+in the unit of time that the model was trained in; what it answers is given back in the user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iclbench.core.errors import DataError
+
+# The groups of columns of an event's prediction (`iclbench.core.events`) that are lengths of time.
+_LENGTHS = ("gap", "median", "low", "high")
+
+
+@dataclass
+class Clock:
+    """The clock of one stream.
+
+    Attributes:
+        start: when the observation started; None: with the first line, which then is no event.
+        unit: length of the model's unit of time in the user's.
+        last: time of the last event that was learned, or the start.
+    """
+
+    start: float | None = 0.0
+    unit: float = 1.0
+    last: float | None = None
+
+    def __post_init__(self) -> None:
+        self.last = self.start if self.last is None else self.last
+
+    def started(self, time: float) -> None:
+        """The observation starts now."""
+        self.start = self.last = time
+
+    def answer(self, columns: dict[str, list[float]]) -> tuple[float, dict[str, list[float]]]:
+        """When the next event is expected, and what is predicted, in the user's unit of time."""
+        assert self.last is not None  # or no query is answered
+        scaled = {
+            group: [self.unit * value for value in values] if group in _LENGTHS else values
+            for group, values in columns.items()
+        }
+        return self.last + scaled["gap"][0], scaled
+
+    def about(self) -> dict[str, str]:
+        """What a saved state says of the time, to the last digit."""
+        return {"start": repr(self.start), "last": repr(self.last)} if self.last is not None else {}
+
+    @classmethod
+    def of_state(cls, about: Mapping[str, str], unit: float) -> Clock:
+        """The clock of a saved state.
+
+        Args:
+            about: what was said about it when it was saved.
+            unit: as it was then.
+
+        Raises:
+            DataError: nothing was said of the time.
+        """
+        try:
+            return cls(float(about["start"]), unit, float(about["last"]))
+        except (KeyError, ValueError):
+            raise DataError(
+                "the state does not say when its last event came; give one that --save has written"
+            ) from None

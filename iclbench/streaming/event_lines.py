@@ -1,0 +1,84 @@
+"""The lines of a stream of events.
+
+time,mark       a header, if there is one
+0.5,2           an event: the time, which increases from line to line, and the mark, an integer from 0
+?,?             a query: when does the next event come, and with what mark?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from iclbench.core.errors import DataError
+from iclbench.core.task import TaskShape
+from iclbench.streaming.clock import Clock
+from iclbench.streaming.lines import Line, LineFormat
+
+
+@dataclass(frozen=True)
+class EventFormat(LineFormat):
+    """Columns of events; lines come with what a model reads of them: gap, mark and time since the start.
+
+    Attributes:
+        marks: number of marks K.
+        smallest: the smallest gap that the model can compute with.
+        clock: of the stream.
+    """
+
+    marks: int
+    smallest: float
+    clock: Clock
+
+    like: ClassVar[str] = "write one like 0.5, or ?,? for a query"
+    asking: ClassVar[str] = "?,? for a query"
+
+    @classmethod
+    def of_events(cls, shape: TaskShape, smallest: float, largest: float, clock: Clock) -> EventFormat:
+        """Those of a task."""
+        assert shape.marks is not None
+        return cls((), ("time", "mark"), None, largest, shape.marks, smallest, clock)
+
+    def read(self, lines: Iterable[str], where: str) -> Iterator[Line]:
+        """The events and queries of a file.
+
+        Raises:
+            DataError: a line cannot be read, or its time does not increase; the message names it.
+        """
+        before, said = self.clock.last, self._origin()
+        for line in super().read(lines, where):
+            if line.y is None:
+                yield line
+                continue
+            time, mark = line.y
+            if before is None:
+                self.clock.started(time)
+            else:
+                try:
+                    yield self._event(line, time, mark, before, said)
+                except DataError as error:
+                    raise DataError(f"{where}, line {line.number}: {error}") from None
+            before, said = time, f"the event of line {line.number}"
+
+    def _origin(self) -> str:
+        return "the start of the observation" if self.clock.last == self.clock.start else "the last event of the state"
+
+    def _event(self, line: Line, time: float, mark: float, before: float, said: str) -> Line:
+        """A line with what the model reads."""
+        if not time > before:
+            how = "the same as that of" if time == before else f"before the {before:.15g} of"
+            raise DataError(f"time is {time:.15g}, {how} {said}; times must increase{self._advice(said)}")
+        if not (mark.is_integer() and 0 <= mark < self.marks):
+            raise DataError(f"mark is {mark:g}; write an integer from 0 to {self.marks - 1}")
+        assert self.clock.start is not None
+        gap, since = (time - before) / self.clock.unit, (time - self.clock.start) / self.clock.unit
+        if not self.smallest <= gap <= since <= self.largest:
+            raise DataError(
+                f"time is {time:.15g}, and the gap of {time - before:.3g} to {said} is beyond what the model computes "
+                "with; try --float64"
+            )
+        return replace(line, y=[gap, mark, since], time=time)
+
+    def _advice(self, said: str) -> str:
+        return "; say when it started with --start" if said.startswith("the start") else ""
