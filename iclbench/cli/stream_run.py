@@ -17,6 +17,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.cli.terminal import say
 from iclbench.core import limits
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.formats import plural
 from iclbench.core.predictor import State
 from iclbench.core.records import read_about
 from iclbench.core.signals import held_back
@@ -58,14 +59,14 @@ def answer_all(
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
-        noun = "points" if clock is None else "events"
+        noun = "point" if clock is None else "event"
         seconds = max(time.monotonic() - started, 1e-9)
         if save:
             with held_back(signal.SIGINT, signal.SIGTERM):  # who asks twice still gets the state
                 _save(backbone, streamed, save)
         say(
-            f"{streamed.points} {noun} and {streamed.queries} queries in {seconds:.1f} s "
-            f"({streamed.points / seconds:.0f} {noun}/s), {_size(streamed.state)}"
+            f"{streamed.points} {noun}s and {streamed.queries} queries in {seconds:.1f} s "
+            f"({streamed.points / seconds:.0f} {noun}s/s), {_size(streamed.state, noun)}"
             + (f" saved to {save}" if save else "")
         )
 
@@ -88,10 +89,9 @@ def _columns(backbone: Backbone, clock: Clock | None) -> LineFormat:
     return EventFormat.of_events(backbone.shape, numbers.tiny, numbers.max, clock)
 
 
-def _size(state: State) -> str:
+def _size(state: State, noun: str) -> str:
     if isinstance(state, WindowState):
-        points = state.points.count
-        return f"window of {points} point{'s' * (points != 1)}, its state of {state.state.nbytes} bytes"
+        return f"window of {plural(state.points.count, noun)}, its state of {state.state.nbytes} bytes"
     return f"state of {state.nbytes} bytes"
 
 

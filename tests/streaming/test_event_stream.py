@@ -11,7 +11,9 @@ import torch
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
-from iclbench.core.errors import DataError
+from iclbench.core.errors import DataError, UsageError
+from iclbench.core.events import TIME
+from iclbench.core.predictor import State
 from iclbench.core.records import read_about
 from iclbench.streaming.answers import heading
 from iclbench.streaming.clock import Clock
@@ -116,13 +118,26 @@ def test_a_saved_stream_goes_on_with_the_last_gap(name: str, tmp_path: Path) -> 
     assert_as_expected(found + answers(own, lines[4:], second), expected(own, lines, unit=0.1))
 
 
-def test_the_clock_stands_at_the_last_event_that_was_learned() -> None:
+def test_the_clock_stands_at_the_last_event_that_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     own = model()
     for bad in ("0.1,0\n", "9,7\n", "nonsense\n"):
         stream = Stream(own, clock=Clock())
         with pytest.raises(DataError, match="line 4"):
             answers(own, [*log("eee"), bad], stream)
         assert stream.points == 3 and stream.clock.last == float(log("eee")[-1].split(",")[0])
+    lines, update = log("e" * 6), own.update
+    third, fourth = (float(line.split(",")[0]) for line in lines[2:4])
+
+    def picky(state: State, points: Points) -> State:
+        if bool((points.y[..., TIME] == fourth).any()):
+            raise UsageError("not this one")
+        return update(state, points)
+
+    monkeypatch.setattr(own, "update", picky)
+    stream = Stream(own, clock=Clock())
+    with pytest.raises(DataError, match=r"line 4: not this one"):
+        answers(own, lines, stream)
+    assert (stream.points, stream.clock.last) == (3, third)
     with pytest.raises(DataError, match="does not say when its last event came"):
         Clock.of_state({"class": "Mamba"}, 1.0)
 

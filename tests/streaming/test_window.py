@@ -41,9 +41,9 @@ def stream_of(count: int, dtype: torch.dtype = torch.float64) -> Points:
     return Points.full(x, y)
 
 
-def slid(window: Window, points: Points, sizes: tuple[int, ...] = (1,)) -> Any:
+def slid(window: Window, points: Points, sizes: tuple[int, ...] = (1,), related: Points | None = None) -> Any:
     """The states after every portion, and what has come by then."""
-    state, done, turn = window.condition(points.span(0, 0)), 0, 0
+    state, done, turn = window.condition(points.span(0, 0), related), 0, 0
     while done < points.count:
         portion = points.span(done, done + sizes[turn % len(sizes)])
         state, done, turn = window.update(state, portion), done + portion.count, turn + 1
@@ -66,16 +66,17 @@ def assert_equal(a: State, b: State) -> None:
 
 @pytest.mark.parametrize("afresh", [0, window_module.AFRESH])
 @pytest.mark.parametrize("size", [1, 3, 100])
-@pytest.mark.parametrize("name", ["cmanp", "cnp"])
+@pytest.mark.parametrize("name", ["cmanp", "cnp", "icicl-cnp"])
 @torch.no_grad()
 def test_at_every_step_only_the_last_points_count(name: str, size: int, afresh: int) -> None:
-    """Against a naive loop; the largest window holds more than there is."""
-    own, points, x = model(name), stream_of(25), torch.randn(1, 3, 2).double()
+    """Against a naive loop; the largest window holds more than there is. Related datasets are not forgotten."""
+    own, points, x = model(name, related=2), stream_of(25), torch.randn(1, 3, 2).double()
+    related = Points.full(torch.randn(1, 2, 5, 2).double(), torch.randn(1, 2, 5, 1).double())
     window = Window(own, size, afresh=afresh)
     for sizes in ((1,), (1, 4, 2, 9)):
-        for state, come in slid(window, points, sizes):
+        for state, come in slid(window, points, sizes, related):
             assert torch.equal(state.points.x, last(come, size).x) and torch.equal(state.points.y, last(come, size).y)
-            assert distance(window.query(state, x), own.predict_targets(last(come, size), x)) < 1e-10
+            assert distance(window.query(state, x), own.predict_targets(last(come, size), x, related)) < 1e-10
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -111,7 +112,7 @@ def worst(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
     own, points, x = peaked(dtype), stream_of(slides + 20, dtype), torch.randn(1, 8, 2, dtype=dtype)
     window, found = Window(own, 20, afresh=0, **rule), [(0.0, 0.0)]
     for step, (state, come) in enumerate(slid(window, points)):
-        if step % 7 == 0 or step == slides + 19:
+        if step % 20 == 0 or step == slides + 19:
             fresh = own.condition(last(come, 20))
             pairs = (window.query(state, x), own.query(fresh, x)), (state.state, fresh)
             found.append(tuple(distance(a, b) for a, b in pairs))
@@ -131,6 +132,26 @@ def test_without_fresh_conditioning_they_would_not(monkeypatch: pytest.MonkeyPat
     answers, states = worst(torch.float32, 400, every=NEVER)
     assert answers > 5e-5
     assert states > 5e-3
+
+
+@torch.no_grad()
+def test_sums_that_fall_little_by_little_are_noticed() -> None:
+    """Values that halve from point to point: each removal is harmless, and together they leave errors of the first."""
+    own, points = model("cnp").float(), stream_of(60, torch.float32)
+    points.y.mul_(1e7 * 0.5 ** torch.arange(60).clamp(max=24).unsqueeze(-1))
+    *_, (state, come) = slid(Window(own, 20, afresh=0), points)
+    fresh = own.condition(last(come, 20))
+    assert (state.state.total - fresh.total).norm() < 1e-5 * fresh.total.norm()
+    assert 0 < state.steps < 40
+
+
+def test_errors_grow_with_the_steps_and_with_the_fall_of_the_sums() -> None:
+    now = torch.zeros(2, 3)
+    before = now + torch.tensor([0.0, 0.0, 4.0])  # by a factor of 55
+    for steps, highest, drifted in ((1, now, False), (1, before, False), (9, before, True), (8000, now, True)):
+        assert window_module._drifted(steps, highest, now) is drifted
+    assert not window_module._drifted(8000, before.double(), now.double())
+    assert not window_module._drifted(8000, None, None), "a state that does not say"
 
 
 @torch.no_grad()
