@@ -15,6 +15,7 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.events import TIME
 from iclbench.core.predictor import State
 from iclbench.core.records import read_about
+from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.streaming.answers import heading
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
@@ -153,6 +154,22 @@ def test_the_state_grows_only_where_it_is_said(name: str, caplog: pytest.LogCapt
     grows = stream.state.nbytes > before
     assert grows == (name not in CONSTANT)
     assert len([record for record in caplog.records if "grows" in record.message]) == grows
+
+
+@pytest.mark.parametrize("name", ["mamba", "s4d", "cmhp"])
+@pytest.mark.parametrize("count", [800, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_memory_does_not_grow_with_the_events(count: int, name: str) -> None:
+    """Live tensor bytes of the second half of a stream are those of the first."""
+    own, peaks, after = model(name).float(), [], 0.0
+    stream = Stream(own, at_once=False, clock=Clock())
+    for seed in (1, 2):
+        lines = log("e" * (count // 2) + "q", seed, after)
+        after = float(lines[-2].split(",")[0])
+        with LiveBytes() as live:
+            answers(own, lines, stream)
+        peaks.append(live.peak)
+    assert stream.points == count
+    assert peaks[1] <= 1.01 * peaks[0]
 
 
 @pytest.mark.parametrize("name", ["cmanp", "cmhp"])

@@ -1,0 +1,120 @@
+"""A stream of a million events, from lines of text: memory and speed by model.
+
+    python benchmarks/event_stream.py    # some five minutes; writes event_stream.md, exits with 1 below a promise
+    python benchmarks/event_stream.py --events 20000 --dry    # a try, no file
+
+Through the engine of `iclbench stream`: lines are read, checked, turned into gaps and learned, a query every 10,000
+events; resident memory is read at every tenth of the way. Models of some 25 thousand parameters (preset `grid`) with
+random weights; three marks, Poisson events. One thread; seconds are of the CPU (`time.process_time`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import sys
+import time
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from iclbench.backbones.base import Backbone
+from iclbench.config.registry import BACKBONES
+from iclbench.config.sizes import sized
+from iclbench.core.task import TaskShape
+from iclbench.streaming.clock import Clock
+from iclbench.streaming.event_lines import EventFormat
+from iclbench.streaming.stream import Stream
+
+SHAPE = TaskShape(x_dim=0, points=32, y_dim=3, marks=3, head="event", question="next")
+BUDGET = 25_000
+CONSTANT = ("mamba", "s4d", "s4", "cmhp")
+GROWING = ("gpt2",)
+# Events of a model whose state grows.
+FEW = 20_000
+QUERY_EVERY = 10_000
+
+
+def model(name: str) -> Backbone:
+    torch.manual_seed(0)
+    cls = BACKBONES.get(name)
+    return cls(cls.Settings(**sized(name, cls, BUDGET, SHAPE, {})), SHAPE).eval()
+
+
+def text(count: int) -> Iterator[str]:
+    """Lines of events at rate 1, and queries between them; none is kept."""
+    draw, now = random.Random(1), 0.0
+    for number in range(count):
+        now += draw.expovariate(1.0)
+        yield f"{now!r},{draw.randrange(SHAPE.outputs)}\n"
+        if (number + 1) % QUERY_EVERY == 0:
+            yield "?,?\n"
+
+
+def resident() -> float:
+    """MB of this process in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def run(backbone: Backbone, count: int) -> tuple[Stream, float, list[float]]:
+    """The stream at its end, CPU seconds, and the resident memory at the tenths."""
+    numbers, clock, memory = torch.finfo(torch.float32), Clock(), []
+    stream = Stream(backbone, at_once=False, clock=clock)
+    columns = EventFormat.of_events(SHAPE, numbers.tiny, numbers.max, clock)
+
+    def watched() -> Iterator[str]:
+        for number, line in enumerate(text(count)):
+            if number * 10 // count > len(memory):
+                memory.append(resident())
+            yield line
+
+    started = time.process_time()
+    answers = [answer.time for answer in stream.run(columns.read(watched(), "benchmark"))]
+    assert all(later is not None for later in answers)
+    return stream, time.process_time() - started, [*memory, resident()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--dry", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    report = [
+        "# A stream of events",
+        "",
+        f"`python benchmarks/event_stream.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one "
+        f"thread, seconds of the CPU. Models of some {BUDGET:,} parameters, random weights, float32; lines of text "
+        f"with a time and one of {SHAPE.outputs} marks, a query every {QUERY_EVERY:,} events. Resident memory in "
+        "MB, at the first tenth of the way and how much it grew from there.",
+        "",
+        "| model | events | events per second | bytes of the state | resident memory | growth |",
+        "| --- " * 6 + "|",
+    ]
+    flat = True
+    for name in (*CONSTANT, *GROWING):
+        backbone, count = model(name), options.events if name in CONSTANT else min(FEW, options.events)
+        run(backbone, QUERY_EVERY)  # threads, buffers and code pages are there
+        stream, taken, memory = run(backbone, count)
+        growth = max(memory) - memory[0]
+        flat = flat and (name in GROWING or growth <= 5)
+        speed, size = count / taken, stream.state.nbytes
+        report.append(f"| {name} | {count:,} | {speed:,.0f} | {size:,} | {memory[0]:.0f} | {growth:.1f} |")
+        print(report[-1], flush=True)
+    report += [
+        "",
+        f"Promised: a growth of at most 5 MB for {', '.join(CONSTANT[:-1])} and {CONSTANT[-1]}. The state of "
+        f"{GROWING[0]} holds what every event was.",
+    ]
+    if not options.dry:
+        Path(__file__).with_suffix(".md").write_text("\n".join(report) + "\n")
+    print("\n".join(report))
+    sys.exit(not flat)
+
+
+if __name__ == "__main__":
+    main()
