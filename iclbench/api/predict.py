@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from iclbench.api import arguments
@@ -95,12 +94,6 @@ class Trained:
     def predict_proba(self, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
         """See `predict_proba`."""
         return predict_proba(self.model, X_context, y_context, X_query)
-
-    def next_event(self, times: Any, marks: Any = None) -> pd.DataFrame:
-        """See `next_event`."""
-        from iclbench.api.next_event import next_event
-
-        return next_event(self.model, times, marks)
 
     def __repr__(self) -> str:
         return f"load({str(self.run.path)!r})"

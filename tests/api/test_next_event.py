@@ -69,6 +69,6 @@ def test_models_of_functions_and_of_events_name_each_others_question(model: Back
 def test_a_run_of_events_is_no_regressor(tmp_path_factory: pytest.TempPathFactory) -> None:
     results = tmp_path_factory.mktemp("results")
     run = icl.train(icl.task("point-process", "smoke"), "thp", results=results, steps=5)
-    assert len(icl.load(run).next_event(TIMES, MARKS)) == 4
+    assert len(icl.next_event(icl.load(run), TIMES, MARKS)) == 4
     with pytest.raises(ValueError, match=r"icl\.next_event"):
         InContextRegressor(run).fit(np.eye(3), np.arange(3.0))
