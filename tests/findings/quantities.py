@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ class Reference:
             package,
             exit_codes,
             default_bytes,
+            window_rule,
             language_tasks,
         ]
         python = [abs, all, any, dict, float, len, max, min, set, sorted, sum]
@@ -360,6 +362,12 @@ def exit_codes() -> list[int]:
 def default_bytes() -> int:
     """What files and models are refused beyond."""
     return limits.DEFAULT
+
+
+def window_rule() -> list[int]:
+    """Steps after which a sliding window is conditioned on afresh, and points up to which it always is."""
+    window = import_module("iclbench.streaming.window")  # imports torch
+    return [window.EVERY, window.AFRESH]
 
 
 def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = ROOT / "benchmarks") -> float:
