@@ -1,0 +1,73 @@
+"""How far from the exact process backbones and classical fits are after n events of it, and what each of them keeps.
+
+for b in gpt2 mamba s4d thp cmhp; do
+    iclbench train point-process $b --preset small --results FOLDER        # a quarter of an hour each at most
+done
+iclbench eval --results FOLDER; iclbench cost --points 1000 --results FOLDER
+python benchmarks/point_process.py FOLDER              # writes point_process.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench.api.results import open_results
+from iclbench.core.formats import fixed, nbytes, seconds
+
+SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
+HEAD = """# Point processes learned in context
+
+Task `point-process` at preset `small`: sequences of {points} events, kinds and parameters drawn anew, {episodes} frozen
+sequences, one seed, one thread per training. Nats per event above `oracle-events`, which is told the process ({oracle}
+nats per event itself), after n events; the mean over n with its 95 % interval over sequences; a dash: not asked there.
+`state`: what is kept of n events, per sequence. Made by `benchmarks/point_process.py`.
+"""
+
+
+def main(folder: Path, out: Path) -> None:
+    values, costs = open_results(folder).values(), open_results(folder).costs()
+    values = values[values["shift"].eq("none") & values["axis"].isna() & values["status"].eq("ok")]
+    gaps = values[values["metric"].eq("gap")]
+    whole = gaps[gaps["n_context"].isna()].sort_values("value")
+    oracle = values[values["metric"].eq("auc") & values["kind"].eq("oracle")].iloc[0]
+    train = costs[costs["phase"].eq("train")].set_index(["run", "metric"])["value"]
+    states = costs[costs["metric"].eq("state_bytes")]
+    kept = sorted(int(n) for n in states["n_points"].dropna().unique())
+    header = ["contestant", *(f"n = {n}" for n in SIZES), "mean", "training", *(f"state, n = {n:,}" for n in kept)]
+    lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
+    for _, row in whole.iterrows():
+        curve = gaps[gaps["run"].eq(row["run"]) & gaps["n_context"].notna()].set_index("n_context")["value"]
+        own = states[states["run"].eq(row["run"])].drop_duplicates("n_points").set_index("n_points")["value"]
+        cells = [fixed(curve[n]) if n in curve.index else "–" for n in SIZES]
+        mean = f"{fixed(row['value'])} [{fixed(row['low'])}, {fixed(row['high'])}]"
+        took = seconds(train[row["run"], "seconds"]) if (row["run"], "seconds") in train.index else ""
+        sizes = [nbytes(own[n]) if n in own.index else "" for n in kept]
+        lines.append(f"| {row['contestant']} | {' | '.join([*cells, mean, took, *sizes])} |")
+    head = HEAD.format(
+        points=int(gaps["n_context"].max()) + 1, episodes=int(oracle["n_episodes"]), oracle=fixed(oracle["value"])
+    )
+    out.write_text(f"{head}\n" + "\n".join(lines) + "\n" + _parts(values))
+
+
+def _parts(values: pd.DataFrame) -> str:
+    """Time and mark apart, and calibration, over all events."""
+    metrics = ("nll_time", "nll_mark", "absolute_error", "accuracy", "covered_50", "covered_90")
+    whole = values[values["n_context"].isna() & values["metric"].isin(metrics)]
+    wide = whole.pivot_table("value", index="contestant", columns="metric")
+    lines = [f"| contestant | {' | '.join(metrics)} |", "|" + " --- |" * (len(metrics) + 1)]
+    lines += [
+        f"| {name} | {' | '.join(fixed(row[metric]) for metric in metrics)} |"
+        for name, row in wide.sort_values("nll_time").iterrows()
+    ]
+    return "\n## Over all events\n\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    arguments = parser.parse_args()
+    main(arguments.folder, arguments.out)
