@@ -31,7 +31,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
     Attributes:
         Settings: what a baseline card may set.
         costly: whether it is fitted prefix by prefix, so that small presets ask it on a geometric grid of prefixes
-            only.
+            only; but for event sequences of different lengths.
         libraries: those whose versions the answers of a costly one may depend on.
         dtype: what it computes in; None: whatever the points are in.
         episodes_at_once: episodes fitted together, which bounds memory and keeps the arrays in the cache.

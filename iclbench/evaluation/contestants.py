@@ -239,7 +239,9 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     predictor = cls(settings, facts, seed=prompts.seed)
     prefixes = None
-    if cls.costly and prompts.preset != "paper":
+    # Of sequences of different lengths the area is over all events, and so must be what stands beside it.
+    ragged = prompts.task.head == "event" and prompts.task.counts_vary()
+    if cls.costly and prompts.preset != "paper" and not ragged:
         prefixes = prefix_grid(prompts.context_points)
     # Asked of their metadata: importing them takes a second, and most estimators are our own.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}

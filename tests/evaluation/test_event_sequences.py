@@ -98,3 +98,15 @@ def test_of_sequences_of_different_lengths_every_event_counts_as_much(tmp_path: 
     counts = scored.cumsum(1)
     later = scored & (counts > 1)
     assert values["nll_published"] < nll[later].sum() / scored.sum()
+
+
+def test_of_sequences_of_different_lengths_a_costly_baseline_is_scored_by_the_same_events(tmp_path: Path) -> None:
+    times, marks = made.sequences(count=60, longest=9, kinds=2)
+    (tmp_path / "events").mkdir()
+    made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)
+    prompts = PromptSet(resolve_task("events", "smoke")[0], "smoke", data_dir=tmp_path)
+    values = evaluate(baselines(prompts, ["poisson", "hawkes-mle"]), prompts)
+    areas = values[values["metric"].eq("auc")].set_index("run")["value"]
+    for name in ("poisson", "hawkes-mle"):
+        expected = likelihoods(prompts, name)[prompts.episodes.scored.numpy()].mean()
+        assert areas[name] == pytest.approx(expected, rel=1e-6)
