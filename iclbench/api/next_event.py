@@ -13,6 +13,8 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
+from iclbench.core.events import GAP, TIME
+from iclbench.streaming.clock import LENGTHS
 
 
 def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -> pd.DataFrame:
@@ -20,7 +22,8 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
 
     Args:
         model: a backbone for event sequences, a `Trained` model or a finished run.
-        times: `(N,)`, increasing, from 0 on: the observation starts at 0. In the unit that the model was trained on.
+        times: `(N,)`, increasing, from 0 on: the observation starts at 0. In the unit of the file that a run is trained
+            on, whatever `time_scale` says; for a backbone by itself in that of its episodes.
         marks: `(N,)`, whole numbers from 0; None: all 0.
 
     Returns:
@@ -46,6 +49,8 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
     y = np.stack([np.diff(when, prepend=0.0), _marks(marks, len(when), kinds), when], 1)
     if reason := backbone.too_long(len(when)):
         raise UsageError(f"times: {len(when)} events: {reason}")
+    unit, lengths = _unit(model), [GAP, TIME]
+    y[:, lengths] /= unit
     weight = next(backbone.parameters())
     # The point behind the last event is asked, and read by nobody.
     asked = torch.as_tensor(np.concatenate([y, [[1.0, 0.0, 1.0]]]), dtype=weight.dtype, device=weight.device)
@@ -53,11 +58,18 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
     with evaluating(backbone), torch.no_grad():
         columns = backbone.predict_next(points).columns()
     found = {name: values[0].double().cpu().numpy() for name, values in columns.items()}
-    single = {name: values[:, 0] for name, values in found.items() if name != "p"}
+    single = {name: values[:, 0] * (unit if name in LENGTHS else 1) for name, values in found.items() if name != "p"}
     last = np.concatenate([[0.0], when])
     frame = pd.DataFrame({"n": np.arange(len(last)), "time": last + single["gap"], **single})
     frame["mark"] = frame["mark"].astype(int)
     return frame.assign(**{f"p{k}": found["p"][:, k] for k in range(kinds)})
+
+
+def _unit(model: Backbone | Trained | Run) -> float:
+    """What times are divided by before the model reads them."""
+    if isinstance(model, Run):
+        model = Trained(model)
+    return model.family.time_unit if isinstance(model, Trained) else 1.0
 
 
 def _times(values: Any) -> np.ndarray:

@@ -19,6 +19,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
 from iclbench.core.predictor import join_positions
+from iclbench.families.base import Family
 
 # Queries answered at once, so that memory is bounded however many are asked.
 _AT_ONCE = 1024
@@ -86,6 +87,11 @@ class Trained:
     def model(self) -> Backbone:
         """The backbone with its weights, in eval mode; raises `UsageError` where the run is not finished."""
         return self.run.load(self.device, self._data_dir)
+
+    @cached_property
+    def family(self) -> Family:
+        """What the run was trained on, without its data until they are asked for."""
+        return self.run.config.task.build(self._data_dir)
 
     def predict(self, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
         """See `predict`."""

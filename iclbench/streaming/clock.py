@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from iclbench.core.errors import DataError
 
 # The groups of columns of an event's prediction (`iclbench.core.events`) that are lengths of time.
-_LENGTHS = ("gap", "median", "low", "high")
+LENGTHS = ("gap", "median", "low", "high")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Clock:
         """When the next event is expected, and what is predicted, in the user's unit of time."""
         assert self.last is not None  # or no query is answered
         scaled = {
-            group: [self.unit * value for value in values] if group in _LENGTHS else values
+            group: [self.unit * value for value in values] if group in LENGTHS else values
             for group, values in columns.items()
         }
         return self.last + scaled["gap"][0], scaled

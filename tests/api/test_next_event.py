@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from iclbench.api.estimators import InContextRegressor
 from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
+from tests.families.events import made
 
 TIMES, MARKS = np.array([0.5, 1.25, 4.0]), np.array([0, 2, 1])
 
@@ -64,6 +67,21 @@ def test_models_of_functions_and_of_events_name_each_others_question(model: Back
         icl.predict(model, TIMES, MARKS, TIMES)
     with pytest.raises(UsageError, match=r"icl\.predict"):
         icl.next_event(icl.CNP(icl.task("linear", "smoke")), TIMES)
+
+
+def test_a_run_is_asked_in_the_unit_of_the_file_that_it_was_trained_on(tmp_path: Path) -> None:
+    times, marks = made.sequences(count=20, kinds=3)
+    path = made.write_jsonl(tmp_path / "own.jsonl", [64 * when for when in times], marks)
+    run = icl.train(icl.task("events", "smoke", path=str(path)), "thp", results=tmp_path / "results", steps=5)
+    trained = icl.load(run)
+    unit = trained.family.time_unit
+    assert unit > 10  # mean gaps
+    alone = icl.next_event(trained.model, TIMES, MARKS)
+    for asked in (run, trained):
+        found = icl.next_event(asked, unit * TIMES, MARKS)
+        for name in ("time", "gap", "median", "low", "high"):
+            np.testing.assert_allclose(found[name], unit * alone[name], rtol=1e-5)
+        np.testing.assert_allclose(found["p1"], alone["p1"], rtol=1e-5)
 
 
 def test_a_run_of_events_is_no_regressor(tmp_path_factory: pytest.TempPathFactory) -> None:
