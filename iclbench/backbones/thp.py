@@ -1,9 +1,9 @@
 """Transformer Hawkes process (Zuo et al. 2020) with the mixture head of Shchur et al. 2020: what Bae et al. 2023 (Meta
 TPP) and, after them, Feng et al. 2023 (table 3) compare with.
 
-An event is the vector of its mark plus a sinusoidal encoding of its time, which is added again before every layer;
-layers are post-norm, attention is causal over all events; what the last layer puts out at event n is decoded to the
-time and the mark of event n + 1. At the sizes of Meta TPP (the defaults) and K marks these are
+An event is the vector of its mark plus a sinusoidal encoding of its time, which is added again before every further
+layer; layers are post-norm, attention is causal over all events; what the last layer puts out at event n is decoded to
+the time and the mark of event n + 1. At the sizes of Meta TPP (the defaults) and K marks these are
 
     64 K + 64 (events, start) + 2 · 25,024 (layers) + 5,720 (gap) + 65 K (mark) = 55,832 + 129 K
 
@@ -19,8 +19,10 @@ What differs from the published code:
 - Neither predicts the first event. Here a learned token stands before it, with the encoding of time 0, at which the
   observation starts.
 - Meta TPP's loss adds up all events of a batch, with the log-survival of the last gap of a sequence in place of its
-  density, and 5e-5 times the squared norm of all weights: beside a mean per event, about 1e-7 times. Here it is the
-  mean over all scored events, as for every backbone.
+  density, and 5e-5 times the squared norm of all weights: beside a mean per event, about 1e-7 times.
+  (The epsilon of its Adam, 1e-5, is beside such a mean about the 1e-8 that is used here.) Here it is the mean over the
+  scored events of each sequence, then over sequences, as for every backbone read in one pass: an event of a short
+  sequence weighs more than it does there, and than it does in `nll`.
 - Zuo et al. have 4 layers of width 512, an LSTM behind them, and an intensity that is the softplus of a line within a
   gap. Meta TPP has none of these; it keeps a few linear layers that nothing uses, which are not here.
 """

@@ -6,7 +6,7 @@ nats, so that they depend on the unit of time: in units c times as long every lo
 0 only says that gaps are short in this unit.
 
 A censored point is the open interval after the last event of a window of observation: `(T - t_N, CENSORED, T)`. It is
-asked, never read, and only its log-survival is scored.
+the last of its sequence, so that no answer that is scored has read it, and only its log-survival counts.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class EventPrediction(Prediction):
         `nll_published` (Meta TPP, Bae et al. 2023): the first event is skipped, the gap before the last one counts as
         one that is longer, by its log-survival. `squared_sum_error`: the errors of a sequence, without the first event,
         are added before they are squared; what is published as an RMSE is the root of its mean. Both are divided by
-        the number of all events. `nll_open`: minus the log-survival of a censored point, NaN where
+        the number of all events. The released code takes no survival for less than 1e-5: of a last gap that far in the
+        tail, its likelihood is higher. `nll_open`: minus the log-survival of a censored point, NaN where
         there is none.
         """
         gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])

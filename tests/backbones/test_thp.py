@@ -160,7 +160,7 @@ def test_dropout_is_drawn_from_the_generator_of_the_loss_alone() -> None:
     assert torch.equal(loss(0), loss(1))
 
 
-def test_loss_is_the_mean_over_scored_events() -> None:
+def test_loss_is_the_mean_over_sequences_of_that_over_their_scored_events() -> None:
     own, context = model(THP, **SMALL), events(holes=False)
     scored = context.mask.clone()
     scored[:, 0], scored[1, 5:] = False, False
