@@ -45,6 +45,12 @@ def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> 
     return (each * scored * weights.to(each.dtype)).sum() / every.clamp(min=1)
 
 
+def mean_by_event(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
+    """Mean over all scored events, however many a sequence has, as the likelihood of a data set has it; 0 without
+    any."""
+    return (each * scored).sum() / scored.sum().clamp(min=1)
+
+
 _Settings = TypeVar("_Settings", bound=Strict)
 
 # What goes with a budget of parameters: below 100 thousand, 2 million, 20 million, and beyond. Two layers at 25
@@ -114,8 +120,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Training loss: the trained question, scored by the head, as `mean_by_episode` sums it up; 0 where nothing
-        counts (a curriculum may give fewer points than the first that is scored).
+        """Training loss: the trained question, scored by the head, as `mean_by_episode` sums it up (of event sequences
+        as `mean_by_event`); 0 where nothing counts (a curriculum may give fewer points than the first that is scored).
 
         Args:
             episodes: a batch.
@@ -126,7 +132,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
             The loss and its named parts.
         """
         each = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
-        loss = mean_by_episode(each, episodes.scored)
+        mean = mean_by_episode if self.shape.marks is None else mean_by_event
+        loss = mean(each, episodes.scored)
         return loss, {"loss": loss.detach()}
 
     @property

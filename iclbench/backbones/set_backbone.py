@@ -101,7 +101,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         """For the question `next`: n ~ U{0, ..., N - 1} per episode, the mean loss of the points after the first n, and
         the mean over episodes, so that every prefix length weighs the same, as in a learning curve. Of events only the
-        very next one: which of several gaps is asked, nothing says."""
+        very next one, since nothing says which of several gaps is asked; sequences weigh as much as they have events."""
         if self.shape.question == "targets":
             return super().loss(episodes, progress, generator)
         context, asked = episodes.context, episodes.asked
@@ -113,7 +113,8 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         later = episodes.scored & asked.mask & after
         each = self.predict_targets(before, asked.x, episodes.related).loss(asked.y)
         per_episode = (each * later).sum(1) / later.sum(1).clamp(min=1)
-        loss = per_episode.sum() / later.any(1).sum().clamp(min=1)
+        weights = later.any(1) if self.shape.marks is None else later.any(1) * episodes.scored.sum(1)
+        loss = (per_episode * weights).sum() / weights.sum().clamp(min=1)
         return loss, {"loss": loss.detach()}
 
 

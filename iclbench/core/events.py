@@ -30,6 +30,7 @@ CENSORED = -1
 
 _LOG_2PI = math.log(2 * math.pi)
 # Quadrature over gaps: panels, nodes on each, and minus the log-probability of a gap beyond the last.
+_RELEASED = 1e-5
 _PANELS, _NODES, _SURVIVING = 14, 8, 30.0
 _SETTINGS = HeadSettings()
 
@@ -94,6 +95,10 @@ class EventPrediction(Prediction):
         event = self.log_density(gap) + self._log_mark(y)
         return event if bool(there.all()) else torch.where(there, event, self.log_survival(gap))
 
+    def released_log_survival(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """`log_survival` as the released code of a head computes it, for `nll_published` alone."""
+        return self.log_survival(gap)
+
     def loss(self, y: Tensor) -> Tensor:
         return -self.log_likelihood(y)
 
@@ -121,15 +126,15 @@ class EventPrediction(Prediction):
         `nll_published` (Meta TPP, Bae et al. 2023): the first event is skipped, the gap before the last one counts as
         one that is longer, by its log-survival. `squared_sum_error`: the errors of a sequence, without the first event,
         are added before they are squared; what is published as an RMSE is the root of its mean. Both are divided by
-        the number of all events. The released code takes no survival for less than 1e-5: of a last gap that far in the
-        tail, its likelihood is higher. `nll_open`: minus the log-survival of a censored point, NaN where
-        there is none.
+        the number of all events, and the survival is that of the released code (`released_log_survival`). `nll_open`:
+        minus the log-survival of a censored point, NaN where there is none.
         """
         gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])
+        released = -self.released_log_survival(gap)
         place = scored.cumsum(1)
         first, last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))
         counted = scored & ~first
-        time = torch.where(last, survival, -self.log_density(gap))
+        time = torch.where(last, released, -self.log_density(gap))
         published = (time - self._log_mark(y)).masked_fill(~counted, 0).sum(1)
         error = (self.mean() - gap).masked_fill(~counted, 0).sum(1)
         censored = mask & (y[..., MARK] == CENSORED)
@@ -208,6 +213,13 @@ class LogNormalEvent(EventPrediction):
     def log_survival(self, gap: Tensor) -> Tensor:
         z = (_logarithm(gap).unsqueeze(-1) - self.locs) / self.scales
         return torch.logsumexp(self.logits.log_softmax(-1) + torch.special.log_ndtr(-z), -1)
+
+    def released_log_survival(self, gap: Tensor) -> Tensor:
+        """Meta TPP keeps the distribution function of every component within [1e-5, 1 - 1e-5], so that a last gap costs
+        11.5 nats at most."""
+        z = (_logarithm(gap).unsqueeze(-1) - self.locs) / self.scales
+        below = torch.special.ndtr(z).clamp(_RELEASED, 1 - _RELEASED)
+        return torch.logsumexp(self.logits.log_softmax(-1) + torch.log1p(-below), -1)
 
     def log_marks(self, gap: Tensor) -> Tensor:
         return self.marks.log_softmax(-1)

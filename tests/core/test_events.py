@@ -121,14 +121,24 @@ def test_scores_of_sequences_are_those_of_a_loop_over_the_released_definitions()
     scored = mask & (marks != CENSORED)
     whole = found.sequence_scores(y, scored, mask)
     nll, survival, mean = -found.log_likelihood(y), -found.log_survival(gaps), found.mean()
+    cdf = stats.lognorm(s=found.scales.numpy(), scale=np.exp(found.locs.numpy())).cdf(gaps.numpy()[..., None])
+    released = -np.log((found.logits.softmax(-1).numpy() * (1 - cdf.clip(1e-5, 1 - 1e-5))).sum(-1))
     for row, events in enumerate([4, 3]):
         last = events - 1
-        published = sum(nll[row, i] for i in range(1, last)) + survival[row, last]
+        published = sum(nll[row, i] for i in range(1, last)) + released[row, last]
         published -= found.marks.log_softmax(-1)[row, last, int(marks[row, last])]
         assert whole["nll_published"][row] == pytest.approx(float(published))
         assert whole["squared_sum_error"][row] == pytest.approx(float((mean - gaps)[row, 1:events].sum() ** 2))
     assert whole["nll_open"][0] == pytest.approx(float(survival[0, 4]))
     assert torch.isnan(whole["nll_open"][1])
+
+
+def test_the_published_likelihood_takes_no_survival_for_less_than_the_released_code_does():
+    narrow = LogNormalEvent(torch.zeros(1, 2, 1), torch.zeros(1, 2, 1), torch.full((1, 2, 1), 0.1), torch.zeros(1, 2, 1))
+    y, there = torch.tensor([[[1.0, 0.0, 1.0], [1e6, 0.0, 1e6]]]), torch.ones(1, 2, dtype=torch.bool)
+    whole = narrow.sequence_scores(y, there, there)
+    assert whole["nll_published"].item() == pytest.approx(-np.log(1e-5), rel=1e-2)
+    assert -narrow.log_survival(y[..., 0])[0, 1] > 1000
 
 
 def test_a_censored_point_is_scored_by_the_survival_of_its_interval():
