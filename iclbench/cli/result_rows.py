@@ -10,6 +10,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.cli.terminal import out
 from iclbench.config.untuned import Trained, untuned
+from iclbench.core.formats import fixed
 
 
 def print_shipped(results: Path, values: pd.DataFrame) -> None:
@@ -48,10 +49,10 @@ def named(run: str, kind: str) -> str:
 
 
 def short(error: Any) -> str:
-    """An error in three decimals; `failed` where it is missing."""
+    """An error in three decimals; `failed` where it is missing. Below 0 there are likelihoods only."""
     if pd.isna(error):
         return "failed"
-    return f"{error:.3f}" if error >= 5e-4 else "<.0005"
+    return "<.0005" if 0 <= error < 5e-4 else fixed(error)
 
 
 def interval(row: Any) -> str:

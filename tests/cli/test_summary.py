@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.cli.result_rows import interval, print_untuned
+from iclbench.cli.result_rows import interval, print_untuned, short
 from iclbench.cli.summary import about_targets, leaderboard
 from iclbench.config.cards import load_task
 from iclbench.config.resolution import resolve_run
@@ -38,6 +38,17 @@ def test_contestants_stand_by_their_best_likelihood_and_points_follow_by_error()
         ["[bold]model[/bold]", "-0.800", "-0.700", "0.400"],
         ["[bold]better[/bold]", "-0.750", "", "0.450"],
         ["knn-3", "", "", "0.600"],
+    ]
+
+
+def test_a_negative_likelihood_is_written_out_and_no_small_error() -> None:
+    assert [short(value) for value in (0.0, 4e-4, 5e-4, -5.1994, -2e-4, float("nan"))] == [
+        "<.0005",
+        "<.0005",
+        "0.001",
+        "-5.199",
+        "0.000",
+        "failed",
     ]
 
 
