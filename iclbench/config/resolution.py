@@ -418,7 +418,7 @@ def resolve_tables(
     name = backbone if ":" in backbone else canonical(backbone)
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
-    if (why := unfit(name, frozen.name, frozen.head)) is not None:
+    if (why := unfit(name, frozen.name, card.head)) is not None:
         raise UsageError(why)
     settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
     rates = Rates.of(canonical(preset), frozen.name, frozen.card, results) if tuned else Rates()

@@ -75,6 +75,13 @@ def test_a_backbone_for_events_alone_is_refused_on_other_tasks_and_left_out_of_g
     assert caplog.messages == [f"{line}: left out"]
 
 
+def test_a_backbone_for_events_alone_is_not_what_a_wrong_head_of_their_task_is_about() -> None:
+    with pytest.raises(UsageError, match="head 'gaussian' does not fit the event family 'point-process'"):
+        resolve_run("point-process", "thp", "smoke", overrides=["task.head=gaussian"])
+    with pytest.raises(UsageError, match="'thp' reads event sequences and nothing else; task 'linear' has none"):
+        resolve_run("linear", "thp", "smoke", overrides=["task.head=event"])
+
+
 def test_every_preset_but_the_papers_has_a_budget_and_what_else_it_says_has_a_reason() -> None:
     for task in names("tasks"):
         card = load_task(task)[1]
