@@ -13,6 +13,8 @@ from iclbench.core.errors import DataError
 
 # The groups of columns of an event's prediction (`iclbench.core.events`) that are lengths of time.
 LENGTHS = ("gap", "median", "low", "high")
+# What is said of a start that is still to come with the first line.
+FIRST = "first"
 
 
 @dataclass
@@ -23,11 +25,13 @@ class Clock:
         start: when the observation started; None: with the first line, which then is no event.
         unit: length of the model's unit of time in the user's.
         last: time of the last event that was learned, or the start.
+        resumed: whether a saved state says all this, and nothing can be chosen any more.
     """
 
     start: float | None = 0.0
     unit: float = 1.0
     last: float | None = None
+    resumed: bool = False
 
     def __post_init__(self) -> None:
         self.last = self.start if self.last is None else self.last
@@ -47,7 +51,7 @@ class Clock:
 
     def about(self) -> dict[str, str]:
         """What a saved state says of the time, to the last digit."""
-        return {"start": repr(self.start), "last": repr(self.last)} if self.last is not None else {}
+        return {"start": FIRST} if self.last is None else {"start": repr(self.start), "last": repr(self.last)}
 
     @classmethod
     def of_state(cls, about: Mapping[str, str], unit: float) -> Clock:
@@ -61,7 +65,9 @@ class Clock:
             DataError: nothing was said of the time.
         """
         try:
-            return cls(float(about["start"]), unit, float(about["last"]))
+            if about["start"] == FIRST:
+                return cls(None, unit, resumed=True)
+            return cls(float(about["start"]), unit, float(about["last"]), resumed=True)
         except (KeyError, ValueError):
             raise DataError(
                 "the state does not say when its last event came; give one that --save has written"

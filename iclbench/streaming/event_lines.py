@@ -81,4 +81,5 @@ class EventFormat(LineFormat):
         return replace(line, y=[gap, mark, since], time=time)
 
     def _advice(self, said: str) -> str:
-        return "; say when it started with --start" if said.startswith("the start") else ""
+        can_say = said.startswith("the start") and not self.clock.resumed
+        return "; say when it started with --start" if can_say else ""

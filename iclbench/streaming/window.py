@@ -27,6 +27,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.formats import plural
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 
@@ -129,7 +130,7 @@ def check_state(state: State, window: int | None) -> None:
         return
     if size is None:
         raise DataError("the state was saved without --window and holds no points to forget; leave --window out")
-    raise DataError(f"the state is that of a window of {size} points; give --window {size}")
+    raise DataError(f"the state is that of a window of {plural(size, 'point')}; give --window {size}")
 
 
 def _drifted(steps: int, highest: Tensor | None, weight: Tensor | None) -> bool:

@@ -136,6 +136,30 @@ def test_an_interrupt_saves_the_time_of_the_last_event(
     assert_row(out[1], [(30.0, 0.0), (90.0, 2.0), (100.5, 1.0)], results)
 
 
+def test_a_stream_without_a_line_can_be_gone_on_with(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "none.csv").write_text("time,mark\n")
+    (tmp_path / "data.csv").write_text("1700000000,1\n1700000090.25,2\n?,?\n")
+    state, options = tmp_path / "state", ["--start", "first"]
+    assert stream(results, "--csv", tmp_path / "none.csv", "--save", state, *options, capsys=capsys)[0] == 0
+    code, out, _ = stream(results, "--csv", tmp_path / "data.csv", "--state", state, capsys=capsys)
+    assert code == 0
+    assert_row(out[1], [(90.25, 2.0)], results, start=1.7e9)
+
+
+def test_a_start_that_a_state_says_cannot_be_said_again(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "start.csv").write_text("30,1\n")
+    (tmp_path / "data.csv").write_text("20,1\n")
+    state = tmp_path / "state"
+    options = ["--save", state, "--start", "first"]
+    assert stream(results, "--csv", tmp_path / "start.csv", *options, capsys=capsys)[0] == 0
+    code, _, err = stream(results, "--csv", tmp_path / "data.csv", "--state", state, capsys=capsys)
+    assert code == 2 and err.endswith("before the 30 of the start of the observation; times must increase\n")
+
+
 def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data.csv").write_text("1,0\n30,0\n90,2\n?,?\n")
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, run="forgetful", capsys=capsys)
