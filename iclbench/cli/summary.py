@@ -133,7 +133,7 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
         return targets_board(values)
     asked = values[values["evaluator"].eq("next") & values["axis"].isna()]
     ok = asked[asked["status"] == "ok"]
-    curves = ok[ok["metric"].eq(curve_metric(ok["metric"]))]
+    curves = ok[ok["metric"].eq(curve_metric(ok["metric"])) & ok["n_context"].notna()]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves[curves["run"].isin(areas.index)], at)
