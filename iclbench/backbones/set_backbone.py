@@ -101,7 +101,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         """For the question `next`: n ~ U{0, ..., N - 1} per episode, the mean loss of the points after the first n, and
         the mean over episodes, so that every prefix length weighs the same, as in a learning curve. Of events only the
-        very next one, since nothing says which of several gaps is asked; sequences weigh as much as they have events."""
+        very next one, since nothing says which of several gaps is asked; a sequence weighs as many as its events."""
         if self.shape.question == "targets":
             return super().loss(episodes, progress, generator)
         context, asked = episodes.context, episodes.asked

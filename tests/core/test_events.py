@@ -134,7 +134,8 @@ def test_scores_of_sequences_are_those_of_a_loop_over_the_released_definitions()
 
 
 def test_the_published_likelihood_takes_no_survival_for_less_than_the_released_code_does():
-    narrow = LogNormalEvent(torch.zeros(1, 2, 1), torch.zeros(1, 2, 1), torch.full((1, 2, 1), 0.1), torch.zeros(1, 2, 1))
+    zeros = torch.zeros(1, 2, 1)
+    narrow = LogNormalEvent(zeros, zeros, zeros + 0.1, zeros)
     y, there = torch.tensor([[[1.0, 0.0, 1.0], [1e6, 0.0, 1e6]]]), torch.ones(1, 2, dtype=torch.bool)
     whole = narrow.sequence_scores(y, there, there)
     assert whole["nll_published"].item() == pytest.approx(-np.log(1e-5), rel=1e-2)
