@@ -32,7 +32,8 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
         `mark` (the likeliest) and `p0`, `p1`, ... (of every mark).
 
     Raises:
-        UsageError: the model reads no events, or times and marks are none.
+        UsageError: the model reads no events, times and marks are none, or they are on a scale on which the model
+            cannot compute.
 
     >>> from iclbench.api.models import GPT2
     >>> from iclbench.api.tasks import task
@@ -52,11 +53,22 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
     unit, lengths = _unit(model), [GAP, TIME]
     y[:, lengths] /= unit
     weight = next(backbone.parameters())
+    numbers = torch.finfo(weight.dtype)
+    beyond = np.flatnonzero((y[:, GAP] < numbers.tiny) | (when > numbers.max))
+    if beyond.size:
+        n = int(beyond[0])
+        raise UsageError(
+            f"times: event {n} at {when[n]:g}, a gap of {y[n, GAP]:.3g}, is beyond what the model computes with; give "
+            "times in the unit that it was trained on"
+        )
     # The point behind the last event is asked, and read by nobody.
     asked = torch.as_tensor(np.concatenate([y, [[1.0, 0.0, 1.0]]]), dtype=weight.dtype, device=weight.device)
     points = Points.full(asked.new_empty(1, len(asked), 0), asked.unsqueeze(0))
     with evaluating(backbone), torch.no_grad():
-        columns = backbone.predict_next(points).columns()
+        prediction = backbone.predict_next(points)
+    if not all(bool(t.isfinite().all()) for t in prediction.tensors().values()):
+        raise UsageError("times: the model has no finite answer; give them in the unit that it was trained on")
+    columns = prediction.columns()
     found = {name: values[0].double().cpu().numpy() for name, values in columns.items()}
     single = {name: values[:, 0] * (unit if name in LENGTHS else 1) for name, values in found.items() if name != "p"}
     last = np.concatenate([[0.0], when])
@@ -87,7 +99,10 @@ def _times(values: Any) -> np.ndarray:
 
 
 def _marks(values: Any, events: int, kinds: int) -> np.ndarray:
-    found = np.zeros(events, dtype=int) if values is None else np.asarray(values)
+    try:
+        found = np.zeros(events, dtype=int) if values is None else np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"marks: expected an array of whole numbers ({str(error).splitlines()[0]})") from None
     if found.shape != (events,) or (events and found.dtype.kind not in "iu"):
         raise UsageError(f"marks: expected {events} whole numbers, one per event, got {found.dtype} of {found.shape}")
     if events and (found.min() < 0 or found.max() >= kinds):

@@ -118,7 +118,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     results = _read(_rows(values))
     return _chart(
         heat_map_section.section(results),
-        "scores of a backbone (evaluate it beside the baselines zero and another one)",
+        "scores of a backbone (evaluate it beside the baselines zero, of events poisson, and another one)",
         [
             "Score 0: as good as always predicting zero, or guessing, or of events a Poisson process.",
             "1: as the oracle or the best baseline.",

@@ -55,6 +55,10 @@ def test_an_empty_sequence_asks_for_the_first_event(model: Backbone) -> None:
         ([1.0], [3], "from 0 to 2, got 3 to 3"),
         ([1.0], [0.5], "whole numbers"),
         ([1.0, 2.0], [1], "2 whole numbers"),
+        ([1.0, 2.0], [[1], [1, 2]], "marks: expected an array of whole numbers"),
+        ([1.0, 1e300], None, r"event 1 at 1e\+300, a gap of 1e\+300, is beyond what the model computes with"),
+        ([1e-300, 1.0], None, "event 0 at 1e-300, a gap of 1e-300, is beyond what the model computes with"),
+        ([1.0, 1e38], None, "the model has no finite answer"),
     ],
 )
 def test_what_is_no_sequence_is_one_line(model: Backbone, times: list[float], marks: list[int], line: str) -> None:
