@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from iclbench.core.events import EventPrediction
 from iclbench.core.metrics import metric
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
@@ -31,6 +32,7 @@ class Curve:
         skipped: context sizes beyond what the contestant takes.
         reason: why.
         sequences: scores of whole sequences by metric, `(episodes,)`; none where not every position was asked.
+        of_events: whether episodes are sequences of events.
     """
 
     prefixes: tuple[int, ...]
@@ -40,25 +42,28 @@ class Curve:
     skipped: tuple[int, ...] = ()
     reason: str | None = None
     sequences: dict[str, np.ndarray] = field(default_factory=dict)
+    of_events: bool = False
 
     def area(self, metric: str) -> np.ndarray:
         """Area under each episode's curve over the context sizes that all episodes were asked at, per unit of context:
         the mean height, `(episodes,)`; NaN where there are none, and where a score is not finite.
 
         Of sequences of different lengths, which have hardly any size in common, every event counts as much: their mean
-        over episodes is that over all events."""
-        values, keep = self.scores[metric], self.sizes
+        over episodes is that over all events, on a grid of sizes by the trapezoid rule."""
+        values, keep, n = self.scores[metric], self.sizes, np.asarray(self.prefixes, dtype=np.float64)
         if self.ragged and self.asked is not None:
-            return pooled(values, self.asked)
+            if self.sequences or len(n) < 2:
+                return pooled(values, self.asked)
+            there = np.trapezoid(self.asked.mean(0), n)
+            return np.asarray(np.trapezoid(np.where(self.asked, values, 0.0), n, axis=1) / there)
         if keep.sum() < 2:
             return values[:, keep].mean(1) if keep.any() else np.full(len(values), np.nan)
-        n = np.asarray(self.prefixes, dtype=np.float64)[keep]
-        return np.trapezoid(values[:, keep], n, axis=1) / (n[-1] - n[0])
+        return np.trapezoid(values[:, keep], n[keep], axis=1) / (n[keep][-1] - n[keep][0])
 
     @property
     def ragged(self) -> bool:
-        """Whether the score of whole sequences is known and they are of different lengths."""
-        return bool(self.sequences) and self.asked is not None and not self.asked.all()
+        """Whether these are event sequences of different lengths."""
+        return self.of_events and self.asked is not None and not self.asked.all()
 
     @property
     def sizes(self) -> np.ndarray:
@@ -121,11 +126,13 @@ def learning_curve(
     parts: dict[str, list[np.ndarray]] = {}
     counted: list[np.ndarray] = []
     whole: dict[str, list[np.ndarray]] = {}
+    of_events = False
     for start in range(0, len(episodes), chunk):
         block = episodes[start : start + chunk].to(device)
         informed = predictor.informed(block.truth)
         with torch.inference_mode():
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
+        of_events = isinstance(prediction, EventPrediction)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]
         counted.append(scored.cpu().numpy())
         if prefixes is None and not skipped:
@@ -142,4 +149,4 @@ def learning_curve(
         name: np.concatenate(blocks) / (where.sum(1).mean() if metric(name).per_event else 1.0)
         for name, blocks in whole.items()
     }
-    return Curve(asked, scores, normaliser, where, skipped, reason, sequences)
+    return Curve(asked, scores, normaliser, where, skipped, reason, sequences, of_events)

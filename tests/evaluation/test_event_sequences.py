@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from iclbench.cli.summary import leaderboard
 from iclbench.config.resolution import resolve_task
 from iclbench.evaluation.contestants import baselines
 from iclbench.evaluation.curves import learning_curve
@@ -88,7 +89,13 @@ def test_of_sequences_of_different_lengths_every_event_counts_as_much(tmp_path: 
     assert len({int(n) for n in scored.sum(1)}) > 1
     curve = learning_curve(poisson.predictor, prompts)
     assert curve.area("nll").mean() == pytest.approx(nll[scored].mean(), rel=1e-6)
-    values = evaluate([poisson], prompts).query("n_context.isna()").set_index("metric")["value"]
+    # Who is asked at every other size has about the same area.
+    grid = learning_curve(poisson.predictor, prompts, range(0, episodes.context.count, 2))
+    assert grid.area("nll").mean() == pytest.approx(nll[scored].mean(), abs=0.1)
+    found = evaluate([poisson], prompts)
+    columns, ((_, _, _, *cells),) = leaderboard(found)
+    assert columns[3] == "n=1" and len(columns) == 6 and all(map(float, cells))
+    values = found.query("n_context.isna()").set_index("metric")["value"]
     assert values["nll"] == pytest.approx(nll[scored].mean(), rel=1e-6)
     assert values["auc"] == values["nll"]
     # The interval after the last event is one of the points, asked and not scored.
