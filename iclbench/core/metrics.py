@@ -28,6 +28,7 @@ class Metric:
         is_share: whether the mean lies between 0 and 1.
         show: a value as it is printed.
         per_event: whether it is a sum over a sequence, divided by the mean number of its scored positions.
+        of_sequences: whether curves of it may end early, as those of sequences of events: every event counts as much.
         of_machine: whether it depends on the machine that measured it.
     """
 
@@ -42,6 +43,7 @@ class Metric:
     is_share: bool = False
     show: Callable[[Number], str] = fixed
     per_event: bool = False
+    of_sequences: bool = False
     of_machine: bool = False
 
     def normaliser(self, of_task: float) -> float:
@@ -62,7 +64,7 @@ def _share(name: str, label: str, *, yes_or_no: bool = True) -> Metric:
 
 
 _ENTRIES = (
-    Metric("nll", "negative log-likelihood per event", "nats", area="auc"),
+    Metric("nll", "negative log-likelihood per event", "nats", area="auc", of_sequences=True),
     Metric("squared_error", "normalised squared error", logarithmic=True, normalised=True, area="auc"),
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),

@@ -13,6 +13,7 @@ from iclbench.core.events import EventPrediction
 from iclbench.core.metrics import metric
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.tables.curves import pooled
 
 # Query positions per forward pass, over all its episodes: bounds memory, and is a function of the sizes alone so that
 # results do not depend on the machine. A single episode may be longer; what that needs is the predictor's own business
@@ -52,10 +53,8 @@ class Curve:
         over episodes is that over all events, on a grid of sizes by the trapezoid rule."""
         values, keep, n = self.scores[metric], self.sizes, np.asarray(self.prefixes, dtype=np.float64)
         if self.ragged and self.asked is not None:
-            if self.sequences or len(n) < 2:
-                return pooled(values, self.asked)
-            there = np.trapezoid(self.asked.mean(0), n)
-            return np.asarray(np.trapezoid(np.where(self.asked, values, 0.0), n, axis=1) / there)
+            failed = (self.asked & ~np.isfinite(values)).any(1)
+            return np.where(failed, np.nan, pooled(np.where(self.asked, values, np.nan), n))
         if keep.sum() < 2:
             return values[:, keep].mean(1) if keep.any() else np.full(len(values), np.nan)
         return np.trapezoid(values[:, keep], n[keep], axis=1) / (n[keep][-1] - n[keep][0])
@@ -94,12 +93,6 @@ class Curve:
         """Asked positions of which some score is not finite, `(episodes, prefixes)`."""
         bad = ~np.all([np.isfinite(scores) for scores in self.scores.values()], axis=0)
         return bad if self.asked is None else bad & self.asked
-
-
-def pooled(values: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Sums over each row of `(episodes, positions)`, divided by the mean number of positions that were asked: their
-    mean is that over all of these positions."""
-    return np.asarray(np.where(asked, values, 0.0).sum(1) / asked.sum(1).mean())
 
 
 def learning_curve(

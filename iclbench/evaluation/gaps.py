@@ -23,7 +23,6 @@ from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.files import remove
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.curves import pooled
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
@@ -130,9 +129,8 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
         shared |= {"run": run, "metric": "gap", "normaliser": 1.0}
         found = summaries(gaps.to_numpy(float), prompts.seed)
         rows += [shared | {"n_context": int(n)} | own for n, own in zip(sizes, found, strict=True) if own["n_episodes"]]
-        there = gaps.notna().to_numpy()
-        area = heights(gaps).to_numpy(float) if there.all() else pooled(gaps.to_numpy(float), there)
-        rows += [shared | own for own in summaries(area[:, None], prompts.seed) if own["n_episodes"]]
+        area = heights(gaps).to_numpy(float)[:, None]
+        rows += [shared | own for own in summaries(area, prompts.seed) if own["n_episodes"]]
     return rows
 
 

@@ -10,8 +10,9 @@ from iclbench.core.metrics import metric
 from iclbench.evaluation import cells
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.evaluation.curves import Curve, learning_curve, pooled
+from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.tables.curves import pooled
 
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
@@ -54,7 +55,9 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
     # Sequences are of different lengths: what a metric is per event is a sum over all of them, too.
     whole: dict[str, np.ndarray] = {}
     if curve.sequences and curve.asked is not None and not curve.failed.any():
-        whole = {name: pooled(scores, curve.asked) for name, scores in curve.scores.items()} | curve.sequences
+        sizes = np.asarray(curve.prefixes)
+        there = {name: np.where(curve.asked, scores, np.nan) for name, scores in curve.scores.items()}
+        whole = {name: pooled(scores, sizes) for name, scores in there.items()} | curve.sequences
     for name, scores in whole.items():
         shared = cells.row(contestant, prompts, "next") | {"normaliser": metric(name).normaliser(curve.normaliser)}
         rows += [shared | {"metric": name} | s for s in summaries(scores[:, None], prompts.seed) if s["n_episodes"]]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from iclbench.core.metrics import metric as of
 from iclbench.tables.curves import AREA, COARSE, has_heights, heights
 
 
@@ -56,7 +57,7 @@ class EpisodeScores:
         if any(has_heights(frame) for frame in wide):
             wide = [frame if has_heights(frame) else heights(frame).to_frame(AREA) for frame in wide]
         mean = wide[0] if len(wide) == 1 else pd.concat(wide).groupby(level=0).mean()
-        return mean.dropna(axis=1)
+        return mean if of(metric).of_sequences else mean.dropna(axis=1)
 
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
         """Question `targets`: the score of every episode, averaged over runs; None unless every run has its scores."""

@@ -31,7 +31,8 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
     """Mean of a - b, paired by episode, with Student's t interval.
 
     Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
-    `auc`) over the context sizes that both have. None when they share fewer than two episodes or two context sizes.
+    `auc`) over the context sizes that both have, of event sequences that end early every event
+    counting as much. None when they share fewer than two episodes or two context sizes.
     Of a frame that has nothing but mean heights (columns `AREA`, `COARSE`) these are compared with the other's, over
     the same context sizes.
     """
@@ -49,9 +50,7 @@ def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
     if len(episodes) < 2 or len(sizes) < 2:
         return None
-    gaps = a.loc[episodes, sizes].to_numpy(float) - b.loc[episodes, sizes].to_numpy(float)
-    n = sizes.to_numpy(dtype=float)
-    return np.asarray(np.trapezoid(gaps, n, axis=1) / (n[-1] - n[0]))
+    return heights(a.loc[episodes, sizes] - b.loc[episodes, sizes]).to_numpy(float)
 
 
 def _asked_like(other: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:

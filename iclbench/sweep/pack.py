@@ -25,7 +25,7 @@ from iclbench.config.registry import canonical
 from iclbench.config.runs import writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.core.metrics import curve_metric
+from iclbench.core.metrics import curve_metric, metric
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.store import Store, row
@@ -263,7 +263,8 @@ def _heights(errors: pd.DataFrame, coarse: dict[str, frozenset[int]]) -> Iterato
     yield errors[errors["n_context"].isna()]
     curves = errors[errors["n_context"].notna()]
     for (run, prompt_set, of), rows in curves.groupby(["run", "prompt_set", "metric"]):
-        whole = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float).dropna(axis=1)
+        whole = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
+        whole = whole if metric(str(of)).of_sequences else whole.dropna(axis=1)
         few = coarse.get(str(prompt_set), frozenset())
         at_few = whole[[n for n in whole.columns if n in few]]
         parts = {None: whole} if set(whole.columns) != few else {}

@@ -16,11 +16,31 @@ def has_heights(curves: pd.DataFrame) -> bool:
 
 
 def heights(curves: pd.DataFrame) -> pd.Series:
-    """The mean height of every episode's curve over its context sizes, by trapezoids."""
+    """The mean height of every episode's curve over its context sizes, by trapezoids; where curves end early, as
+    `pooled` has it."""
     if has_heights(curves):
         return curves[AREA if AREA in curves.columns else COARSE]
     sizes = curves.columns.sort_values()
-    n = sizes.to_numpy(dtype=float)
+    n, values = sizes.to_numpy(dtype=float), curves[sizes].to_numpy(float)
+    if np.isnan(values).any():
+        return pd.Series(pooled(values, n), index=curves.index)
     if len(n) < 2:
         return curves.mean(axis=1)
-    return pd.Series(np.trapezoid(curves[sizes].to_numpy(float), n, axis=1) / (n[-1] - n[0]), index=curves.index)
+    return pd.Series(np.trapezoid(values, n, axis=1) / (n[-1] - n[0]), index=curves.index)
+
+
+def pooled(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Heights of curves that end early, NaN from there on, each position counting as much: their mean over episodes is
+    that over all positions. On a grid of sizes both sums are integrals by trapezoids.
+
+    >>> pooled(np.array([[1.0, 2.0, 6.0], [3.0, np.nan, np.nan]]), np.array([0, 1, 2]))
+    array([4.5, 1.5])
+
+    Args:
+        values: `(episodes, sizes)`.
+        sizes: ascending, `(sizes,)`.
+    """
+    there, n = ~np.isnan(values), np.asarray(sizes, dtype=float)
+    if len(n) < 2 or (np.diff(n) == 1).all():
+        return np.asarray(np.nansum(values, axis=1) / there.sum(1).mean())
+    return np.asarray(np.trapezoid(np.nan_to_num(values), n, axis=1) / np.trapezoid(there.mean(0), n))

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.pairs import difference, ranks
 
 
@@ -66,3 +67,23 @@ def test_the_untuned_share_the_rank_of_the_next_one_below_and_count_nowhere() ->
     assert ranks("abcde", episodes, unfair="a") == {"a": 1, "b": 1, "c": 2, "d": 3, "e": 4}
     assert ranks("abcde", episodes, unfair="bc") == {"a": 1, "b": 2, "c": 2, "d": 2, "e": 3}
     assert ranks("abcde", episodes, unfair="de") == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 4}
+
+
+def test_of_sequences_that_end_early_every_event_counts_as_much() -> None:
+    lengths = np.random.default_rng(3).integers(1, 6, 40)
+    there = np.arange(5) < lengths[:, None]
+    sizes = pd.Index(range(5), name="n_context")
+    curves = {}
+    for run, seed in {"a": 1, "b": 2}.items():
+        scores = np.random.default_rng(seed).normal(size=(40, 5))
+        at = np.nonzero(there)
+        rows = pd.DataFrame(
+            {"run": run, "prompt_set": "own", "metric": "nll", "n_context": sizes[at[1]].astype("Int64")}
+        )
+        rows = rows.assign(n_related=pd.NA, coarse=pd.NA, episode=at[0], value=scores[at])
+        curves[run] = EpisodeScores([rows], {"own"}).curves([run], "own", "nll")
+    a, b = (curves[run].to_numpy() for run in "ab")
+    found = difference(curves["a"], curves["b"])
+    assert found is not None
+    assert found.value == pytest.approx((a - b)[there].mean(), rel=1e-12)
+    assert found.low < found.value < found.high
