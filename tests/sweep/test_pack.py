@@ -312,7 +312,8 @@ def test_a_report_on_packed_files_says_the_same(swept: tuple[Path, list[GridCell
         assert a.id == b.id
         for before, after in zip(boards(a), boards(b), strict=True):
             assert after[["contestant", "rank"]].equals(before[["contestant", "rank"]])
-            pd.testing.assert_frame_equal(after, before, rtol=1e-5, check_exact=False)
+            # Errors are kept with 21 bits: a small difference of two of them is as sure as they are, not relatively.
+            pd.testing.assert_frame_equal(after, before, rtol=1e-5, atol=2.0**-21, check_exact=False)
             compared += int(before["behind"].notna().sum())
     assert compared, "paired differences"
     for one, other in zip(normalised.contests(full, "smoke"), normalised.contests(short, "smoke"), strict=True):
