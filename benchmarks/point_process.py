@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench.api.results import open_results
-from iclbench.core.formats import fixed, nbytes, seconds
+from iclbench.core.formats import fixed, nbytes
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
 HEAD = """# Point processes learned in context
@@ -33,19 +33,17 @@ def main(folder: Path, out: Path) -> None:
     gaps = values[values["metric"].eq("gap")]
     whole = gaps[gaps["n_context"].isna()].sort_values("value")
     oracle = values[values["metric"].eq("auc") & values["kind"].eq("oracle")].iloc[0]
-    train = costs[costs["phase"].eq("train")].set_index(["run", "metric"])["value"]
     states = costs[costs["metric"].eq("state_bytes")]
     kept = sorted(int(n) for n in states["n_points"].dropna().unique())
-    header = ["contestant", *(f"n = {n}" for n in SIZES), "mean", "training", *(f"state, n = {n:,}" for n in kept)]
+    header = ["contestant", *(f"n = {n}" for n in SIZES), "mean", *(f"state, n = {n:,}" for n in kept)]
     lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
     for _, row in whole.iterrows():
         curve = gaps[gaps["run"].eq(row["run"]) & gaps["n_context"].notna()].set_index("n_context")["value"]
         own = states[states["run"].eq(row["run"])].drop_duplicates("n_points").set_index("n_points")["value"]
         cells = [fixed(curve[n]) if n in curve.index else "–" for n in SIZES]
         mean = f"{fixed(row['value'])} [{fixed(row['low'])}, {fixed(row['high'])}]"
-        took = seconds(train[row["run"], "seconds"]) if (row["run"], "seconds") in train.index else ""
         sizes = [nbytes(own[n]) if n in own.index else "" for n in kept]
-        lines.append(f"| {row['contestant']} | {' | '.join([*cells, mean, took, *sizes])} |")
+        lines.append(f"| {row['contestant']} | {' | '.join([*cells, mean, *sizes])} |")
     head = HEAD.format(
         points=int(gaps["n_context"].max()) + 1, episodes=int(oracle["n_episodes"]), oracle=fixed(oracle["value"])
     )
