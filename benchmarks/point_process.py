@@ -16,8 +16,9 @@ import pandas as pd
 
 from iclbench.api.results import open_results
 from iclbench.core.formats import fixed, nbytes
+from iclbench.core.prefixes import prefix_grid
 
-SIZES = (0, 1, 2, 4, 8, 16, 32, 64)
+SIZES = tuple(prefix_grid(64))
 HEAD = """# Point processes learned in context
 
 Task `point-process` at preset `small`: sequences of {points} events, kinds and parameters drawn anew, {episodes} frozen
