@@ -24,6 +24,7 @@ from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, Recurren
 from iclbench.config.cards import Decay, PositiveFloat, PositiveInt
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictions import Prediction
+from iclbench.core.seeds import global_draws
 from iclbench.core.task import TaskShape
 from iclbench.layers.channels_first import ChannelNorm
 from iclbench.layers.long_convolution import long_convolution
@@ -196,9 +197,7 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         if not self.settings.dropout:
             return super().loss(episodes, progress, generator)
-        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with global_draws(generator):
             return super().loss(episodes, progress, generator)
 
 

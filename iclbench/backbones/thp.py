@@ -43,6 +43,7 @@ from iclbench.config.cards import Decay, PositiveInt
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.seeds import global_draws
 from iclbench.core.task import TaskShape
 from iclbench.layers.key_value_cache import Growing, KeyValueCache, causal, causal_present
 from iclbench.layers.post_norm_layer import PostNormLayer
@@ -91,9 +92,7 @@ class THP(EventBackbone[THPSettings]):
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         if not self.settings.dropout:
             return super().loss(episodes, progress, generator)
-        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with global_draws(generator):
             return super().loss(episodes, progress, generator)
 
     def predict_next(

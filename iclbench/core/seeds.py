@@ -29,3 +29,12 @@ def global_stream(seed: int, name: str) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, name))
         yield
+
+
+@contextmanager
+def global_draws(generator: torch.Generator) -> Iterator[None]:
+    """Run a block whose layers draw from torch's global generators (dropout) on one seed that `generator` gives."""
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
