@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from iclbench.core.events import EventPrediction
 from iclbench.core.metrics import metric
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
@@ -33,7 +32,6 @@ class Curve:
         skipped: context sizes beyond what the contestant takes.
         reason: why.
         sequences: scores of whole sequences by metric, `(episodes,)`; none where not every position was asked.
-        of_events: whether episodes are sequences of events.
     """
 
     prefixes: tuple[int, ...]
@@ -43,7 +41,6 @@ class Curve:
     skipped: tuple[int, ...] = ()
     reason: str | None = None
     sequences: dict[str, np.ndarray] = field(default_factory=dict)
-    of_events: bool = False
 
     def area(self, metric: str) -> np.ndarray:
         """Area under each episode's curve over the context sizes that all episodes were asked at, per unit of context:
@@ -62,7 +59,9 @@ class Curve:
     @property
     def ragged(self) -> bool:
         """Whether these are event sequences of different lengths."""
-        return self.of_events and self.asked is not None and not self.asked.all()
+        return (
+            self.asked is not None and not self.asked.all() and any(metric(name).of_sequences for name in self.scores)
+        )
 
     @property
     def sizes(self) -> np.ndarray:
@@ -119,13 +118,11 @@ def learning_curve(
     parts: dict[str, list[np.ndarray]] = {}
     counted: list[np.ndarray] = []
     whole: dict[str, list[np.ndarray]] = {}
-    of_events = False
     for start in range(0, len(episodes), chunk):
         block = episodes[start : start + chunk].to(device)
         informed = predictor.informed(block.truth)
         with torch.inference_mode():
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else asked)
-        of_events = isinstance(prediction, EventPrediction)
         y, scored = block.asked.y[:, list(asked)], block.scored[:, list(asked)]
         counted.append(scored.cpu().numpy())
         if prefixes is None and not skipped:
@@ -142,4 +139,4 @@ def learning_curve(
         name: np.concatenate(blocks) / (where.sum(1).mean() if metric(name).per_event else 1.0)
         for name, blocks in whole.items()
     }
-    return Curve(asked, scores, normaliser, where, skipped, reason, sequences, of_events)
+    return Curve(asked, scores, normaliser, where, skipped, reason, sequences)
