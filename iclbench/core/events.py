@@ -15,6 +15,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -301,16 +302,21 @@ class HazardEvent(EventPrediction):
 
     def mark_probabilities(self) -> Tensor:
         """Averaged over the time of the event."""
-        total = torch.zeros_like(self.base)
-        for gap, width in self._panels():
-            total = total + (width * self.log_survival(gap).exp()).unsqueeze(-1) * self.rates(gap)
-        return total / total.sum(-1, keepdim=True)
+        return self._over_time[1]
 
     def mean(self) -> Tensor:
         """The integral of the survival function."""
-        return sum(
-            (width * self.log_survival(gap).exp() for gap, width in self._panels()), torch.zeros_like(self.decay)
-        )
+        return self._over_time[0]
+
+    @cached_property
+    def _over_time(self) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape K"]]:
+        """Mean gap and probabilities of the marks, from one walk: every score of an event asks for one of them."""
+        mean, marks = torch.zeros_like(self.decay), torch.zeros_like(self.base)
+        for gap, width in self._panels():
+            survives = width * self.log_survival(gap).exp()
+            mean = mean + survives
+            marks = marks + survives.unsqueeze(-1) * self.rates(gap)
+        return mean, marks / marks.sum(-1, keepdim=True)
 
     def _panels(self) -> Iterator[tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]]:
         """Gaps and weights of Gauss-Legendre quadrature on panels that double in width up to where hardly anything
