@@ -13,7 +13,7 @@ from iclbench.config.cards import TOLERANCE
 from iclbench.config.sizes import sized
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
-from iclbench.core.events import CENSORED, GAP, MARK, TIME
+from iclbench.core.events import GAP, MARK, TIME
 from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.live_bytes import LiveBytes
@@ -118,18 +118,6 @@ def test_events_are_a_set_with_times_and_can_be_forgotten() -> None:
 
 
 @torch.no_grad()
-def test_masked_events_are_not_there_whatever_they_hold() -> None:
-    own, context = model(CMHP, **SMALL), events()
-    garbage = replace(context, y=torch.where(context.mask.unsqueeze(-1), context.y, 1.7))
-    found, asked = own.predict_next(garbage), own.predict_targets(garbage, nothing_asked())
-    for b in range(2):
-        kept = context.y[b : b + 1, context.mask[b]]
-        alone = Points.full(kept[..., :0], kept)
-        assert_same(found[b : b + 1].at(context.mask[b]), own.predict_next(alone), 1e-12)
-        assert_same(asked[b : b + 1], own.predict_targets(alone, nothing_asked(1)), 1e-12)
-
-
-@torch.no_grad()
 def test_answers_do_not_move_with_the_event_they_are_about_nor_with_later_ones() -> None:
     own, context = model(CMHP, **SMALL), events(holes=False)
     expected = own.predict_next(context)
@@ -141,17 +129,6 @@ def test_answers_do_not_move_with_the_event_they_are_about_nor_with_later_ones()
         assert_same(found.at(slice(0, n + 1)), expected.at(slice(0, n + 1)), 1e-14)
         if n + 1 < COUNT:
             assert (found.locs[:, n + 1] - expected.locs[:, n + 1]).abs().amax() > 1e-6
-
-
-@torch.no_grad()
-def test_the_open_interval_at_the_end_is_asked_and_never_read() -> None:
-    own, context = model(CMHP, **SMALL), events(holes=False)
-    end = context.y[:, -1:].clone()
-    end[..., MARK] = CENSORED
-    observed = context.append(Points.full(end[..., :0], end))
-    assert_same(own.predict_targets(observed, nothing_asked()), own.predict_targets(context, nothing_asked()), 1e-12)
-    last = own.predict_next(observed).at(slice(COUNT, None))
-    assert_same(last, own.predict_targets(context, nothing_asked()), 1e-12)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from iclbench.backbones.thp import THP
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
-from iclbench.core.events import CENSORED, GAP, MARK, TIME
+from iclbench.core.events import GAP, MARK, TIME
 from iclbench.core.task import TaskShape
 from tests.backbones.event_models import (
     COUNT,
@@ -103,18 +103,6 @@ def test_answers_do_not_move_with_the_event_they_are_about_nor_with_later_ones()
 
 
 @torch.no_grad()
-def test_masked_events_are_not_there_whatever_they_hold() -> None:
-    own, context = model(THP, **SMALL), events()
-    garbage = replace(context, y=torch.where(context.mask.unsqueeze(-1), context.y, 1.7))
-    found, asked = own.predict_next(garbage), own.predict_targets(garbage, nothing_asked())
-    for b in range(2):
-        kept = context.y[b : b + 1, context.mask[b]]
-        alone = Points.full(kept[..., :0], kept)
-        assert_same(found[b : b + 1].at(context.mask[b]), own.predict_next(alone), 1e-12)
-        assert_same(asked[b : b + 1], own.predict_targets(alone, nothing_asked(1)), 1e-12)
-
-
-@torch.no_grad()
 def test_updates_in_any_portions_equal_conditioning_on_everything() -> None:
     """Also where an episode has nothing new in a portion."""
     own, context = model(THP, **SMALL), events()
@@ -125,17 +113,6 @@ def test_updates_in_any_portions_equal_conditioning_on_everything() -> None:
         for start, stop in zip(cuts, [*cuts[1:], COUNT], strict=True):
             state = own.update(state, context.span(start, stop))
         torch.testing.assert_close(state.last, expected.last, rtol=1e-12, atol=1e-12)
-
-
-@torch.no_grad()
-def test_the_open_interval_at_the_end_is_asked_and_never_read() -> None:
-    own, context = model(THP, **SMALL), events(holes=False)
-    end = context.y[:, -1:].clone()
-    end[..., MARK] = CENSORED
-    observed = context.append(Points.full(end[..., :0], end))
-    assert_same(own.predict_targets(observed, nothing_asked()), own.predict_targets(context, nothing_asked()), 1e-12)
-    last = own.predict_next(observed).at(slice(COUNT, None))
-    assert_same(last, own.predict_targets(context, nothing_asked()), 1e-12)
 
 
 @torch.no_grad()
