@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings
@@ -63,7 +63,7 @@ class ImageBackbone(Backbone[BackboneSettings]):
         self.images = ImageEncoder(settings.encoder or cls.default_encoder, shape.x_shape)
         features = self.images.features
         self.backbone = cls(settings, replace(shape, x_dim=features, x_shape=None, encoded=True))
-        for trait in ("order", "heads", "uses_related", "removes_points", "longest", "computed_by"):
+        for trait in ("order", "heads", "uses_related", "removes_points", "joint", "longest", "computed_by"):
             setattr(self, trait, getattr(self.backbone, trait))
 
     @property
@@ -86,6 +86,17 @@ class ImageBackbone(Backbone[BackboneSettings]):
     ) -> Prediction:
         context, related, x_target = self._encode(context, related, x_target)
         return self.backbone.predict_targets(context, x_target, related)
+
+    def joint_scores(
+        self,
+        answer: Prediction,
+        context: Points,
+        targets: Points,
+        scored: Bool[Tensor, "B Q"],
+        related: Points | None = None,
+    ) -> dict[str, Float[Tensor, " B"]]:
+        context, targets, related = self._encode(context, targets, related)
+        return self.backbone.joint_scores(answer, context, targets, scored, related)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None

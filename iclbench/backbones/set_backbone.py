@@ -18,10 +18,10 @@ from pydantic import Field
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings
-from iclbench.config.cards import PositiveInt
-from iclbench.core.episodes import Episodes
+from iclbench.config.cards import Added, PositiveInt
+from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
-from iclbench.core.predictions import Prediction
+from iclbench.core.predictions import Prediction, Spread
 from iclbench.core.task import TaskShape
 from iclbench.layers.event_read_in import event_features_dim, timed_features
 from iclbench.layers.perceptron import perceptron
@@ -37,6 +37,9 @@ class SetSettings(BackboneSettings):
     """Width D of a token."""
     fourier: Annotated[int, Field(ge=0, le=16)] = 0
     """Pairs sin, cos of every input appended to it, of periods 8, 4, 2, ...; the papers have none."""
+    spread: Annotated[Spread, Added("0.2.0")] = "floor"
+    """What a raw output r means as a standard deviation: floor: variance softplus(r) + floor², with the floor of the
+    task, as all models have it; exp: exp(r); bounded-M: M + (1 - M) softplus(r), as public code of neural processes."""
 
     def x_features_dim(self, x_dim: int) -> int:
         """Width of what is made of an input."""
@@ -92,6 +95,11 @@ class SetBackbone(Backbone[_Settings], abstract=True):
             return y if self.shape.marks is None else timed_features(y, self.shape.marks)
         return F.one_hot(y, self.shape.classes).to(next(self.parameters()).dtype)
 
+    def read(self, raw: Float[Tensor, "*shape raw"]) -> Prediction:
+        """The task's kind of prediction from raw outputs."""
+        settings = replace(self.shape.head_settings, spread=self.settings.spread)
+        return self.shape.prediction.from_raw(raw, self.shape.outputs, settings)
+
     def decode(self, hidden: Float[Tensor, "B Q decoded"]) -> Prediction:
         """The prediction that the targets' hidden vectors stand for."""
         return self.read(self.decoder(hidden))
@@ -99,23 +107,46 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """For the question `next`: n ~ U{0, ..., N - 1} per episode, the mean loss of the points after the first n, and
-        the mean over episodes, so that every prefix length weighs the same, as in a learning curve. Of events only the
-        very next one, since nothing says which of several gaps is asked; a sequence weighs as many as its events."""
+        """For the question `next` the mean loss of the points after a random cut, and the mean over episodes
+        (`training_split`)."""
         if self.shape.question == "targets":
             return super().loss(episodes, progress, generator)
-        context, asked = episodes.context, episodes.asked
+        context, targets, weights = self.training_split(episodes, generator)
+        each = self.predict_targets(context, targets.x, episodes.related).loss(targets.y)
+        per_episode = (each * targets.mask).sum(1) / targets.counts.clamp(min=1)
+        loss = weighted(per_episode, weights)
+        return loss, {"loss": loss.detach()}
+
+    def training_split(
+        self, episodes: Episodes, generator: torch.Generator
+    ) -> tuple[Points, Points, Float[Tensor, " B"]]:
+        """What a step of training conditions on, what it asks, and how much every episode weighs.
+
+        For the question `next`: n ~ U{0, ..., N - 1} per episode, the first n points and all that come later, so that
+        every prefix length weighs the same, as in a learning curve. Of events only the very next one, since nothing
+        says which of several gaps is asked; a sequence weighs as many as its events.
+
+        Returns:
+            The context, the targets under a mask of those that count, and weights: 0 where none does.
+        """
+        context, asked, scored = episodes.context, episodes.asked, episodes.scored
+        if self.shape.question == "targets":
+            targets = replace(asked, mask=scored & asked.mask)
+            return context, targets, targets.mask.any(1).to(asked.x.dtype)
         draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(asked.x.device)
         cut = (draws * asked.counts).long().unsqueeze(1)
         before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
         place = asked.mask.cumsum(1)
         after = place > cut if self.shape.marks is None else place == cut + 1
-        later = episodes.scored & asked.mask & after
-        each = self.predict_targets(before, asked.x, episodes.related).loss(asked.y)
-        per_episode = (each * later).sum(1) / later.sum(1).clamp(min=1)
-        weights = later.any(1) if self.shape.marks is None else later.any(1) * episodes.scored.sum(1)
-        loss = (per_episode * weights).sum() / weights.sum().clamp(min=1)
-        return loss, {"loss": loss.detach()}
+        later = replace(asked, mask=scored & asked.mask & after)
+        some = later.mask.any(1)
+        weights = some if self.shape.marks is None else some * scored.sum(1)
+        return before, later, weights.to(asked.x.dtype)
+
+
+def weighted(values: Float[Tensor, " B"], weights: Float[Tensor, " B"]) -> Float[Tensor, ""]:
+    """Mean by weights; 0 where all of them are."""
+    return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 def _check_dimension(what: str, values: Tensor, expected: int) -> None:

@@ -21,7 +21,7 @@ def the_last_layer_is_the_answer(predictor: Any, episodes: Episodes, tolerance: 
     with torch.no_grad():
         layers = predictor.predict_by_layer(context, x, episodes.related)
     expected = ask_targets(predictor, episodes, context, x)
-    assert_close(layers[-1], expected, tolerance, "the last layer's answer differs from predict_targets")
+    assert_close(layers[-1].marginals, expected, tolerance, "the last layer's answer differs from predict_targets")
 
 
 def _is_trainable(predictor: Predictor) -> bool:

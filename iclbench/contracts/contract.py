@@ -12,7 +12,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import shortened
 from iclbench.core.events import MARK
 from iclbench.core.predictions import Prediction
-from iclbench.core.predictor import Predictor
+from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import TensorRecord
 
 
@@ -113,13 +113,19 @@ def _split(every: Points, points: int) -> Episodes:
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
+    """What is answered at every position on its own: what was asked apart has no joint distribution."""
     with torch.no_grad():
-        return predictor.predict_next(points, episodes.related)
+        return predictor.predict_next(points, episodes.related).marginals
 
 
 def ask_targets(predictor: Predictor, episodes: Episodes, context: Points, x: Tensor) -> Prediction:
     with torch.no_grad():
-        return predictor.predict_targets(context, x, episodes.related)
+        return predictor.predict_targets(context, x, episodes.related).marginals
+
+
+def ask_state(predictor: Predictor, state: State, x: Tensor) -> Prediction:
+    with torch.no_grad():
+        return predictor.query(state, x).marginals
 
 
 def targets_of(episodes: Episodes) -> Points:

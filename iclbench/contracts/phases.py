@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 
-from iclbench.contracts.contract import DEFAULT, Tolerance, ask_targets, assert_close, contract, targets_of
+from iclbench.contracts.contract import (
+    DEFAULT,
+    Tolerance,
+    ask_state,
+    ask_targets,
+    assert_close,
+    contract,
+    targets_of,
+)
 from iclbench.core.episodes import Episodes
 from iclbench.core.predictor import Predictor, State
 
@@ -20,8 +28,8 @@ def phases_equal_the_question(predictor: Predictor, episodes: Episodes, toleranc
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)
     state = predictor.condition(context, episodes.related)
-    assert_close(predictor.query(state, x), expected, tolerance, "condition and query differ from predict_targets")
-    assert_close(predictor.query(state, x), expected, tolerance, "a query changes the state")
+    assert_close(ask_state(predictor, state, x), expected, tolerance, "condition and query differ from predict_targets")
+    assert_close(ask_state(predictor, state, x), expected, tolerance, "a query changes the state")
 
 
 @contract()
@@ -36,7 +44,7 @@ def update_equals_conditioning_on_everything(
         state = predictor.condition(context.span(0, edges[0]), episodes.related)
         for start, stop in pairwise(edges):
             state = predictor.update(state, context.span(start, stop))
-        answer = predictor.query(state, x)
+        answer = ask_state(predictor, state, x)
         assert_close(answer, expected, tolerance, f"updating at {cuts} differs from conditioning on everything")
 
 
@@ -47,15 +55,15 @@ def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, to
     state = predictor.condition(context, episodes.related)
     assert isinstance(state, State), f"condition returns a {type(state).__name__}, not a State"
     assert state.nbytes > 0, "the state says that it takes no memory"
-    expected = predictor.query(state, x)
+    expected = ask_state(predictor, state, x)
     index = torch.tensor([len(context) - 1, 0])
     assert_close(
-        predictor.query(state[index], x[index]), expected[index], tolerance, "part of a state answers otherwise"
+        ask_state(predictor, state[index], x[index]), expected[index], tolerance, "part of a state answers otherwise"
     )
     with tempfile.TemporaryDirectory() as folder:
         state.save(Path(folder) / "state.safetensors")
         loaded = type(state).load(Path(folder) / "state.safetensors")
-    assert_close(predictor.query(loaded, x), expected, tolerance, "a saved and loaded state answers otherwise")
+    assert_close(ask_state(predictor, loaded, x), expected, tolerance, "a saved and loaded state answers otherwise")
 
 
 @contract(lambda predictor: predictor.removes_points)
@@ -64,5 +72,5 @@ def removing_points_undoes_updating(predictor: Any, episodes: Episodes, toleranc
     context, x = episodes.context, targets_of(episodes).x
     before = predictor.condition(context.span(0, 2), episodes.related)
     after = predictor.remove(predictor.update(before, context.span(2)), context.span(2))
-    expected = predictor.query(before, x)
-    assert_close(predictor.query(after, x), expected, tolerance, "removed points leave a trace")
+    expected = ask_state(predictor, before, x)
+    assert_close(ask_state(predictor, after, x), expected, tolerance, "removed points leave a trace")

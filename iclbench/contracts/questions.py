@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from iclbench.contracts.contract import (
     DEFAULT,
@@ -46,7 +47,7 @@ def asking_twice_gives_the_same(predictor: Predictor, episodes: Episodes, tolera
     assert_close(first, second, Tolerance(0.0, 0.0), "predict_next gives another answer the second time")
 
 
-@contract()
+@contract(lambda predictor: predictor.joint == "apart")
 def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """A target's answer is the same alone and among others, wherever it stands."""
     context, x = episodes.context, targets_of(episodes).x
@@ -54,8 +55,32 @@ def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tole
     for q in range(x.shape[1]):
         alone = ask_targets(predictor, episodes, context, x[:, q : q + 1])
         assert_close(together.at(slice(q, q + 1)), alone, tolerance, f"answer {q} depends on other targets")
-    backwards = ask_targets(predictor, episodes, context, x.flip(1))
-    assert_close(together, backwards.map(lambda t: t.flip(1)), tolerance, "answers depend on the order of the targets")
+
+
+@contract(lambda predictor: predictor.joint != "ordered")
+def the_order_of_the_targets_changes_nothing(
+    predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
+) -> None:
+    """Answers go along with their targets, and scores of all targets together stay what they are."""
+    context, targets = episodes.context, targets_of(episodes)
+    backwards = targets.map(lambda t: t.flip(1))
+    message = "answers depend on the order of the targets"
+    expected = ask_targets(predictor, episodes, context, targets.x)
+    found = ask_targets(predictor, episodes, context, backwards.x)
+    assert_close(found.map(lambda t: t.flip(1)), expected, tolerance, message)
+    first, second = (_joint_scores(predictor, episodes, asked) for asked in (targets, backwards))
+    for name, score in first.items():
+        off = (second[name] - score).abs().max().item()
+        assert off <= tolerance.absolute + tolerance.relative * score.abs().max(), (
+            f"{message}: {name} is off by {off:.3g}"
+        )
+
+
+def _joint_scores(predictor: Predictor, episodes: Episodes, targets: Points) -> dict[str, Tensor]:
+    context, related = episodes.context, episodes.related
+    with torch.no_grad():
+        answer = predictor.predict_targets(context, targets.x, related)
+        return predictor.joint_scores(answer, context, targets, targets.mask, related)
 
 
 @contract()
@@ -166,7 +191,7 @@ def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, toler
     """With `x_query`, the answer for n is about `x_query[:, n]` and leaves no trace in the next ones."""
     context = episodes.context
     queries = 2 * context.x.flip(1)
-    ahead = predictor.predict_next(context, episodes.related, x_query=queries)
+    ahead = predictor.predict_next(context, episodes.related, x_query=queries).marginals
     for n in range(context.count):
         asked = ask_targets(predictor, episodes, context.span(0, n), queries[:, n : n + 1])
         assert_close(ahead.at(slice(n, n + 1)), asked, tolerance, f"x_query: wrong answer after {n} points")
@@ -179,8 +204,8 @@ def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, toler
     chosen = [0, 1, context.count // 2, context.count - 1]
     queries = context.x.flip(1)
     for x_query in (None, queries):
-        every = predictor.predict_next(context, episodes.related, x_query=x_query)
-        some = predictor.predict_next(context, episodes.related, x_query=x_query, prefixes=chosen)
+        every = predictor.predict_next(context, episodes.related, x_query=x_query).marginals
+        some = predictor.predict_next(context, episodes.related, x_query=x_query, prefixes=chosen).marginals
         assert_close(some, every.at(torch.tensor(chosen)), tolerance, f"prefixes={chosen} is not answered as asked")
 
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iclbench.core.predictions import HeadSettings, Prediction, checked_level, drawn
+from iclbench.core.predictions import HeadSettings, Prediction, bisected, checked_level, drawn
 
 GAP, MARK, TIME = range(3)
 CENSORED = -1
@@ -239,12 +239,12 @@ class LogNormalEvent(EventPrediction):
         reach = 40 * self.scales
         low, high = (self.locs - reach).amin(-1), (self.locs + reach).amax(-1)
         weights = self.logits.softmax(-1)
-        for _ in range(60):
-            middle = (low + high) / 2
-            z = (middle.unsqueeze(-1) - self.locs) / self.scales
-            below = (weights * torch.special.ndtr(z)).sum(-1) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return ((low + high) / 2).exp()
+
+        def below(log: Tensor) -> Tensor:
+            z = (log.unsqueeze(-1) - self.locs) / self.scales
+            return (weights * torch.special.ndtr(z)).sum(-1) < level
+
+        return bisected(below, low, high).exp()
 
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, c = self.locs.shape
@@ -346,12 +346,7 @@ class HazardEvent(EventPrediction):
             if not bool(short.any()):
                 break
             high = torch.where(short, 2 * high, high)
-        low = torch.zeros_like(high)
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = self.compensator(middle) < target
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return bisected(lambda gap: self.compensator(gap) < target, torch.zeros_like(high), high)
 
 
 @dataclass(frozen=True)

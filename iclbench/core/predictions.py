@@ -1,18 +1,18 @@
 """Predictions are distributions: how each is read off a network, its training loss and its scores live with it.
 
 `loss(y)` and every entry of `scores(y)` have one value per asked position, `(batch, positions)`, summed over output
-dimensions. Those of events (a time and a mark) are in `iclbench.core.events`; which a card may name, in
-`iclbench.core.heads`.
+dimensions. Those of events (a time and a mark) are in `iclbench.core.events`, those of several positions together in
+`iclbench.core.joint`; which a card may name, in `iclbench.core.heads`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,10 @@ _LOG_2PI = math.log(2 * math.pi)
 # The share of targets in central intervals: metrics of every prediction that has intervals.
 _COVERED = {"covered_50": 0.5, "covered_90": 0.9}
 
+# How a standard deviation is read off a raw output r: variance = softplus(r) + floor², the rule for everybody; exp(r);
+# m + (1 - m) softplus(r), as public code of neural processes has it with m = 0.1 or 0.05.
+Spread = Literal["floor", "exp", "bounded-0.1", "bounded-0.05"]
+
 
 @dataclass(frozen=True)
 class HeadSettings:
@@ -40,10 +44,12 @@ class HeadSettings:
         floor: least standard deviation of a Gaussian. It caps the attainable log-likelihood (0.1: at most 1.384 nats
             per output), so that numbers under different floors do not compare.
         components: Gaussians of a mixture.
+        spread: how a standard deviation is read; what is not `floor` has a least value of its own.
     """
 
     floor: float = 0.0
     components: int = 8
+    spread: Spread = "floor"
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,11 @@ class Prediction(TensorRecord):
     ) -> _P:
         """Read the distribution off raw network outputs."""
 
+    @property
+    def marginals(self) -> Prediction:
+        """The distribution of every position on its own."""
+        return self
+
     @abstractmethod
     def loss(self, y: Tensor) -> Float[Tensor, "*shape"]:
         """What training minimises, per position."""
@@ -93,9 +104,14 @@ class Prediction(TensorRecord):
         each; None: there is none (a single value, classes). Raises `ValueError` for another level."""
         return None
 
+    def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
+        """Log-density of the outputs at all positions of an episode together, those outside of the mask left out; None:
+        this says nothing of densities."""
+        return None
+
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """`n` independent draws at every position, each in the shape of `point()`: `(n, *shape, dy)`, labels
-        `(n, *shape)`; the generator is on the prediction's device."""
+        """`n` draws of all positions together, each in the shape of `point()`: `(n, *shape, dy)`, labels `(n, *shape)`;
+        the generator is on the prediction's device. Positions are independent but for those of `core.joint`."""
         raise NotImplementedError(f"{type(self).__name__} does not write sample()")
 
     def sequence_scores(
@@ -175,6 +191,9 @@ class Gaussian(Prediction):
         z = (y - self.mean) / self.std
         return (-0.5 * z.square() - self.std.log() - 0.5 * _LOG_2PI).sum(-1)
 
+    def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Tensor:
+        return summed(self.log_likelihood(y), mask)
+
     def point(self) -> Tensor:
         return self.mean
 
@@ -183,7 +202,7 @@ class Gaussian(Prediction):
         return self.mean - half, self.mean + half
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        return self.mean + self.std * _normal((n, *self.mean.shape), self.mean, generator)
+        return self.mean + self.std * normal((n, *self.mean.shape), self.mean, generator)
 
     def columns(self) -> dict[str, Tensor]:
         low, high = self.interval(0.9)
@@ -261,11 +280,7 @@ class Mixture(Prediction):
         """Where the distribution of each output reaches `level`, by bisection to the last bit but a few."""
         low = (self.means - 10 * self.stds).amin(-2)
         high = (self.means + 10 * self.stds).amax(-2)
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = self.cumulative(middle) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return bisected(lambda middle: self.cumulative(middle) < level, low, high)
 
     def point(self) -> Tensor:
         return self.mean
@@ -282,7 +297,7 @@ class Mixture(Prediction):
         component = drawn(weights, n, generator).T.reshape(n, *shape, 1, 1)
         at = component.expand(n, *shape, 1, dy)
         mean, std = (t.expand(n, *t.shape).gather(-2, at).squeeze(-2) for t in (self.means, self.stds))
-        return mean + std * _normal(mean.shape, mean, generator)
+        return mean + std * normal(mean.shape, mean, generator)
 
     def columns(self) -> dict[str, Tensor]:
         low, high = self.interval(0.9)
@@ -292,6 +307,9 @@ class Mixture(Prediction):
         z = (y.unsqueeze(-2) - self.means) / self.stds
         each = (-0.5 * z.square() - self.stds.log() - 0.5 * _LOG_2PI).sum(-1)
         return torch.logsumexp(self.logits.log_softmax(-1) + each, -1)
+
+    def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Tensor:
+        return summed(self.log_likelihood(y), mask)
 
     def loss(self, y: Tensor) -> Tensor:
         return -self.log_likelihood(y)
@@ -376,10 +394,30 @@ def _half_width(level: float) -> float:
     return float(ndtri(0.5 + level / 2))
 
 
-def _normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+def bisected(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+    """Between `low` and `high` the place up to which `below` holds, to the last bit but a few."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        yes = below(middle)
+        low, high = torch.where(yes, middle, low), torch.where(yes, high, middle)
+    return (low + high) / 2
+
+
+def summed(each: Float[Tensor, "*shape Q"], mask: Bool[Tensor, "*#shape Q"]) -> Float[Tensor, " *shape"]:
+    """The sum over positions, whatever stands at those outside of the mask."""
+    return torch.where(mask, each, 0.0).sum(-1)
+
+
+def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers of another tensor's type."""
     return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _std(pre: Tensor, settings: HeadSettings) -> Tensor:
-    """Standard deviation of variance softplus(pre) + floor²."""
+    """Standard deviation as the settings read it."""
+    if settings.spread == "exp":
+        return pre.exp()
+    if settings.spread.startswith("bounded"):
+        least = float(settings.spread.removeprefix("bounded-"))
+        return least + (1 - least) * F.softplus(pre)
     return (F.softplus(pre) + settings.floor**2 + 1e-12).sqrt()

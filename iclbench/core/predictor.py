@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points, first_related, take
@@ -18,7 +18,6 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import TensorRecord, cat
 
-_Prediction = TypeVar("_Prediction", bound=Prediction)
 _Own = TypeVar("_Own", bound="Predictor")
 
 # Whoever writes one of these gets the others from the base class.
@@ -57,6 +56,9 @@ class Predictor:
         uses_related: whether related datasets change its answers; of a backbone's class, whether they do on tasks that
             have them.
         removes_points: whether `remove` is written: states can forget points again.
+        joint: whether the answer at a target may depend on the inputs of the targets that are asked with it: not at all
+            ("apart"), but not on their order ("exchangeable"), on their order, too ("ordered"). It never depends on
+            their outputs.
         longest: points of the longest sequence it can take in, the query included; None where there is no limit.
     """
 
@@ -64,6 +66,7 @@ class Predictor:
     heads: ClassVar[tuple[str, ...]] = ("point",)
     uses_related: bool = False
     removes_points: ClassVar[bool] = False
+    joint: Literal["apart", "exchangeable", "ordered"] = "apart"
     longest: int | None = None
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
@@ -115,7 +118,7 @@ class Predictor:
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "batch targets dx"], related: Points | None = None
     ) -> Prediction:
-        """Predict the outputs at all `x_target` from one context; no target sees another.
+        """Predict the outputs at all `x_target` from one context; no target sees another's output.
 
         Returns:
             Predictions of shape `(batch, targets)`.
@@ -134,6 +137,27 @@ class Predictor:
         """`predict_targets` with only the first n related datasets, for each n of `counts`, ascending."""
         for count in counts:
             yield self.predict_targets(context, x_target, first_related(related, count))
+
+    def joint_scores(
+        self,
+        answer: Prediction,
+        context: Points,
+        targets: Points,
+        scored: Bool[Tensor, "batch targets"],
+        related: Points | None = None,
+    ) -> dict[str, Float[Tensor, " batch"]]:
+        """Scores of the outputs at all targets together, per target that counts: the joint log-likelihood where there
+        is one. Who knows a joint density that its answer does not give writes its own.
+
+        Args:
+            answer: what `predict_targets` has answered.
+            context: the points that it was given.
+            targets: what was asked, and what is true.
+            scored: the targets that count.
+            related: the related datasets that it was given.
+        """
+        joint = answer.joint_log_likelihood(targets.y, scored)
+        return {} if joint is None else {"log_likelihood_joint": joint / scored.sum(1)}
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
         """The predictor for exactly the episodes whose latent truth this is: itself, but for an oracle."""
@@ -181,6 +205,27 @@ class Predictor:
 class Oracle(Predictor, abstract=True):
     """A predictor that may read how the episodes were made."""
 
+    def joint_scores(
+        self,
+        answer: Prediction,
+        context: Points,
+        targets: Points,
+        scored: Bool[Tensor, "batch targets"],
+        related: Points | None = None,
+    ) -> dict[str, Float[Tensor, " batch"]]:
+        """Scores of the outputs at all targets together, per target that counts: the joint log-likelihood where there
+        is one. Who knows a joint density that its answer does not give writes its own.
+
+        Args:
+            answer: what `predict_targets` has answered.
+            context: the points that it was given.
+            targets: what was asked, and what is true.
+            scored: the targets that count.
+            related: the related datasets that it was given.
+        """
+        joint = answer.joint_log_likelihood(targets.y, scored)
+        return {} if joint is None else {"log_likelihood_joint": joint / scored.sum(1)}
+
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
         raise NotImplementedError
 
@@ -195,9 +240,10 @@ def abstract_methods(cls: type) -> list[tuple[str, str]]:
     ]
 
 
-def join_positions(answers: list[_Prediction]) -> _Prediction:
-    """Predictions for consecutive positions as one prediction, joined along axis 1."""
+def join_positions(answers: Sequence[Prediction]) -> Prediction:
+    """Predictions for consecutive positions as one prediction, joined along axis 1; what was asked apart has no joint
+    distribution."""
     if len(answers) == 1:
         return answers[0]
-    flipped = [a.map(lambda t: t.transpose(0, 1)) for a in answers]
+    flipped = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
     return cat(flipped).map(lambda t: t.transpose(0, 1))

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iclbench.core.episodes import Episodes
+from iclbench.core.episodes import Episodes, first_related
 from iclbench.core.metrics import metric
+from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 
@@ -80,9 +81,9 @@ def target_scores(
         informed = predictor.informed(there.truth)
         with torch.inference_mode():
             answers = informed.predict_by_related(there.context, there.asked.x, there.related, counts)
-            scores = [answer.scores_within(there.asked.y, there.choices) for answer in answers]
+            scores = [_scores(informed, answer, there, n) for n, answer in zip(counts, answers, strict=True)]
         for name in scores[0]:
-            by_count = [_mean(each[name], there.scored) for each in scores]
+            by_count = [each[name] for each in scores]
             scale = metric(name).normaliser(family.normaliser)
             parts.setdefault(name, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
     found = {name: np.concatenate(blocks) for name, blocks in parts.items()}
@@ -119,6 +120,17 @@ def blocks(episodes: Episodes) -> Iterator[Episodes]:
     related = 0 if episodes.related is None else episodes.related.mask.shape[1:].numel()
     size = max(1, _POINTS // (episodes.context.count + episodes.asked.count + related))
     return (episodes[start : start + size] for start in range(0, len(episodes), size))
+
+
+def _scores(predictor: Predictor, answer: Prediction, asked: Episodes, related: int) -> dict[str, Tensor]:
+    """Every score of every episode: means over its targets, and what is of all targets together."""
+    each = answer.scores_within(asked.asked.y, asked.choices)
+    together = predictor.joint_scores(
+        answer, asked.context, asked.asked, asked.scored, first_related(asked.related, related)
+    )
+    return {name: _mean(scores, asked.scored) for name, scores in each.items()} | {
+        name: scores.double() for name, scores in together.items()
+    }
 
 
 def _mean(scores: Tensor, scored: Tensor) -> Tensor:

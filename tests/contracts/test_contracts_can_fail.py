@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from iclbench.contracts import CONTRACTS, example_episodes, failures
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.predictions import Point
+from iclbench.core.predictions import Point, Prediction
 from iclbench.core.predictor import Predictor, State, StoredPoints
 
 
@@ -29,6 +29,16 @@ class Sound(Predictor):
 class SeesOtherTargets(Sound):
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
         return super().predict_targets(context, x_target - x_target.mean(1, keepdim=True), related)
+
+
+class JointDependsOnOrder(Sound):
+    """Each answer is its target's own, but together they count the more the later they come."""
+
+    def joint_scores(
+        self, answer: Prediction, context: Points, targets: Points, scored: Tensor, related: Points | None = None
+    ) -> dict[str, Tensor]:
+        place = torch.arange(targets.count, dtype=torch.float32)
+        return {"log_likelihood_joint": (answer.point()[..., 0] * place).sum(1)}
 
 
 class SeesItsLabel(Sound):
@@ -229,6 +239,7 @@ BREAKS = {
     "answers_have_the_right_shape": Flat,
     "asking_twice_gives_the_same": Random,
     "targets_do_not_see_each_other": SeesOtherTargets,
+    "the_order_of_the_targets_changes_nothing": JointDependsOnOrder,
     "no_answer_sees_its_own_label": SeesItsLabel,
     "later_points_change_nothing": SeesTheFuture,
     "batch_neighbours_change_nothing": SeesNeighbours,

@@ -1,0 +1,268 @@
+"""Predictions of several positions together: one Gaussian over all of them, or equally likely functions.
+
+Every one of them also has a distribution for each position on its own (`marginals`), by which it is scored beside
+predictors whose positions are independent. The two likelihoods differ, and both are in print: the mean over points of
+the marginal log-likelihood, which of samples is log-mean-exp at every point, and the joint log-likelihood, which of
+samples is log-mean-exp of the sums over points.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import ClassVar, NoReturn
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from iclbench.core.errors import UsageError
+from iclbench.core.events import EventPrediction
+from iclbench.core.predictions import (
+    Categorical,
+    Gaussian,
+    HeadSettings,
+    Mixture,
+    Point,
+    Prediction,
+    bisected,
+    normal,
+    summed,
+)
+
+_SETTINGS = HeadSettings()
+
+
+@dataclass(frozen=True)
+class _Together(Prediction):
+    """What follows from the distributions of the positions on their own."""
+
+    @property
+    def marginals(self) -> Prediction:
+        raise NotImplementedError
+
+    @classmethod
+    def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+        raise NotImplementedError("an answer about several positions is not read off the network's output at each")
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+        raise NotImplementedError("an answer about several positions is not read off the network's output at each")
+
+    def loss(self, y: Tensor) -> Tensor:
+        return self.marginals.loss(y)
+
+    def scores(self, y: Tensor) -> dict[str, Tensor]:
+        return self.marginals.scores(y)
+
+    def point(self) -> Tensor:
+        return self.marginals.point()
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor] | None:
+        return self.marginals.interval(level)
+
+    def columns(self) -> dict[str, Tensor]:
+        return self.marginals.columns()
+
+
+@dataclass(frozen=True)
+class JointGaussian(_Together):
+    """One Gaussian over all positions and outputs of an episode.
+
+    The covariance between output i at position q and output j at position p is sum_r factor[q, i, r] factor[p, j, r],
+    and std² beside it on the diagonal. Picking positions picks rows, and that is what marginalising is.
+    """
+
+    mean: Float[Tensor, "B Q dy"]
+    factor: Float[Tensor, "B Q dy R"]
+    std: Float[Tensor, "B Q dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = Gaussian.metrics
+
+    @classmethod
+    def from_tril(cls, mean: Float[Tensor, "B Q dy"], tril: Float[Tensor, "B QD QD"]) -> JointGaussian:
+        """From a lower triangular factor of the covariance of all outputs, position by position."""
+        return cls(mean, tril.unflatten(1, mean.shape[1:]), torch.zeros_like(mean))
+
+    @property
+    def marginals(self) -> Gaussian:
+        return Gaussian(self.mean, (self.factor.square().sum(-1) + self.std.square()).sqrt())
+
+    def covariance(self) -> Float[Tensor, "B QD QD"]:
+        """Of all outputs, position by position."""
+        rows = self.factor.flatten(1, 2)
+        return rows @ rows.mT + torch.diag_embed(self.std.square().flatten(1))
+
+    def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"]:
+        """In double precision, by a Cholesky factor."""
+        there = mask.unsqueeze(-1).expand(self.mean.shape).flatten(1)
+        # A position that does not count is a standard normal that nothing correlates with, at its mean.
+        both = there.unsqueeze(1) & there.unsqueeze(2)
+        covariance = torch.where(both, self.to(dtype=torch.float64).covariance(), 0.0)
+        covariance.diagonal(dim1=1, dim2=2).add_((~there).double())
+        error = torch.where(there, (y - self.mean).double().flatten(1), 0.0)
+        factor = torch.linalg.cholesky(covariance)
+        z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False).squeeze(-1)
+        normaliser = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * there.sum(1)
+        return -0.5 * z.square().sum(1) - normaliser
+
+    def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
+        batch, _, _, rank = self.factor.shape
+        shared = normal((n, batch, 1, rank, 1), self.mean, generator)
+        own = normal((n, *self.mean.shape), self.mean, generator)
+        return self.mean + (self.factor @ shared).squeeze(-1) + self.std * own
+
+
+@dataclass(frozen=True)
+class Samples(_Together):
+    """S equally likely functions, each given by K Gaussians with diagonal covariance at every position.
+
+    A position on its own has the mixture of all S K Gaussians.
+    """
+
+    logits: Float[Tensor, "B Q S K"]
+    means: Float[Tensor, "B Q S K dy"]
+    stds: Float[Tensor, "B Q S K dy"]
+
+    metrics: ClassVar[tuple[str, ...]] = Mixture.metrics
+
+    @property
+    def functions(self) -> Mixture:
+        """Each of the S functions, `(B, Q, S)`."""
+        return Mixture(self.logits, self.means, self.stds)
+
+    @property
+    def marginals(self) -> Mixture:
+        return Mixture(self.logits.log_softmax(-1).flatten(2), self.means.flatten(2, 3), self.stds.flatten(2, 3))
+
+    def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
+        each = self.functions.log_likelihood(y.unsqueeze(2)).mT
+        return log_mean_exp(summed(each, mask.unsqueeze(1)))
+
+    def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
+        """Of a function that is drawn anew for every episode and draw."""
+        batch, positions, count = self.means.shape[:3]
+        which = torch.randint(count, (n, batch, 1, 1, 1, 1), generator=generator, device=self.means.device)
+
+        def chosen(t: Tensor) -> Tensor:
+            index = which.expand(n, batch, positions, 1, *t.shape[3:])
+            return t.expand(n, *t.shape).gather(3, index).squeeze(3).flatten(0, 1)
+
+        stds, means = chosen(self.stds), chosen(self.means)
+        logits = chosen(self.logits.unsqueeze(-1)).squeeze(-1)
+        return Mixture(logits, means, stds).sample(1, generator)[0].unflatten(0, (n, batch))
+
+
+@dataclass(frozen=True)
+class Paths(Samples):
+    """Samples that were drawn position by position, each position's Gaussians given what was drawn before it.
+
+    They are draws of a joint distribution whose density they do not give: who made them does
+    (`Predictor.joint_scores`).
+
+    Attributes:
+        drawn: the outputs.
+    """
+
+    drawn: Float[Tensor, "B Q S dy"]
+
+    def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> None:
+        return None
+
+    def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
+        """The paths in a random order, from the beginning where there are fewer than n."""
+        count = self.drawn.shape[2]
+        order = torch.randperm(count, generator=generator, device=self.drawn.device)
+        which = order[torch.arange(n, device=order.device) % count]
+        return self.drawn[:, :, which].permute(2, 0, 1, 3)
+
+
+@dataclass(frozen=True)
+class SampledEvent(EventPrediction):
+    """S equally likely distributions of the next event.
+
+    Attributes:
+        each: these distributions, with a last axis of length S.
+    """
+
+    each: EventPrediction
+
+    @classmethod
+    def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+        raise NotImplementedError("it is made of several answers")
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+        raise NotImplementedError("it is made of several answers")
+
+    def log_density(self, gap: Tensor) -> Tensor:
+        return log_mean_exp(self.each.log_density(gap.unsqueeze(-1)))
+
+    def log_survival(self, gap: Tensor) -> Tensor:
+        return log_mean_exp(self.each.log_survival(gap.unsqueeze(-1)))
+
+    def released_log_survival(self, gap: Tensor) -> Tensor:
+        return log_mean_exp(self.each.released_log_survival(gap.unsqueeze(-1)))
+
+    def log_marks(self, gap: Tensor) -> Tensor:
+        """Of the distributions, each weighs as likely as it made this gap; one beyond all numbers tells nothing."""
+        density = self.each.log_density(gap.unsqueeze(-1))
+        weights = density.clamp_min(torch.finfo(density.dtype).min / 2).log_softmax(-1)
+        return (weights.unsqueeze(-1) + self.each.log_marks(gap.unsqueeze(-1))).logsumexp(-2)
+
+    def mark_probabilities(self) -> Tensor:
+        return self.each.mark_probabilities().mean(-2)
+
+    def mean(self) -> Tensor:
+        return self.each.mean().mean(-1)
+
+    def quantile(self, level: float) -> Tensor:
+        """Between the least and the greatest of theirs."""
+        ends = self.each.quantile(level)
+        return bisected(lambda gap: -torch.expm1(self.log_survival(gap)) < level, ends.amin(-1), ends.amax(-1))
+
+    def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
+        gaps = self.each.sample_gaps(n, generator)
+        which = torch.randint(gaps.shape[-1], (*gaps.shape[:-1], 1), generator=generator, device=gaps.device)
+        return gaps.gather(-1, which).squeeze(-1)
+
+
+@singledispatch
+def over_samples(each: Prediction) -> Prediction:
+    """One prediction, `(B, Q)`, from equally likely functions `(B, Q, S)`: what follows if one of them is true.
+
+    Raises:
+        UsageError: there is no rule for predictions of this kind.
+    """
+    raise UsageError(f"answers of several samples cannot be one answer of the kind {type(each).__name__}")
+
+
+@over_samples.register
+def _(each: Point) -> Point:
+    return Point(each.mean.mean(2))
+
+
+@over_samples.register
+def _(each: Gaussian) -> Samples:
+    return Samples(torch.zeros_like(each.mean[..., :1]), each.mean.unsqueeze(3), each.std.unsqueeze(3))
+
+
+@over_samples.register
+def _(each: Mixture) -> Samples:
+    return Samples(each.logits, each.means, each.stds)
+
+
+@over_samples.register
+def _(each: Categorical) -> Categorical:
+    return Categorical(log_mean_exp(each.logits.log_softmax(-1).transpose(2, 3)))
+
+
+@over_samples.register
+def _(each: EventPrediction) -> SampledEvent:
+    return SampledEvent(each)
+
+
+def log_mean_exp(values: Float[Tensor, "*shape S"]) -> Float[Tensor, " *shape"]:
+    """Over the last axis."""
+    return values.logsumexp(-1) - math.log(values.shape[-1])
