@@ -39,7 +39,7 @@ class _Together(Prediction):
     """What follows from the distributions of the positions on their own."""
 
     @property
-    def marginals(self) -> Prediction:
+    def marginals(self) -> Gaussian | Mixture:
         raise NotImplementedError
 
     @classmethod
@@ -49,6 +49,10 @@ class _Together(Prediction):
     @classmethod
     def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
         raise NotImplementedError("an answer about several positions is not read off the network's output at each")
+
+    def log_likelihood(self, y: Float[Tensor, "B Q dy"]) -> Float[Tensor, "B Q"]:
+        """Of every position on its own."""
+        return self.marginals.log_likelihood(y)
 
     def loss(self, y: Tensor) -> Tensor:
         return self.marginals.loss(y)

@@ -16,20 +16,21 @@ from functools import cached_property
 from typing import Annotated, ClassVar, Generic, TypeVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
 from iclbench.config.cards import NoSettings, PositiveInt, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
-from iclbench.core.predictions import Gaussian, Mixture
+from iclbench.core.joint import JointGaussian
+from iclbench.core.predictions import Mixture, Prediction
 from iclbench.core.predictor import Oracle, Predictor, State
 from iclbench.core.task import TaskFacts
 from iclbench.families.gaussian_processes.evidence import Evidence, Nodes
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture
 from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance
-from iclbench.families.gaussian_processes.posterior import posterior
+from iclbench.families.gaussian_processes.posterior import joint_posterior, posterior
 
 # The posterior mass that may be lost by dropping nodes.
 DROPPED = 1e-5
@@ -83,9 +84,9 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
             raise UsageError("oracle-kernel must be told the kernels first: informed(episodes.truth)")
         return KnownKernel(context, self.truth["kernel"], self.truth["lengthscale"])
 
-    def query(self, state: KnownKernel, x: Float[Tensor, "B Q 1"]) -> Gaussian:
-        mean, std = posterior(state.kernel, state.lengthscale, state.context, x, self.noise)
-        return Gaussian(mean.to(x.dtype).unsqueeze(-1), std.to(x.dtype).unsqueeze(-1))
+    def query(self, state: KnownKernel, x: Float[Tensor, "B Q 1"]) -> JointGaussian:
+        mean, tril = joint_posterior(state.kernel, state.lengthscale, state.context, x, self.noise)
+        return JointGaussian.from_tril(mean.to(x.dtype).unsqueeze(-1), tril.to(x.dtype))
 
     def update(self, state: KnownKernel, points: Points) -> KnownKernel:
         return KnownKernel(state.context.append(points), state.kernel, state.lengthscale)
@@ -111,12 +112,15 @@ class PeriodicMean(OracleKernel):
         assert self.truth is not None
         return KnownMean(known.context, known.kernel, known.lengthscale, self.truth["mean"])
 
-    def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> Gaussian:  # type: ignore[override]
+    def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> JointGaussian:  # type: ignore[override]
+        """Of periodic functions the outputs are independent: what is left of them is taken for noise."""
         smooth = super().query(state, x)
         periodic = (state.kernel == PERIODIC)[:, None, None]
         mean, std = state.mean[:, None, None], math.sqrt(1 - mean_variance() + self.noise**2)
-        return Gaussian(
-            torch.where(periodic, mean.to(x.dtype), smooth.mean), torch.where(periodic, std, smooth.std).to(x.dtype)
+        return JointGaussian(
+            torch.where(periodic, mean.to(x.dtype), smooth.mean),
+            smooth.factor.masked_fill(periodic.unsqueeze(-1), 0.0),
+            torch.where(periodic, std, smooth.std).to(x.dtype),
         )
 
     def update(self, state: KnownMean, points: Points) -> KnownMean:  # type: ignore[override]
@@ -158,6 +162,22 @@ class OracleBayes(_GPOracle[BayesSettings]):
                 used += 1
             yield self._predict(weights.log_softmax(1), context, x_target)
 
+    def joint_scores(
+        self,
+        answer: Prediction,
+        context: Points,
+        targets: Points,
+        scored: Bool[Tensor, "B Q"],
+        related: Points | None = None,
+    ) -> dict[str, Float[Tensor, " B"]]:
+        """Exactly, by the evidence of context and targets over that of the context alone."""
+        before = self._nodes.log_prior + self._evidence_of(context)
+        for used in range(0 if related is None else related.mask.shape[1]):
+            before = before + self._evidence_of(related[:, used])  # type: ignore[index]
+        known = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
+        after = before - self._evidence_of(context) + known
+        return {"log_likelihood_joint": (after.logsumexp(1) - before.logsumexp(1)) / scored.sum(1)}
+
     @cached_property
     def _nodes(self) -> Nodes:
         return Nodes.of(self.family.believed(self.facts.shift), self.settings.rbf_nodes, self.settings.spacing)
@@ -166,10 +186,21 @@ class OracleBayes(_GPOracle[BayesSettings]):
     def _evidence(self) -> Evidence:
         return Evidence(self._nodes, self.noise, self.family.span)
 
+    @cached_property
+    def _known(self) -> dict[bytes, Float[Tensor, "B S"]]:
+        """Evidence by dataset: the same ones come with every number of related datasets, and for the joint score."""
+        return {}
+
     def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
         """The log evidence of one dataset per episode at every node."""
-        each = zip(points.x[..., 0], points.y[..., 0], points.mask, strict=True)
-        return torch.stack([self._evidence(x[mask], y[mask]) for x, y, mask in each])
+        key = b"".join(t.cpu().numpy().tobytes() for t in points.tensors().values())
+        if key not in self._known:
+            each = zip(points.x[..., 0], points.y[..., 0], points.mask, strict=True)
+            found = torch.stack([self._evidence(x[mask], y[mask]) for x, y, mask in each])
+            while len(self._known) > self.family.related_sets + 1:
+                del self._known[next(iter(self._known))]
+            self._known[key] = found
+        return self._known[key]
 
     def _predict(self, weights: Float[Tensor, "B S"], context: Points, x: Float[Tensor, "B Q 1"]) -> Mixture:
         """One component per kernel that matters, padded with components of logit -inf."""

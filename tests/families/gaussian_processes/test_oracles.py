@@ -55,7 +55,7 @@ def test_the_kernel_oracle_is_scikit_learns_posterior(shift: str) -> None:
         gp = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(x, y)
         mean, std = gp.predict(episodes.targets.x[e].numpy(), return_std=True)
         np.testing.assert_allclose(found.mean[e, :, 0], mean, atol=1e-6)
-        np.testing.assert_allclose(found.std[e, :, 0], np.sqrt(std**2 + 0.04), atol=1e-6)
+        np.testing.assert_allclose(found.marginals.std[e, :, 0], np.sqrt(std**2 + 0.04), atol=1e-6)
     assert set(episodes.truth["kernel"].tolist()) == {RBF, PERIODIC}
 
 
@@ -70,8 +70,8 @@ def test_a_periodic_functions_mean_is_told_and_scores_what_the_closed_form_says(
     answer, best = (one.predict_targets(episodes.context, episodes.targets.x) for one in (baseline, exact))
     periodic = episodes.truth["kernel"] == PERIODIC
     assert torch.equal(answer.mean[~periodic], best.mean[~periodic])
-    assert torch.equal(answer.std[~periodic], best.std[~periodic])
-    scores = answer.log_likelihood(episodes.targets.y).mean(1)[periodic]
+    assert torch.equal(answer.marginals.std[~periodic], best.marginals.std[~periodic])
+    scores = answer.marginals.log_likelihood(episodes.targets.y).mean(1)[periodic]
     expected = -0.5 * math.log(2 * math.pi * math.e * (1 - i0(1 / math.log(2)) * math.exp(-1 / math.log(2)) + 0.04))
     assert expected == pytest.approx(-1.214, abs=5e-4)
     assert abs(scores.mean().item() - expected) < 4 * scores.std().item() / len(scores) ** 0.5
@@ -89,7 +89,41 @@ def test_without_points_the_kernel_oracle_answers_the_prior() -> None:
     episodes = episodes_of()
     told = OracleKernel(None, TaskFacts(family=NARROW)).informed(episodes.truth)
     answer = told.predict_targets(episodes.context.span(0, 0), episodes.targets.x)
-    assert not answer.mean.any() and torch.allclose(answer.std, torch.tensor(1.04).double().sqrt())
+    assert not answer.mean.any() and torch.allclose(answer.marginals.std, torch.tensor(1.04).double().sqrt())
+
+
+@pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
+def test_the_joint_score_of_the_kernel_oracle_is_scipys_density(shift: str) -> None:
+    family = GPMixture(GPParameters(targets=10))
+    episodes = episodes_of(family, 12, 9, shift=shift)
+    told = OracleKernel(None, TaskFacts(family=family)).informed(episodes.truth)
+    targets, scored = episodes.targets, torch.rand(12, 10, generator=torch.Generator().manual_seed(1)) < 0.7
+    answer = told.predict_targets(episodes.context, targets.x)
+    found = told.joint_scores(answer, episodes.context, targets, scored)["log_likelihood_joint"]
+    asked = [(x[m], y[m]) for (x, y), m in zip(points_of(targets), scored.numpy(), strict=True)]
+    for e, ((x, y), (xt, yt)) in enumerate(zip(points_of(episodes.context), asked, strict=True)):
+        kernel = sklearn_kernel(int(episodes.truth["kernel"][e]), float(episodes.truth["lengthscale"][e]))
+        both = kernel(np.concatenate([x, xt])) + 0.04 * np.eye(len(x) + len(xt))
+        n = len(x)
+        gain = both[n:, :n] @ np.linalg.inv(both[:n, :n])
+        exact = multivariate_normal(gain @ y, both[n:, n:] - gain @ both[:n, n:]).logpdf(yt)
+        assert float(found[e]) == pytest.approx(exact / len(xt), abs=1e-6)
+
+
+def test_the_joint_score_of_who_infers_the_kernel_is_what_its_answers_say_one_after_the_other() -> None:
+    """By the chain rule: each target given the context and the true targets before it."""
+    oracle = bayes(rbf_nodes=60, spacing=0.02, components=10_000)
+    episodes = episodes_of(count=3)
+    targets, related = episodes.targets, episodes.related
+    for beside in (None, first_related(related, 2)):
+        answer = oracle.predict_targets(episodes.context, targets.x, beside)
+        found = oracle.joint_scores(answer, episodes.context, targets, targets.mask, beside)
+        known, total = episodes.context, torch.zeros(3, dtype=torch.float64)
+        for q in range(targets.count):
+            one = targets.span(q, q + 1)
+            total += oracle.predict_targets(known, one.x, beside).log_likelihood(one.y)[:, 0]
+            known = known.append(one)
+        torch.testing.assert_close(found["log_likelihood_joint"], total / targets.count, atol=2e-4, rtol=0)
 
 
 # Those that ask about part of the episodes do not fit an oracle, which is told the truth of all of them.
@@ -99,6 +133,7 @@ def test_without_points_the_kernel_oracle_answers_the_prior() -> None:
         "answers_have_the_right_shape",
         "asking_twice_gives_the_same",
         "targets_do_not_see_each_other",
+        "the_order_of_the_targets_changes_nothing",
         "no_answer_sees_its_own_label",
         "later_points_change_nothing",
         "an_empty_context_works",
