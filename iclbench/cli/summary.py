@@ -169,6 +169,9 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     points_only = error["value"].groupby("run").min().drop(best.index, errors="ignore").sort_values()
     names = [str(name) for name in [*best.index, *points_only.index]]
     adjusted = ok[ok["metric"].eq("log_likelihood_adjusted")]
+    joint = ok[ok["metric"].eq("log_likelihood_joint")]
+    if not _differ(joint, likelihood):
+        joint = joint.iloc[:0]
     most_episodes = pd.concat([likelihood, error])["n_episodes"].max()
     lost = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
     holes = set(zip(lost["run"], lost["n_related"], strict=True))
@@ -190,15 +193,21 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         ]
         most = max(n for n in counts if (run, n) in error.index or (run, n) in holes)
         cells += [cell(found, run, most, interval) for found in (gap, adjusted) if len(found)]
+        cells += [cell(joint, run, most, lambda row: f"{row['value']:.3f}")] if len(joint) else []
         whole = "failed" if (run, most) in holes else cell(error, run, most, lambda row: short(row["value"]))
         rows.append([named(run, kind), *cells, whole])
     without = values[values["status"].ne("ok") & ~values["run"].isin(names)].drop_duplicates("run")
     for run, kind, status in zip(without["run"], without["kind"], without["status"], strict=True):
-        blank = [""] * sum(len(found) > 0 for found in (gap, adjusted))
+        blank = [""] * sum(len(found) > 0 for found in (gap, adjusted, joint))
         rows.append([named(run, kind), *[status] * (len(counts) or 1), *blank, status])
     related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
-    further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted}
+    further = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
     return ["contestant", *related, *(name for name, found in further.items() if len(found)), "squared error"], rows
+
+
+def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
+    """Whether somebody has a joint distribution, of which the density is another than that of independent targets."""
+    return bool(((joint["value"] - marginal["value"].reindex(joint.index)).abs() > 1e-4).any())
 
 
 def _spread(curves: pd.DataFrame, count: int) -> list[int]:

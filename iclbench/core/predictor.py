@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -137,6 +138,17 @@ class Predictor:
         """`predict_targets` with only the first n related datasets, for each n of `counts`, ascending."""
         for count in counts:
             yield self.predict_targets(context, x_target, first_related(related, count))
+
+    def sample_targets(
+        self,
+        context: Points,
+        x_target: Float[Tensor, "batch targets dx"],
+        n: int,
+        generator: torch.Generator,
+        related: Points | None = None,
+    ) -> Tensor:
+        """`n` draws of the outputs at all targets together, `(n, batch, targets, dy)`, from what is predicted."""
+        return self.predict_targets(context, x_target, related).sample(n, generator)
 
     def joint_scores(
         self,

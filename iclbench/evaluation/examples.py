@@ -19,11 +19,14 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 
 EPISODES = 4
+# Samples of all outputs together, of the first episode at every so many inputs: noise between neighbours is seen.
+DRAWS, SPACING = 5, 3
 
 
 def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
     """Rows `predicted` at the family's display inputs, with no, one and all related datasets where they are used, but
-    not with as many as `failed`; none where a context is longer than the contestant takes.
+    not with as many as `failed`; none where a context is longer than the contestant takes. Over inputs of one dimension
+    also rows `drawn`: samples of what is predicted for the first episode without related datasets.
 
     Raises:
         NonFiniteError: an answer is NaN or infinite.
@@ -36,6 +39,7 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
     if predictor.too_long(int(episodes.context.counts.max())):
         return tables.frame("examples", [])
     informed = predictor.informed(episodes.truth)
+    one = predictor.informed(episodes[:1].truth)
     most = prompts.family.related_sets if predictor.uses_related else 0
     counts = sorted({0, min(1, most), most} - set(failed))
     x = inputs.to(contestant.device).expand(len(episodes), -1, -1)
@@ -54,6 +58,11 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
             if not all(values.isfinite().all() for values in (mean, *band.values())):
                 raise NonFiniteError(f"an answer to be drawn is not finite, with {count} related datasets")
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
+            if not count and band and x.shape[-1] == 1:
+                apart = x[:1, ::SPACING]
+                draw = torch.Generator(x.device).manual_seed(0)  # the same random numbers for everybody
+                for index, values in enumerate(one.sample_targets(episodes.context[:1], apart, DRAWS, draw)):
+                    frames.append(_rows(shared | {"role": "drawn", "n_related": 0, "set": index}, apart, values))
     return tables.frame("examples", pd.concat(frames, ignore_index=True) if frames else [])
 
 

@@ -5,6 +5,9 @@ The oracle knows what the contestants have to infer, so the gap is what its know
 makes of the data; the gap of a Bayes-optimal predictor that has to infer it, too, is its first part. So that the two
 can be set off against each other, all gaps of a prompt set are over the episodes that every oracle was asked.
 
+A joint log-likelihood has a gap of its own (`gap_joint`): what is lost by predictors whose targets are independent of
+one another, too.
+
 A prompt set has a ceiling of its own, which strays from that of the task. Where the family knows the latter, a score
 is also given adjusted to it, minus the set's ceiling plus the task's: what can stand beside a number that was
 published for other draws. That is the task's ceiling minus the gap.
@@ -29,6 +32,8 @@ from iclbench.families.base import Ceiling
 from iclbench.tables.curves import heights
 
 ADJUSTED = "log_likelihood_adjusted"
+# Likelihoods of the question `targets`, and what the gap to the oracle's is called.
+GAPS = {"log_likelihood": "gap", "log_likelihood_joint": "gap_joint"}
 _SHARED = [
     "run",
     "task",
@@ -71,7 +76,7 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
 def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
     """Rows `gap` of all contestants of a prompt set: mean log-likelihood of the task's first oracle minus theirs, on
     the episodes that all oracles were asked; none where the task has no oracle or it was not asked. An oracle that
-    uses related datasets stands beside who was given as many.
+    uses related datasets stands beside who was given as many. Rows `gap_joint` by the joint log-likelihood.
 
     Rows `log_likelihood_adjusted` where the family knows what the oracle scores on average over the whole task.
 
@@ -80,14 +85,24 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
         errors: their scores of single episodes.
         prompts: the prompt set.
     """
-    errors = errors.query("metric == 'log_likelihood'")
+    found = [row for metric in GAPS for row in _gap_rows(values, errors, prompts, metric)]
+    return found if any(row["metric"] == "gap" for row in found) else []
+
+
+def _gap_rows(
+    values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet, likelihood: str
+) -> list[dict[str, object]]:
+    """The gaps by one likelihood, and the adjusted rows of marginal ones."""
+    errors = errors[errors["metric"] == likelihood]
     oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
     ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
     if not len(ceiling.columns):
         return []
     known_on_average = prompts.family.ceiling(oracle, prompts.context_points, prompts.shift)
+    if likelihood != "log_likelihood":
+        known_on_average = None
     asked_of_all = _asked_of_all(errors, prompts)
-    values = values.query("status == 'ok' and metric == 'log_likelihood'")
+    values = values[values["status"].eq("ok") & values["metric"].eq(likelihood)]
     rows: list[dict[str, object]] = []
     for run, own in errors.groupby("run"):
         known = values[values["run"] == run]
@@ -101,11 +116,11 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
         counts = tuple(int(n) for n in scores.columns)
         best = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
         gaps = np.where(asked_of_all[:, None], best.to_numpy() - scores.to_numpy(), np.nan)
-        found = mean_rows(shared | {"metric": "gap"}, prompts, counts, gaps)
+        found = mean_rows(shared | {"metric": GAPS[likelihood]}, prompts, counts, gaps)
         rows += found
         if known_on_average is not None:
             rows += [_adjusted(row, known_on_average) for row in found if "axis" not in row]
-    return rows if any(row["metric"] == "gap" for row in rows) else []
+    return rows
 
 
 def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:

@@ -170,14 +170,19 @@ EXAMPLES: dict[str, tuple[str, bool, str]] = {
     "role": (
         "string",
         False,
-        "context, related, target, function (the true values), predicted, dimension (of a learned space)",
+        "context, related, target, function (the true values), predicted, drawn (a sample of all outputs together), "
+        "dimension (of a learned space)",
     ),
-    "set": ("Int64", True, "which of the related datasets; of a dimension, along which feature's direction; from 0"),
+    "set": (
+        "Int64",
+        True,
+        "which of the related datasets or samples; of a dimension, along which feature's direction; from 0",
+    ),
     "point": ("Int64", False, "index of the point"),
     "x1": ("Float64", False, "first coordinate of the input"),
     "x2": ("Float64", True, "second coordinate"),
     "output": ("Int64", False, "output dimension, from 0"),
-    "value": ("Float64", False, "the output, or the mean that was predicted"),
+    "value": ("Float64", False, "the output, the mean that was predicted, or what was drawn"),
     "low": ("Float64", True, "lower end of the central 90 % interval that was predicted"),
     "high": ("Float64", True, "upper end"),
     "version": ("string", False, "version of iclbench"),
@@ -286,7 +291,7 @@ _DTYPES: dict[str, Any] = {
 }
 
 # Metrics of `values` that follow from all contestants of a prompt set together: rows of its summary, of no contestant.
-COMPARING = ("score", "gap", "log_likelihood_adjusted")
+COMPARING = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 

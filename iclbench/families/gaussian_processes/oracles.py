@@ -171,12 +171,38 @@ class OracleBayes(_GPOracle[BayesSettings]):
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
         """Exactly, by the evidence of context and targets over that of the context alone."""
-        before = self._nodes.log_prior + self._evidence_of(context)
-        for used in range(0 if related is None else related.mask.shape[1]):
-            before = before + self._evidence_of(related[:, used])  # type: ignore[index]
+        before = self._posterior(context, related)
         known = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
         after = before - self._evidence_of(context) + known
         return {"log_likelihood_joint": (after.logsumexp(1) - before.logsumexp(1)) / scored.sum(1)}
+
+    def sample_targets(
+        self,
+        context: Points,
+        x_target: Float[Tensor, "B Q 1"],
+        n: int,
+        generator: torch.Generator,
+        related: Points | None = None,
+    ) -> Float[Tensor, "n B Q 1"]:
+        """A kernel from its posterior, then outputs from theirs under it."""
+        weights = self._posterior(context, related).softmax(1)
+        episodes = []
+        for b, node in enumerate(torch.multinomial(weights, n, replacement=True, generator=generator)):
+            copies = context[b : b + 1].map(lambda t: t.expand(n, *t.shape[1:]))
+            x = x_target[b].expand(n, -1, -1)
+            kernel, lengthscale = self._nodes.kernel[node], self._nodes.lengthscale[node]
+            mean, tril = joint_posterior(kernel, lengthscale, copies, x, self.noise)
+            noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+            episodes.append(mean + (tril @ noise.unsqueeze(-1)).squeeze(-1))
+        return torch.stack(episodes, 1).unsqueeze(-1).to(x_target.dtype)
+
+    def _posterior(self, context: Points, related: Points | None) -> Float[Tensor, "B S"]:
+        """Log weights of the nodes, not normalised."""
+        weights = self._nodes.log_prior + self._evidence_of(context)
+        if related is not None:
+            for used in range(related.mask.shape[1]):
+                weights = weights + self._evidence_of(related[:, used])
+        return weights
 
     @cached_property
     def _nodes(self) -> Nodes:

@@ -10,7 +10,7 @@ from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import everyone, one_run, pixels, side_by_side
-from iclbench.report.figures import bands, images
+from iclbench.report.figures import bands, draws, images
 from iclbench.report.target_scores import shift_title, shifts
 
 # Processes that related datasets of the same episodes come from (ICICL-TNP, appendix G.1.1).
@@ -29,6 +29,8 @@ def section(task: Slice) -> Section | None:
     blocks: list[Block] = []
     for shift in plain:
         blocks += draw(task, shift, examples[examples["shift"] == shift])
+    if "none" in plain:
+        blocks += _draws(task, examples[examples["shift"] == "none"])
     if mismatched and not pixels(examples):
         blocks += _mismatched(task, mismatched, examples)
     return Section(f"{task.id}-examples", "Examples", tuple(blocks)) if blocks else None
@@ -73,6 +75,28 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
             )
         )
     return blocks
+
+
+def _draws(task: Slice, examples: pd.DataFrame) -> list[Block]:
+    """Samples of everybody for the first episode, the oracle before all others."""
+    drawn = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
+    who = set(drawn.loc[drawn["role"] == "drawn", "contestant"])
+    order = list(dict.fromkeys(one.contestant for one in everyone(task, examples) if one.contestant in who))
+    if not order:
+        return []
+    order.sort(key=lambda name: task.kinds.get(name) != "oracle")
+    count = int(drawn["set"].max()) + 1
+    figure = draws.figure(
+        f"{task.id}-examples-drawn",
+        f"{task.task}: {count} samples of everybody for one episode",
+        "Each line is a sample of all outputs together, observation noise included, for the first episode without "
+        "related datasets. Black dots: context points. Who predicts every output on its own has nothing but noise "
+        "between neighbours; a joint distribution has functions, as the oracle's.",
+        drawn,
+        order,
+        task.looks,
+    )
+    return [figure]
 
 
 def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:

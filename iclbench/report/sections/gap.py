@@ -8,11 +8,16 @@ from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.figures import targets
+from iclbench.report.sections.targets import has_joint
 from iclbench.report.target_scores import counts, levelled, main_counts, overall, related_title, shift_title, shifts
 
 _MEANING = (
     "Gap: the oracle's log-likelihood per target minus the contestant's, in nats, paired over the same episodes; lower "
     "is better, and 0 is as good as the oracle, which knows the process that generated the episode. "
+)
+_OF_JOINT = (
+    "Joint gap: the oracle's joint log-likelihood of all targets of an episode minus the contestant's, divided by "
+    "their number, in nats. Who predicts targets independently loses what they tell of one another, too. "
 )
 
 
@@ -25,6 +30,9 @@ def section(task: Slice) -> Section | None:
         blocks += [*_by_related(task, own), *_by_context(task, own)]
     means = task.targets[task.targets["metric"] == "gap"]
     blocks += [_numbers(task, shift, means[means["shift"] == shift]) for shift in shifts(means)]
+    means = task.targets[task.targets["metric"] == "gap_joint"]
+    if has_joint(task.targets):
+        blocks += [_numbers(task, shift, means[means["shift"] == shift], joint=True) for shift in shifts(means)]
     return Section(f"{task.id}-gap", "Gap to the oracle", tuple(blocks))
 
 
@@ -65,7 +73,7 @@ def _by_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
     return [figure]
 
 
-def _numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
+def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> Table:
     """A row per contestant and number of related datasets; columns: all episodes, bins, strata."""
     ends = sorted(float(end) for end in rows.loc[rows["axis"] == "n_context", "axis_value"].unique())
     parts = {"all": ("all episodes", overall(rows))}
@@ -81,10 +89,11 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
     episodes = int(parts["all"][1]["n_episodes"].max())
     many = bool(frame["n_related"].any())
     related = (Column("n_related", "related datasets", lambda n: str(int(n)), numeric=True),) if many else ()
+    kind = "Joint gap" if joint else "Gap"
     return Table(
-        name=f"{task.id}-gap" + ("" if shift == "none" else f"-{shift}"),
-        title=f"Gap to the oracle: {shift_title(shift)}",
-        caption=_MEANING
+        name=f"{task.id}-gap" + ("-joint" if joint else "") + ("" if shift == "none" else f"-{shift}"),
+        title=f"{kind} to the oracle: {shift_title(shift)}",
+        caption=(_OF_JOINT if joint else _MEANING)
         + f"Prompts: {shift_title(shift)}. First all {episodes:,} episodes that every oracle was asked, then "
         f"by number of context points{' and by stratum' if len(parts) > 1 + len(ends) else ''}; 95 % intervals of the "
         "paired difference.",

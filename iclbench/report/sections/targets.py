@@ -18,7 +18,7 @@ from iclbench.report.untuned import shared_rank
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 # What sections of their own are about.
-_ELSEWHERE = ("gap", "score", "log_likelihood_adjusted")
+_ELSEWHERE = ("gap", "gap_joint", "score", "log_likelihood_adjusted")
 
 
 def section(task: Slice) -> Section | None:
@@ -32,6 +32,8 @@ def section(task: Slice) -> Section | None:
 def board(task: Slice, rows: pd.DataFrame) -> Table:
     """A row per contestant and number of related datasets (none, one, the most)."""
     further = further_metrics(rows["metric"])
+    if "log_likelihood_joint" in further and not has_joint(rows):
+        further.remove("log_likelihood_joint")
     frame = _wide(rows[rows["n_related"].isin(main_counts(rows))], (*_METRICS, *further))
     frame = frame.sort_values(
         ["log_likelihood", "squared_error", "contestant", "n_related"],
@@ -63,6 +65,12 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         " As one Gaussian: the log-likelihood of the Gaussian with the mixture's mean and variance, the ceiling of a "
         "Gaussian head."
     )
+    of_joint = (
+        " Joint: the log-density of all targets of an episode together, divided by their number; it is the mean of the "
+        "marginal ones where targets are predicted independently."
+    )
+    if "log_likelihood_teacher_forced" in further:
+        of_joint += " Given the true targets before it: the same joint density, each factor of which sees true targets."
     return Table(
         name=f"{task.id}-leaderboard-targets",
         title=f"{task.task}: leaderboard",
@@ -74,11 +82,22 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         "underconfident, less overconfident. Who predicts a single value has no likelihood and no rank. "
         f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank. "
         "Who was asked fewer episodes than others has their number in the cell; differences are over common ones."
+        + (of_joint if "log_likelihood_joint" in further else "")
         + (of_mixture if frame["log_likelihood_gaussian"].notna().any() else ""),
         frame=frame,
         columns=shown,
         group="rank",
     )
+
+
+def has_joint(rows: pd.DataFrame) -> bool:
+    """Whether somebody's joint likelihood is another than the marginal one: a distribution of all targets together."""
+    keys = ["run", "n_related"] if "run" in rows else ["contestant", "n_related"]
+    both = rows[rows["metric"].isin(["log_likelihood", "log_likelihood_joint"])]
+    values = both.pivot_table(values="value", index=keys, columns="metric").astype(float)
+    if len(values.columns) < 2:
+        return False
+    return bool(((values.iloc[:, 0] - values.iloc[:, 1]).abs() > 1e-4).any())
 
 
 def further_metrics(measured: Iterable[str]) -> list[str]:

@@ -312,3 +312,18 @@ def test_what_an_oracle_cannot_answer_is_one_line() -> None:
     wide = Points(10 * episodes.context.x, episodes.context.y, episodes.context.mask)
     with pytest.raises(UsageError, match="apart"):
         bayes(rbf_nodes=5, spacing=0.5).predict_targets(wide, episodes.targets.x)
+
+
+def test_draws_of_who_infers_the_kernel_have_the_moments_of_its_answers_and_are_functions() -> None:
+    oracle = bayes(rbf_nodes=60, spacing=0.02, components=10_000)
+    episodes = episodes_of(count=2)
+    x = episodes.targets.x.clone()
+    x[:, 1] = x[:, 0] + 1e-3
+    answer = oracle.predict_targets(episodes.context, x)
+    draws = oracle.sample_targets(episodes.context, x, 20_000, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(draws.mean(0), answer.mean, atol=0.04, rtol=0)
+    torch.testing.assert_close(draws.std(0), answer.std, atol=0.04, rtol=0)
+    # Two outputs at one place differ by their noise alone.
+    torch.testing.assert_close(
+        (draws[:, :, 1] - draws[:, :, 0]).std(0), torch.full((2, 1), 0.08**0.5).double(), atol=0.01, rtol=0
+    )
