@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
+from torch.distributions import MultivariateNormal
 
 from iclbench import tables
 from iclbench.backbones.base import TaskShape
@@ -16,6 +17,7 @@ from iclbench.config.registry import ESTIMATORS
 from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import first_related
 from iclbench.core.errors import UsageError
+from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.core.predictor import Oracle, Predictor
 from iclbench.evaluation import cells, examples, gaps, scoring, targets
@@ -106,7 +108,7 @@ def test_an_oracle_is_told_the_truth_of_every_episode(prompts):
     expected = [((y[mask] - own) ** 2).mean() for y, mask, own in zip(asked.y, asked.mask, known, strict=True)]
     found = scoring.target_scores(Teller(), prompts).scores["squared_error"][:, 0]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    drawn = examples.predicted(contestant(Teller(), "teller", "oracle"), prompts)
+    drawn = examples.predicted(contestant(Teller(), "teller", "oracle"), prompts).query("role == 'predicted'")
     np.testing.assert_allclose(
         drawn["value"].astype(float).groupby(drawn["episode"]).agg(["min", "max"]).T, [known[:4].numpy()] * 2
     )
@@ -262,6 +264,55 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
         assert own["kind"] == "backbone"
 
 
+class Functions(Predictor):
+    """Knows that every output is the same number, up to a little noise: standard normal, whatever was seen."""
+
+    heads = ("gaussian",)
+
+    def predict_targets(self, context, x_target, related=None):
+        return JointGaussian(
+            torch.zeros_like(x_target), torch.ones_like(x_target).unsqueeze(-1), torch.full_like(x_target, 0.1)
+        )
+
+
+def test_joint_scores_and_their_gaps_are_of_all_targets_of_an_episode(prompts, tmp_path: Path):
+    task = prompts.task.model_copy(update={"oracles": ["functions"]})
+    same = PromptSet(task, "smoke")
+    evaluate_cell(tmp_path, contestant(Functions(), "functions", "oracle"), same)
+    evaluate_cell(tmp_path, contestant(Prior(), "prior"), same)
+    gaps.write_gaps(tmp_path, same)
+    errors = tables.read_all("errors", tmp_path).pivot_table(index="episode", columns=["run", "metric"], values="value")
+    y = same.episodes.targets.y[..., 0].double()
+    covariance = torch.ones(y.shape[1], y.shape[1], dtype=torch.float64) + 0.01 * torch.eye(y.shape[1])
+    exact = MultivariateNormal(torch.zeros(y.shape[1], dtype=torch.float64), covariance).log_prob(y) / y.shape[1]
+    joint = errors[("functions", "log_likelihood_joint")].to_numpy(float)
+    assert joint == pytest.approx(exact.numpy(), rel=1e-5)
+    own = errors["prior"]
+    assert own["log_likelihood_joint"].to_numpy(float) == pytest.approx(own["log_likelihood"].to_numpy(float), rel=1e-6)
+    values = tables.read_all("values", tmp_path)
+    found = values[values["metric"].eq("gap_joint") & values["axis"].isna()]
+    assert found["run"].tolist() == ["prior"]
+    assert found["value"].item() == pytest.approx((joint - own["log_likelihood_joint"]).mean())
+    columns, lines = targets_board(values)
+    assert columns == ["contestant", "log-likelihood", "gap to the oracle", "joint LL", "squared error"]
+    (line,) = (line for line in lines if "prior" in line[0])
+    assert line[3] == f"{own['log_likelihood_joint'].mean():.3f}"
+
+
+def test_samples_of_the_first_episode_are_kept_and_hang_together_where_the_answer_does(prompts, tmp_path: Path):
+    rows = {
+        one: examples.predicted(contestant(predictor, one), prompts).query("role == 'drawn'")
+        for one, predictor in (("functions", Functions()), ("prior", Prior()), ("counter", Counter()))
+    }
+    inputs = len(range(0, len(prompts.family.display_inputs()), examples.SPACING))
+    for own in rows.values():
+        assert set(own["episode"]) == {0} and set(own["n_related"]) == {0}
+        assert own.groupby("set").size().tolist() == [inputs] * examples.DRAWS
+    spread = {one: own.groupby("set")["value"].std().max() for one, own in rows.items()}
+    assert spread["functions"] < 0.15 and spread["prior"] > 0.7
+    assert rows["functions"].groupby("set")["value"].mean().std() > 0.3
+
+
 def test_all_gaps_are_over_the_episodes_that_every_oracle_was_asked(prompts, model, tmp_path: Path):
     """Otherwise the gap of the oracle that was asked fewer stands beside gaps on other episodes."""
     task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
@@ -352,7 +403,8 @@ def test_examples_hold_the_points_and_what_was_predicted(prompts, model, tmp_pat
     assert mine["value"].to_numpy(float) == pytest.approx(context.y[2][context.mask[2]].squeeze(-1).numpy())
     assert set(points["role"]) >= {"context", "target", "related"}
     assert set(points["set"].dropna()) == {0, 1}
-    drawn = rows[rows["run"].eq("model") & rows["episode"].eq(2) & rows["n_related"].eq(2)].sort_values("point")
+    predicted = rows[rows["run"].eq("model") & rows["role"].eq("predicted")]
+    drawn = predicted[predicted["episode"].eq(2) & predicted["n_related"].eq(2)].sort_values("point")
     inputs = prompts.family.display_inputs()
     one = prompts.episodes[2:3]
     with torch.no_grad():
@@ -411,7 +463,7 @@ def test_what_is_not_finite_fails_the_means_over_it_and_the_others_stay(tmp_path
 
 def test_drawn_examples_say_how_many_related_datasets_were_seen():
     many = PromptSet(resolve_task("gp-mixture", "smoke", SMALL | {"max_related": 3})[0], "smoke")
-    rows = examples.predicted(contestant(Counter(), "counter"), many)
+    rows = examples.predicted(contestant(Counter(), "counter"), many).query("role == 'predicted'")
     assert (rows["value"] == rows["n_related"]).all()
     assert sorted(rows["n_related"].unique()) == [0, 1, 3], "none, one and all"
     alone = examples.predicted(contestant(Prior(), "prior"), many)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from iclbench import __version__, tables
 
-EPISODES, SIDE = 64, 8
+EPISODES, SIDE, DRAWS = 64, 8, 5
 # Contestant: kind, whether it uses related datasets, log-likelihood without any.
 GP = {
     "oracle-kernel": ("oracle", False, -0.3),
@@ -79,6 +79,11 @@ def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int
     return {n: level + hard + own + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
 
 
+def together(contestant: str, marginal: np.ndarray) -> np.ndarray:
+    """Joint log-likelihoods: oracles know what targets tell of one another."""
+    return marginal + 0.3 * contestant.startswith("oracle")
+
+
 def _row(task: str, contestant: str, kind: str, run: str, shift: str, **more: object) -> dict[str, object]:
     return {
         "run": run,
@@ -127,6 +132,10 @@ def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, obje
         if task == "gp-mixture" and contestant != "oracle-kernel":
             best = log_likelihoods(task, "oracle-kernel", shift)[0]
             metrics["gap"] = {n: best - s for n, s in found.items()}
+        metrics["log_likelihood_joint"] = {n: together(contestant, s) for n, s in found.items()}
+        if "gap" in metrics:
+            joint = metrics["log_likelihood_joint"].items()
+            metrics["gap_joint"] = {n: together("oracle-kernel", best) - s for n, s in joint}
     rows, errors = [], []
     for metric, by_count in metrics.items():
         for n, scores in by_count.items():
@@ -134,7 +143,7 @@ def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, obje
                 mean, half = scores[within].mean(), 1.96 * scores[within].std() / np.sqrt(within.sum())
                 own = {"metric": metric, "n_related": n, "value": mean, "low": mean - half, "high": mean + half}
                 rows.append(_row(task, contestant, kind, run, shift, **own, **columns))
-            if metric != "gap":
+            if metric not in ("gap", "gap_joint"):
                 frame = pd.DataFrame({"episode": np.arange(EPISODES), "value": scores})
                 shared = {"run": run, "prompt_set": prompt_set(task, shift), "metric": metric, "n_related": n}
                 errors.append(frame.assign(n_context=context_sizes(task), **shared))
@@ -224,4 +233,8 @@ def _predictions(task: str, contestant: str, shift: str) -> pd.DataFrame:
             rows["value"] *= 0.5 + 0.1 * n
             half = 0.5 - 0.1 * n
             frames.append(rows if level is None else rows.assign(low=rows["value"] - half, high=rows["value"] + half))
+    if task == "gp-mixture" and shift == "none" and level is not None:
+        for sample in range(DRAWS):
+            rows = _truth(task, 0).assign(n_related=0, **shared, set=sample)
+            frames.append(rows.assign(role="drawn", value=rows["value"] + 0.1 * sample))
     return tables.frame("examples", pd.concat(frames, ignore_index=True))

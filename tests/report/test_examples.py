@@ -63,6 +63,17 @@ def test_everybody_is_drawn_once_on_one_episode(targets_blocks: dict[str, Block]
     assert titles == ["oracle-bayes, 3 related", "icicl-tnp, 3 related", "pt-tnp", "cnp", "knn-3"]
 
 
+def test_samples_of_everybody_stand_beside_the_oracles(targets_blocks: dict[str, Block]) -> None:
+    figure = _figure(targets_blocks, f"{GP}-examples-drawn")
+    titles = [panel.title for panel in figure.panels]
+    assert titles[:2] == ["oracle-kernel", "oracle-bayes"] and set(titles[2:]) == {"icicl-tnp", "pt-tnp", "cnp"}
+    own = figure.data[(figure.data["panel"] == "cnp") & (figure.data["part"] == "sample")]
+    assert set(own["set"]) == set(range(synthetic.DRAWS)) and figure.title.startswith("gp-mixture: 5 samples")
+    last = own[own["set"] == 4].sort_values("x1")
+    assert last["value"].tolist() == pytest.approx(np.sin(np.linspace(-4, 4, 33)) + 0.4)
+    assert (figure.data["part"] == "context").any(), "in every panel"
+
+
 def test_mismatched_related_datasets_stand_side_by_side(targets_blocks: dict[str, Block]) -> None:
     figure = _figure(targets_blocks, f"{GP}-examples-mismatch")
     first = [panel.title.removeprefix("episode 1: ") for panel in figure.panels[:5]]

@@ -92,6 +92,21 @@ def test_gaps_by_context_size_and_stratum_are_those_of_the_table(
     assert "lower is better" in table.caption
 
 
+def test_joint_gaps_and_scores_stand_where_somebody_has_a_joint_distribution(targets_blocks: dict[str, Block]) -> None:
+    table = _table(targets_blocks, f"{GP}-gap-joint")
+    own = table.frame.set_index(["contestant", "n_related"])["all"]
+    marginal = _table(targets_blocks, f"{GP}-gap").frame.set_index(["contestant", "n_related"])["all"]
+    assert own["cnp", 0] == pytest.approx(marginal["cnp", 0] + 0.3), "independent targets lose what the oracle gains"
+    assert own["oracle-bayes", 0] == pytest.approx(marginal["oracle-bayes", 0])
+    assert "divided by their number" in table.caption
+    board = _table(targets_blocks, f"{GP}-leaderboard-targets")
+    assert "log_likelihood_joint" in [column.key for column in board.columns]
+    assert "Joint: the log-density" in board.caption
+    pixels = _table(targets_blocks, "image-completion-small-leaderboard-targets")
+    shown = [column.key for column in pixels.columns]
+    assert "log_likelihood_joint" not in shown, "nobody's is another than the marginal"
+
+
 def test_gap_figures_show_strata_and_related_datasets_as_panels(targets_blocks: dict[str, Block]) -> None:
     assert [p.title for p in _figure(targets_blocks, f"{GP}-gap-related").panels] == ["all episodes", "periodic", "rbf"]
     by_size = _figure(targets_blocks, f"{GP}-gap-context")
@@ -213,7 +228,7 @@ def test_images_are_binned_by_the_share_of_observed_pixels(targets_blocks: dict[
 
 def test_every_figure_is_valid_vega_lite(targets_blocks: dict[str, Block]) -> None:
     figures = [block for block in targets_blocks.values() if isinstance(block, Figure)]
-    assert len(figures) == 11
+    assert len(figures) == 12
     for figure in figures:
         # All panels have the same layers; their rows are checked elsewhere and slow to validate.
         first = {**figure.static["concat"][0], "data": {"values": []}}

@@ -1,0 +1,127 @@
+"""Table 1 and figure 2 of the constant-memory paper (arXiv 2306.12599), measured: what neural processes need to take in
+a context, to answer queries and to take in further points.
+
+    python benchmarks/np_memory.py
+
+TNP-D, EQTNP, LBANP and CMANP at the sizes of the paper's EMNIST experiment (x of dimension 2, one output), without
+gradients, one episode. One size is varied while the others stay at 64 points. Memory is the peak of live tensors beyond
+weights, points and what an earlier phase has kept (counted, not measured), seconds are CPU seconds of one thread. A
+fused attention kernel never holds a matrix of scores: memory stands for both, seconds for the fused one. Growth is the
+factor from the last size but one to the last, twice as many points: 1 is constant, 2 linear, 4 quadratic. Writes
+benchmarks/np_memory.md.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from iclbench.backbones.base import Backbone
+from iclbench.config.registry import BACKBONES
+from iclbench.core.episodes import Points
+from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
+from iclbench.evaluation.costs.live_bytes import LiveBytes
+
+MODELS = ("tnp-d", "eqtnp", "lbanp", "cmanp")
+FEW, SIZES = 64, (256, 512, 1024, 2048, 4096)
+KERNELS = {"plain": SDPBackend.MATH, "fused": SDPBackend.FLASH_ATTENTION}
+# What is done, which size varies, and what the paper's table 1 says of each model in the order of `MODELS`. It tells
+# constant from linear by the colour of a mark, which its text has lost.
+_MORE, _LESS, _NONE = "quadratic", "constant or linear", "-"
+PHASES = {
+    ("condition", "N"): (_NONE, _MORE, _LESS, _LESS),
+    ("query", "N"): (_MORE, _LESS, _LESS, _LESS),
+    ("query", "M"): (_MORE, _LESS, _LESS, _LESS),
+    ("update", "N"): (_NONE, _MORE, _LESS, _LESS),
+    ("update", "D_U"): (_NONE, _MORE, _LESS, _LESS),
+}
+
+
+def build(name: str) -> Backbone:
+    cls = BACKBONES.get(name)
+    torch.manual_seed(0)
+    return cls(cls.Settings(), TaskShape(2, 197, head="gaussian", question="targets")).eval()
+
+
+def points(n: int) -> Points:
+    return Points.full(torch.rand(1, n, 2), torch.randn(1, n, 1))
+
+
+def prepared(model: Backbone, phase: str, varied: str, size: int) -> Callable[[], object]:
+    """The work of a phase, its points and the state before it made ready."""
+    context = points(size if varied == "N" else FEW)
+    if phase == "condition":
+        return lambda: model.condition(context)
+    state: State = model.condition(context)
+    more = points(size if varied != "N" else FEW)
+    if phase == "query":
+        return lambda: model.query(state, more.x)
+    return lambda: model.update(state, more)
+
+
+def peak(work: Callable[[], object]) -> int:
+    with LiveBytes() as count:
+        work()
+    return count.peak
+
+
+def seconds(work: Callable[[], object]) -> float:
+    work()
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    lines = [
+        "# Memory and time of neural processes, phase by phase",
+        "",
+        f"`python benchmarks/np_memory.py`, {date.today()}, {platform.machine()}, one thread, torch {torch.__version__}; "
+        f"published sizes, one episode, the other sizes {FEW}. Growth: from {SIZES[-2]:,} to {SIZES[-1]:,} points, 1 is "
+        "constant, 2 linear, 4 quadratic.",
+        "",
+        "| model | phase | in | paper's table 1 | "
+        + " | ".join(f"MB at {size:,}" for size in SIZES[::2])
+        + " | growth | MB, fused | growth, fused | seconds | growth of seconds |",
+        "| --- " * (7 + len(SIZES[::2]) + 2) + "|",
+    ]
+    for place, name in enumerate(MODELS):
+        model = build(name)
+        for (phase, varied), said in PHASES.items():
+            found: dict[str, list[int]] = {}
+            with torch.no_grad():  # composed operations are counted part by part
+                for kernel, backend in KERNELS.items():
+                    with sdpa_kernel([backend, SDPBackend.MATH]):
+                        found[kernel] = [peak(prepared(model, phase, varied, size)) for size in SIZES]
+                times = [seconds(prepared(model, phase, varied, size)) for size in SIZES[-2:]]
+            plain, fused = found["plain"], found["fused"]
+            cells = [
+                name,
+                phase,
+                varied,
+                said[place],
+                *(f"{plain[SIZES.index(size)] / 1e6:.2f}" for size in SIZES[::2]),
+                f"{plain[-1] / plain[-2]:.2f}",
+                f"{fused[-1] / 1e6:.2f}",
+                f"{fused[-1] / fused[-2]:.2f}",
+                f"{times[-1]:.3f}",
+                f"{times[-1] / times[-2]:.2f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+    Path(__file__).with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
