@@ -25,6 +25,8 @@ _RELATED_FROM = re.compile(r"(?:^|\+)mismatch-([a-z]+)")
 _SCORE = ": 1 is "
 _STRATUM = "stratum:"
 _COARSE = "/coarse"
+# What is measured since 0.2.0; rows of before are whole without.
+LATER_METRICS = ("log_likelihood_joint", "log_likelihood_teacher_forced")
 
 
 def filled(values: pd.DataFrame) -> pd.DataFrame:

@@ -164,7 +164,7 @@ def _of_episodes(episodes: Episodes) -> list[float]:
 
 
 def _of_prediction(answer: Prediction) -> list[float]:
-    return [value for tensor in answer.tensors().values() for value in _thinned(tensor, KEPT)]
+    return [value for tensor in answer.marginals.tensors().values() for value in _thinned(tensor, KEPT)]
 
 
 def _thinned(values: Tensor, count: int) -> list[float]:
