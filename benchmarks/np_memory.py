@@ -87,9 +87,9 @@ def main() -> None:
     lines = [
         "# Memory and time of neural processes, phase by phase",
         "",
-        f"`python benchmarks/np_memory.py`, {date.today()}, {platform.machine()}, one thread, torch {torch.__version__}; "
-        f"published sizes, one episode, the other sizes {FEW}. Growth: from {SIZES[-2]:,} to {SIZES[-1]:,} points, 1 is "
-        "constant, 2 linear, 4 quadratic.",
+        f"`python benchmarks/np_memory.py`, {date.today()}, {platform.machine()}, one thread, torch "
+        f"{torch.__version__}; published sizes, one episode, the other sizes {FEW}. Growth: from {SIZES[-2]:,} to "
+        f"{SIZES[-1]:,} points, 1 is constant, 2 linear, 4 quadratic.",
         "",
         "| model | phase | in | paper's table 1 | "
         + " | ".join(f"MB at {size:,}" for size in SIZES[::2])

@@ -54,7 +54,7 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
     y[:, lengths] /= unit
     weight = next(backbone.parameters())
     numbers = torch.finfo(weight.dtype)
-    beyond = np.flatnonzero((y[:, GAP] < numbers.tiny) | (when > numbers.max))
+    beyond = np.flatnonzero((y[:, GAP] < numbers.tiny) | (y[:, TIME] > numbers.max))
     if beyond.size:
         n = int(beyond[0])
         raise UsageError(

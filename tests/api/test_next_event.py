@@ -94,3 +94,11 @@ def test_a_run_of_events_is_no_regressor(tmp_path_factory: pytest.TempPathFactor
     assert len(icl.next_event(icl.load(run), TIMES, MARKS)) == 4
     with pytest.raises(ValueError, match=r"icl\.next_event"):
         InContextRegressor(run).fit(np.eye(3), np.arange(3.0))
+
+
+def test_what_a_model_computes_with_is_measured_in_its_unit(model: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = icl.next_event(model, [1.0, 2.0])
+    monkeypatch.setattr("iclbench.api.next_event._unit", lambda _: 1e39)
+    np.testing.assert_allclose(icl.next_event(model, [1e39, 2e39])["time"], 1e39 * alone["time"], rtol=1e-5)
+    with pytest.raises(UsageError, match="beyond what the model computes with"):
+        icl.next_event(model, [1e39, 1e78])
