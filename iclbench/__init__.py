@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from iclbench.api.predict import Trained as Trained
     from iclbench.api.predict import load as load
     from iclbench.api.predict import predict as predict
+    from iclbench.api.predict import sample_y as sample_y
     from iclbench.api.results import ResultsFolder as ResultsFolder
     from iclbench.api.results import open_results as open_results
     from iclbench.api.results import write_report as write_report
@@ -60,7 +61,7 @@ _PUBLIC = {
     ),
     "train": ("fit", "train"),
     "score": ("evaluate",),
-    "predict": ("Trained", "load", "predict"),
+    "predict": ("Trained", "load", "predict", "sample_y"),
     "next_event": ("next_event",),
     "results": ("ResultsFolder", "open_results", "write_report"),
     "estimators": ("InContextClassifier", "InContextRegressor"),

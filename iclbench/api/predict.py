@@ -19,6 +19,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
 from iclbench.core.predictor import join_positions
+from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 
 # Queries answered at once, so that memory is bounded however many are asked.
@@ -33,7 +34,8 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
         X_context: inputs of the context, `(N, Dx)` or, of several episodes, `(B, N, Dx)`; arrays or frames, whose
             columns are those of `X_query`.
         y_context: its outputs, `(N,)` or `(N, Dy)`, numbers or class labels from 0; of several episodes with B before.
-        X_query: inputs to be answered, `(Q, Dx)` or `(B, Q, Dx)`; no query sees another.
+        X_query: inputs to be answered, `(Q, Dx)` or `(B, Q, Dx)`; no query sees another, unless the model has one
+            distribution for all of them (`tnp-nd`, `tnp-a`, `cmanp-and`), which may depend on all inputs.
         return_std: also the standard deviation, of a model that predicts distributions.
 
     Returns:
@@ -49,7 +51,8 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     >>> predict(model, np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
     (5,)
     """
-    prediction, single, flat = _answer(backbone_of(model), X_context, y_context, X_query)
+    asked = _Asked(backbone_of(model), X_context, y_context, X_query)
+    prediction, single, flat = asked.answer().marginals, asked.single, asked.flat
     found = prediction.point()
     if not return_std:
         return _array(found, single, flat)
@@ -66,10 +69,33 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
     Raises:
         UsageError: as `predict`; or the model predicts numbers.
     """
-    prediction, single, _ = _answer(backbone_of(model), X_context, y_context, X_query)
+    asked = _Asked(backbone_of(model), X_context, y_context, X_query)
+    prediction = asked.answer()
     if not isinstance(prediction, Categorical):
         raise UsageError("predict_proba: the model predicts numbers, not classes")
-    return _array(prediction.logits.softmax(-1), single, False)
+    return _array(prediction.logits.softmax(-1), asked.single, False)
+
+
+def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples: int = 1, seed: int = 0) -> np.ndarray:
+    """Draws of the outputs at all inputs together: of a model with a joint distribution they are functions, of others
+    independent from input to input. Other arguments as in `predict`.
+
+    Args:
+        n_samples: number of draws.
+        seed: of the draws.
+
+    Returns:
+        In the shape of what `predict` returns, with `n_samples` before; noise of the outputs included.
+
+    >>> from iclbench.api.models import CNP
+    >>> from iclbench.api.tasks import task
+    >>> model = CNP(task("gp-mixture", "smoke"), width=16)
+    >>> sample_y(model, np.zeros((3, 1)), np.zeros(3), np.zeros((5, 1)), n_samples=2).shape
+    (2, 5)
+    """
+    asked = _Asked(backbone_of(model), X_context, y_context, X_query)
+    drawn = asked.sample(arguments.whole("n_samples", n_samples), arguments.seed(seed))
+    return np.stack([_array(each, asked.single, asked.flat) for each in drawn])
 
 
 class Trained:
@@ -100,6 +126,10 @@ class Trained:
     def predict_proba(self, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
         """See `predict_proba`."""
         return predict_proba(self.model, X_context, y_context, X_query)
+
+    def sample_y(self, X_context: Any, y_context: Any, X_query: Any, n_samples: int = 1, seed: int = 0) -> np.ndarray:
+        """See `sample_y`."""
+        return sample_y(self.model, X_context, y_context, X_query, n_samples, seed)
 
     def __repr__(self) -> str:
         return f"load({str(self.run.path)!r})"
@@ -153,28 +183,47 @@ def backbone_of(model: Any) -> Backbone:
     return model
 
 
-def _answer(model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> tuple[Prediction, bool, bool]:
-    """The prediction `(B, Q)`; whether there was no axis of episodes, and none of outputs."""
-    if model.shape.marks is not None:
-        raise UsageError("predict: the model reads events, which have no inputs; icl.next_event(model, times, marks)")
-    x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
-    _check_columns(_columns(X_context), _columns(X_query))
-    if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
-        raise UsageError(
-            f"X_context {_shape(x)} and X_query {_shape(queries)}: both are (points, Dx), or both (B, points, Dx) with "
-            "the same B"
-        )
-    single = x.dim() == 2
-    y, flat = _outputs(model, y_context, x)
-    if single:
-        x, y, queries = x.unsqueeze(0), y.unsqueeze(0), queries.unsqueeze(0)
-    if reason := model.too_long(x.shape[1]):
-        raise UsageError(f"X_context has {x.shape[1]} points: {reason}")
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    context = Points.full(x.to(device), y.to(device))
-    with evaluating(model), torch.no_grad():
-        parts = [model.predict_targets(context, part.to(device)) for part in queries.split(_AT_ONCE, 1)]
-        return join_positions(parts), single, flat
+class _Asked:
+    """A checked question.
+
+    Attributes:
+        single: whether there was no axis of episodes.
+        flat: whether there was none of outputs.
+    """
+
+    def __init__(self, model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> None:
+        if model.shape.marks is not None:
+            raise UsageError(
+                "predict: the model reads events, which have no inputs; icl.next_event(model, times, marks)"
+            )
+        x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
+        _check_columns(_columns(X_context), _columns(X_query))
+        if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
+            raise UsageError(
+                f"X_context {_shape(x)} and X_query {_shape(queries)}: both are (points, Dx), or both (B, points, Dx) "
+                "with the same B"
+            )
+        self.model, self.single = model, x.dim() == 2
+        y, self.flat = _outputs(model, y_context, x)
+        if self.single:
+            x, y, queries = x.unsqueeze(0), y.unsqueeze(0), queries.unsqueeze(0)
+        if reason := model.too_long(x.shape[1]):
+            raise UsageError(f"X_context has {x.shape[1]} points: {reason}")
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.context, self.queries = Points.full(x.to(device), y.to(device)), queries.to(device)
+
+    def answer(self) -> Prediction:
+        """The prediction, `(B, Q)`; by portions where no target sees another."""
+        at_once = _AT_ONCE if self.model.joint == "apart" else max(1, self.queries.shape[1])
+        with evaluating(self.model), torch.no_grad():
+            parts = self.queries.split(at_once, 1)
+            return join_positions([self.model.predict_targets(self.context, part) for part in parts])
+
+    def sample(self, n: int, seed: int) -> torch.Tensor:
+        """Draws of all outputs together, `(n, B, Q, ...)`."""
+        draw = generator(seed, "sample_y", device=self.queries.device)
+        with evaluating(self.model), torch.no_grad():
+            return self.model.sample_targets(self.context, self.queries, n, draw)
 
 
 @contextmanager

@@ -7,12 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 import iclbench as icl
 from iclbench.api import predict as module
+from iclbench.backbones.base import Backbone
+from iclbench.backbones.cnp import CNP
 from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
+from iclbench.core.joint import JointGaussian
 
 RNG = np.random.default_rng(0)
 X, Y, QUERIES = RNG.normal(size=(8, 10)), RNG.normal(size=8), RNG.normal(size=(3, 10))
@@ -132,3 +136,45 @@ def test_a_run_is_found_by_name_folder_and_object(run: Run, results: Path) -> No
 
 def test_examples_of_the_documentation_hold() -> None:
     assert doctest.testmod(module).failed == 0
+
+
+class _Wave(Backbone[CNP.Settings], abstract=True):
+    """Knows that all outputs are one number, up to a little noise."""
+
+    def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> JointGaussian:
+        one = torch.ones_like(x_target)
+        return JointGaussian(0 * one, one.unsqueeze(-1), 0.1 * one)
+
+
+def test_draws_of_a_joint_distribution_are_functions_and_those_of_others_are_not() -> None:
+    task = icl.task("gp-mixture", "smoke")
+    joint, alone = _Wave(CNP.Settings(), task.shape), icl.CNP(task, width=8)
+    x, queries = np.zeros((3, 1)), np.linspace(-1, 1, 7)[:, None]
+    together, apart = (icl.sample_y(model, x, np.zeros(3), queries, 200, seed=1) for model in (joint, alone))
+    assert together.shape == apart.shape == (200, 7)
+    assert np.corrcoef(together.T)[0, 1] > 0.95 and abs(np.corrcoef(apart.T)[0, 1]) < 0.3
+    _, std = icl.predict(alone, x, np.zeros(3), queries, return_std=True)
+    np.testing.assert_allclose(apart.std(0), std, rtol=0.25)
+    np.testing.assert_allclose(icl.predict(joint, x, np.zeros(3), queries, return_std=True)[1], 1.01**0.5, rtol=1e-5)
+    again = icl.sample_y(alone, x, np.zeros(3), queries, 200, seed=1)
+    np.testing.assert_array_equal(again, apart)
+    several = icl.sample_y(alone, np.zeros((2, 3, 1)), np.zeros((2, 3)), np.zeros((2, 4, 1)))
+    assert several.shape == (1, 2, 4)
+    with pytest.raises(UsageError, match="n_samples: expected a whole number of at least 1"):
+        icl.sample_y(alone, x, np.zeros(3), queries, 0)
+
+
+def test_who_answers_all_queries_together_is_asked_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iclbench.api.predict._AT_ONCE", 2)
+    asked: list[int] = []
+
+    class Counting(_Wave, abstract=True):
+        def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> JointGaussian:
+            asked.append(x_target.shape[1])
+            return super().predict_targets(context, x_target, related)
+
+    model = Counting(CNP.Settings(), icl.task("gp-mixture", "smoke").shape)
+    for joint in ("apart", "exchangeable"):
+        model.joint = joint
+        icl.predict(model, np.zeros((3, 1)), np.zeros(3), np.zeros((5, 1)))
+    assert asked == [2, 2, 1, 5]
