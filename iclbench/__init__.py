@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from iclbench.api import plot as plot
     from iclbench.api.estimators import InContextClassifier as InContextClassifier
     from iclbench.api.estimators import InContextRegressor as InContextRegressor
+    from iclbench.api.models import ANP as ANP
+    from iclbench.api.models import BANP as BANP
+    from iclbench.api.models import BNP as BNP
+    from iclbench.api.models import CANP as CANP
     from iclbench.api.models import CMANP as CMANP
     from iclbench.api.models import CMHP as CMHP
     from iclbench.api.models import CNP as CNP
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from iclbench.api.models import ICICLCNP as ICICLCNP
     from iclbench.api.models import ICICLTNP as ICICLTNP
     from iclbench.api.models import LBANP as LBANP
+    from iclbench.api.models import NP as NP
     from iclbench.api.models import PTTNP as PTTNP
     from iclbench.api.models import S4 as S4
     from iclbench.api.models import S4D as S4D
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from iclbench.api.models import CoQE as CoQE
     from iclbench.api.models import Mamba as Mamba
     from iclbench.api.models import Transformer as Transformer
+    from iclbench.api.models import TwoPathCNP as TwoPathCNP
     from iclbench.api.models import backbone as backbone
     from iclbench.api.next_event import next_event as next_event
     from iclbench.api.predict import Trained as Trained
@@ -56,8 +62,8 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "tasks": ("Task", "task"),
     "models": (
-        *("backbone", "CMANP", "CMHP", "CNP", "CoQE", "GPT2", "ICICLCNP", "ICICLTNP", "LBANP", "Mamba", "PTTNP", "S4"),
-        *("S4D", "THP", "TNP", "Transformer"),
+        *("backbone", "ANP", "BANP", "BNP", "CANP", "CMANP", "CMHP", "CNP", "CoQE", "GPT2", "ICICLCNP", "ICICLTNP"),
+        *("LBANP", "Mamba", "NP", "PTTNP", "S4", "S4D", "THP", "TNP", "Transformer", "TwoPathCNP"),
     ),
     "train": ("fit", "train"),
     "score": ("evaluate",),

@@ -96,6 +96,10 @@ def _named(name: str, class_name: str, on: str = "gp-mixture", head: str = "gaus
     return build
 
 
+ANP = _named("anp", "ANP")
+BANP = _named("banp", "BANP")
+BNP = _named("bnp", "BNP")
+CANP = _named("canp", "CANP")
 CMANP = _named("cmanp", "CMANP")
 CMHP = _named("cmhp", "CMHP", "point-process", "event")
 CNP = _named("cnp", "CNP")
@@ -105,12 +109,14 @@ ICICLCNP = _named("icicl-cnp", "ICICLCNP")
 ICICLTNP = _named("icicl-tnp", "ICICLTNP")
 LBANP = _named("lbanp", "LBANP")
 Mamba = _named("mamba", "Mamba")
+NP = _named("np", "NP")
 PTTNP = _named("pt-tnp", "PTTNP")
 S4 = _named("s4", "S4")
 S4D = _named("s4d", "S4D")
 THP = _named("thp", "THP", "point-process", "event")
 TNP = _named("tnp", "TNP")
 Transformer = _named("transformer", "Transformer")
+TwoPathCNP = _named("two-path-cnp", "TwoPathCNP")
 
 
 def check_fits(model: Backbone, task: Task) -> None:

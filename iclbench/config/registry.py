@@ -394,6 +394,36 @@ BACKBONES = Backbones(
             "conditional neural process (Garnelo et al. 2018)",
             line=Stroke("#999933", "circle", "set"),
         ),
+        "two-path-cnp": Entry(
+            "iclbench.backbones.two_path_cnp:TwoPathCNP",
+            "CNP with two pooled encoders, that of the BNP and TNP releases (Nguyen and Grover 2022)",
+            line=Stroke("#23AB70", "pentagon", "set"),
+        ),
+        "np": Entry(
+            "iclbench.backbones.np:NP",
+            "neural process: a latent function (Garnelo et al. 2018)",
+            line=Stroke("#5280A7", "star", "set"),
+        ),
+        "bnp": Entry(
+            "iclbench.backbones.bnp:BNP",
+            "bootstrapping neural process (Lee et al. 2020)",
+            line=Stroke("#CDD412", "hexagon", "set"),
+        ),
+        "canp": Entry(
+            "iclbench.backbones.canp:CANP",
+            "conditional attentive neural process (Kim et al. 2019; Lee et al. 2020)",
+            line=Stroke("#15706E", "saltire", "set"),
+        ),
+        "anp": Entry(
+            "iclbench.backbones.anp:ANP",
+            "attentive neural process: a latent function (Kim et al. 2019)",
+            line=Stroke("#133050", "triangle-left", "set"),
+        ),
+        "banp": Entry(
+            "iclbench.backbones.banp:BANP",
+            "bootstrapping attentive neural process (Lee et al. 2020)",
+            line=Stroke("#0A01A9", "bow-tie", "set"),
+        ),
         "tnp": Entry(
             "iclbench.backbones.tnp:TNP",
             "transformer neural process (Nguyen and Grover 2022)",

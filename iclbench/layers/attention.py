@@ -24,11 +24,12 @@ from iclbench.layers.perceptron import perceptron
 
 @dataclass(frozen=True)
 class KeysValues(TensorRecord):
-    """What queries read: keys and values per head, and which tokens are there (None: all)."""
+    """What queries read: keys and values per head, and which tokens are there (None: all); of every episode, or of
+    several samples of each."""
 
-    keys: Float[Tensor, "B H T C"]
-    values: Float[Tensor, "B H T C"]
-    mask: Bool[Tensor, "B T"] | None = None
+    keys: Float[Tensor, "*batch H T C"]
+    values: Float[Tensor, "*batch H T C"]
+    mask: Bool[Tensor, "*batch T"] | None = None
 
 
 def check_heads(width: int, heads: int) -> None:

@@ -79,6 +79,7 @@ PATHS = {
     "pentagon": "M0,-1L0.95,-0.31L0.59,0.81L-0.59,0.81L-0.95,-0.31Z",
     "hexagon": "M-0.5,-0.87L0.5,-0.87L1,0L0.5,0.87L-0.5,0.87L-1,0Z",
     "hourglass": "M-0.75,-0.9L0.75,-0.9L-0.75,0.9L0.75,0.9Z",
+    "bow-tie": "M-0.9,-0.75L0.9,0.75L0.9,-0.75L-0.9,0.75Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
 # Of variants: the dash says what they are told of positions, or that something else is theirs.

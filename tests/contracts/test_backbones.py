@@ -40,6 +40,12 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
     "cnp": [{"width": 8}],
     "icicl-cnp": [{"width": 8}],
+    "two-path-cnp": [{"width": 8}],
+    "np": [{"width": 8, "samples": 3, "train_samples": 2}],
+    "bnp": [{"width": 8, "samples": 3, "train_samples": 2}],
+    "canp": [{"width": 8, "heads": 2}],
+    "anp": [{"width": 8, "heads": 2, "samples": 3, "train_samples": 2}],
+    "banp": [{"width": 8, "heads": 2, "samples": 3, "train_samples": 2}],
     "tnp": [{"layers": 2, "width": 16, "heads": 2, "fourier": 2}],
     "pt-tnp": [
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5},

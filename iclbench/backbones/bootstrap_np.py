@@ -1,0 +1,128 @@
+"""Bootstrapping neural processes (Lee et al. 2020): functions are told apart by what a bootstrap of the context says.
+
+    1. Resample the context's pairs with replacement, and predict the context from them: mu, sigma.
+    2. Standardise the residuals (y - mu) / sigma, resample them with replacement, take their mean off, and put them
+       back: y* = mu + sigma e. No gradient goes through either step.
+    3. A linear map, without bias, of what the encoders make of (x, y*) is added to the first hidden layer of the
+       decoder of what they make of the context itself.
+
+Training adds the loss of the context alone and minus the pointwise log-mean-exp of the likelihoods over bootstraps.
+Answers are made of bootstraps by fixed uniform numbers (`iclbench.layers.resampling`).
+
+Where answers have no standard deviation (single values) residuals are not standardised. Class labels and events have no
+residuals: their bootstraps are the resampled pairs of step 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.set_backbone import weighted
+from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.joint import log_mean_exp, over_samples
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import State
+from iclbench.core.records import cat
+from iclbench.core.task import TaskShape
+from iclbench.layers.perceptron import by_parts
+from iclbench.layers.resampling import canonical, fixed_uniforms, picked, resampled_residuals, with_replacement
+
+
+class BootstrapSettings(TwoPathSettings):
+    """Published numbers of bootstraps."""
+
+    samples: PositiveInt = 50
+    """Bootstraps that an answer is made of."""
+    train_samples: PositiveInt = 4
+    """Bootstraps in a step of training."""
+
+
+@dataclass(frozen=True)
+class Bootstrapped(State):
+    """What queries read of the context and, `(B, S, ...)`, of its bootstraps; and the points, from which an update makes
+    them anew."""
+
+    summary: Any
+    bootstraps: Any
+    context: Points
+
+
+_Settings = TypeVar("_Settings", bound=BootstrapSettings)
+
+
+class BootstrapNP(TwoPathNP[_Settings], abstract=True):
+    """Bootstraps, training and answers; a subclass says which encoders."""
+
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        hidden = settings.decoder_width or settings.width
+        self.from_bootstrap = nn.Linear(2 * settings.width, hidden, bias=False)
+
+    def condition(self, context: Points, related: Points | None = None) -> Bootstrapped:
+        uniforms = fixed_uniforms(self.settings.samples, context.count, context.x)
+        return self._conditioned(context, uniforms.unsqueeze(1))
+
+    def query(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        return over_samples(self._each(state, x))
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        context, targets, weights = self.training_split(episodes, generator)
+        shape = 2, len(context), self.settings.train_samples, context.count
+        uniforms = torch.rand(shape, generator=generator, device=generator.device).to(context.x)
+        state = self._conditioned(context, uniforms)
+        alone = self.answer_at(state.summary, targets.x).loss(targets.y)
+        y = targets.y.unsqueeze(2).expand(*targets.mask.shape, shape[2], *targets.y.shape[2:])
+        sampled = -log_mean_exp(-self._each(state, targets.x).loss(y))
+        each = ((alone + sampled) * targets.mask).sum(1) / targets.counts.clamp(min=1)
+        loss = weighted(each, weights)
+        return loss, {"loss": loss.detach()}
+
+    @torch.no_grad()
+    def bootstraps(self, points: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Points:
+        """Contexts `(B, S, N, dim)`, from points in their canonical order and two numbers for each of them."""
+        pairs, residuals = (with_replacement(each, points.counts) for each in uniforms)
+        drawn = picked(points, pairs)
+        if self.shape.classes is not None or self.shape.marks is not None:
+            return drawn
+        samples = pairs.shape[1]
+        every = points.map(lambda t: t.unsqueeze(1).expand(-1, samples, *t.shape[1:]))
+        fit = self.answer_at(self.summarise(drawn.map(_flat)), every.x.flatten(0, 1))
+        fit = fit.map(lambda t: t.unflatten(0, pairs.shape[:2]))
+        mean, spread = fit.point(), getattr(fit, "std", 1.0)
+        centred = resampled_residuals((every.y - mean) / spread, residuals, points.mask)
+        return replace(every, y=mean + spread * centred)
+
+    def _conditioned(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
+        points, parts = canonical(context), []
+        for portion in uniforms.split(at_once(points.mask.numel()), 2):
+            summary = self.summarise(self.bootstraps(points, portion).map(_flat))
+            parts.append(summary.map(lambda t: t.unflatten(0, (len(points), -1)).transpose(0, 1)))
+        return Bootstrapped(self.summarise(points), cat(parts).map(lambda t: t.transpose(0, 1)), context)
+
+    def _each(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        """The answers of the bootstraps, `(B, Q, S)`."""
+        features = self.x_features(x)
+        own = [part.unsqueeze(2) for part in (*self.encoders(features, state.summary), features)]
+        count, portion = next(iter(state.bootstraps.tensors().values())).shape[1], at_once(x.shape[:-1].numel())
+        raws = []
+        for start in range(0, count, portion):
+            some = state.bootstraps.map(lambda t, start=start: t[:, start : start + portion])
+            size = min(portion, count - start)
+            told = self.encoders(features.repeat_interleave(size, 0), some.map(_flat))
+            told = [part.unflatten(0, (-1, size)).transpose(1, 2) for part in told]
+            raws.append(self.decoded(*own, added=by_parts(self.from_bootstrap, *told)))
+        return self.read(torch.cat(raws, 2))
+
+
+def _flat(t: Tensor) -> Tensor:
+    """Samples of episodes as episodes."""
+    return t.flatten(0, 1)

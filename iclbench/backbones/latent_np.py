@@ -1,0 +1,97 @@
+"""Neural processes with a latent function: z ~ N(mu, sigma²), drawn once for all targets (Garnelo et al. 2018b).
+
+The second encoder gives mu and sigma = 0.1 + 0.9 sigmoid. It is trained by importance weighting (as in the BNP and TNP
+releases; Burda et al. 2016): q is what it makes of context and targets, p what it makes of the context alone, and
+
+    loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q;
+
+with one sample the evidence lower bound with the divergence in closed form. Where an answer is no density, minus its
+loss stands for the log-likelihood. Answers are those of samples of p by a fixed table of normal numbers, the same for
+every episode.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
+from iclbench.backbones.set_backbone import weighted
+from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, at_once
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Episodes
+from iclbench.core.joint import log_mean_exp, over_samples
+from iclbench.core.predictions import Prediction
+from iclbench.core.seeds import generator as stream
+from iclbench.core.task import TaskShape
+from iclbench.layers.encoder_pairs import Read
+
+
+class LatentNPSettings(TwoPathSettings):
+    """Published numbers of samples."""
+
+    latent: PositiveInt | None = None
+    """Dimension of z; by default the width."""
+    samples: PositiveInt = 50
+    """Draws of z that an answer is made of."""
+    train_samples: PositiveInt = 4
+    """Draws of z in a step of training; 1: the evidence lower bound."""
+    reconstruct: Literal["targets", "all"] = "targets"
+    """Points that the training loss scores: targets; all: context points too, as published, which with a floor of 0 a
+    model learns to repeat."""
+
+
+_Settings = TypeVar("_Settings", bound=LatentNPSettings)
+
+
+class LatentNP(TwoPathNP[_Settings], abstract=True):
+    """The latent path: training and answers."""
+
+    normals: Tensor
+
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
+        latent = settings.latent or settings.width
+        super().__init__(settings, shape, second=2 * latent, decoded=latent)
+        table = torch.randn(settings.samples, latent, generator=stream(0, "latents"), device="cpu")
+        self.register_buffer("normals", table, persistent=False)
+
+    def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
+        first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
+        portions = self.normals.split(at_once(x.shape[:-1].numel()))
+        each = [self._decoded(first, latent.mean + latent.stddev * portion, x) for portion in portions]
+        return over_samples(self.read(torch.cat(each, 2)))
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        context, targets, weights = self.training_split(episodes, generator)
+        whole, samples = context.append(targets), self.settings.train_samples
+        asked = targets if self.settings.reconstruct == "targets" else whole
+        x = self.x_features(asked.x)
+        first, second = self.encoders(x, self.summarise(context))
+        p, q = distribution(second), distribution(self.encoders.second(self.features(whole), whole.mask).unsqueeze(1))
+        noise = torch.randn(len(x), samples, p.mean.shape[-1], generator=generator, device=generator.device)
+        z = q.mean + q.stddev * noise.to(x)
+        y = asked.y.unsqueeze(2).expand(*asked.mask.shape, samples, *asked.y.shape[2:])
+        each = self.read(self._decoded(first, z.unsqueeze(1), x)).loss(y)
+        likelihood = -(each * asked.mask.unsqueeze(-1)).sum(1)
+        if samples == 1:
+            bound = likelihood.squeeze(1) - kl_divergence(q, p).sum((1, 2))
+        else:
+            bound = log_mean_exp(likelihood + (p.log_prob(z) - q.log_prob(z)).sum(-1))
+        loss = weighted(-bound / asked.counts.clamp(min=1), weights)
+        return loss, {"loss": loss.detach()}
+
+    def _decoded(
+        self, first: Float[Tensor, "B P D"], z: Float[Tensor, "B P2 S latent"], x: Float[Tensor, "B Q Fx"]
+    ) -> Float[Tensor, "B Q S raw"]:
+        return self.decoded(first.unsqueeze(2), z, x.unsqueeze(2))
+
+
+def distribution(raw: Float[Tensor, "*shape raw"]) -> Normal:
+    """Of z, from what the second encoder says: its mean beside what its standard deviation is made of."""
+    mean, spread = raw.chunk(2, -1)
+    return Normal(mean, 0.1 + 0.9 * spread.sigmoid(), validate_args=False)

@@ -1,0 +1,56 @@
+"""Two-path neural processes whose encoders pool: their state is two sums and a count, and points can be added and
+removed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.layers.encoder_pairs import PooledPair, Sums
+
+_Settings = TypeVar("_Settings", bound=TwoPathSettings)
+
+
+class PooledNP(TwoPathNP[_Settings], abstract=True):
+    """Constant memory, and all prefixes of a sequence in one pass."""
+
+    Pair = PooledPair
+    removes_points = True
+
+    def condition(self, context: Points, related: Points | None = None) -> Sums:
+        return self.summarise(context)
+
+    def query(self, state: Sums, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        return self.answer_at(state, x)
+
+    def update(self, state: Sums, points: Points) -> Sums:
+        more = self.summarise(points)
+        return Sums(state.total + more.total, state.count + more.count)
+
+    def remove(self, state: Sums, points: Points) -> Sums:
+        """The state before these points came; who removes what was never there gets what they ask for."""
+        fewer = self.summarise(points)
+        return Sums(state.total - fewer.total, state.count - fewer.count)
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "B P Dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        """All prefixes in one pass, by running sums."""
+        x = points.x if x_query is None else x_query
+        each = self.encoders.represent(self.features(points), points.mask)
+        total, count = each.cumsum(1) - each, points.mask.cumsum(1) - points.mask.long()
+        asked = x.shape[1]
+        answer = self.answer_at(Sums(total[:, :asked], count[:, :asked]), x).marginals
+        return answer if prefixes is None else answer.at(torch.tensor(list(prefixes)))

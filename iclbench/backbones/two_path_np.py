@@ -1,0 +1,130 @@
+"""What the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases share: two encoders
+side by side, whose outputs stand beside the target's input before a decoder.
+
+The encoders are pooled (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. Defaults are the published
+sizes for Gaussian processes; published for EMNIST are `pre_depth` 5, `post_depth` 3, `decoder_depth` 4, for CelebA 6, 3
+and 5. The published standard deviation is `spread=bounded-0.1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from iclbench.backbones.set_backbone import SetBackbone, SetSettings
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import State
+from iclbench.core.task import TaskShape
+from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Read
+from iclbench.layers.perceptron import by_parts, perceptron
+
+# Rows of hidden vectors that are computed together where there are many samples: bounds memory.
+_ROWS = 65_536
+
+
+class TwoPathSettings(SetSettings):
+    """Published sizes for Gaussian processes."""
+
+    pre_depth: PositiveInt = 4
+    """Linear layers from a point to its representation."""
+    post_depth: PositiveInt = 2
+    """Linear layers behind the mean over points."""
+    decoder_depth: PositiveInt = 3
+    """Linear layers of the decoder."""
+    decoder_width: PositiveInt | None = None
+    """Hidden width of the decoder; by default that of a representation."""
+
+
+class AttentiveSettings(TwoPathSettings):
+    """The same with attention."""
+
+    pre_depth: Annotated[int, Field(ge=3, le=1000)] = 4
+    """Linear layers from a point to its representation, of which self-attention stands for the last two."""
+    post_depth: PositiveInt = 2
+    """Linear layers behind the mean over points, and from an input to its query or key."""
+    heads: PositiveInt = 8
+    """Attention heads per layer."""
+
+
+@dataclass(frozen=True)
+class Encoded(State):
+    """What queries read, and the points, from which an update makes it anew."""
+
+    summary: Any
+    context: Points
+
+
+_Settings = TypeVar("_Settings", bound=TwoPathSettings)
+
+
+class TwoPathNP(SetBackbone[_Settings], abstract=True):
+    """Encoders, state and decoder.
+
+    Args:
+        settings: a `TwoPathSettings`.
+        shape: the task.
+        second: width of what the second encoder says; None: that of a representation.
+        decoded: width of what the decoder reads of that; None: the same.
+
+    Attributes:
+        Pair: the kind of encoders.
+    """
+
+    Pair: ClassVar[type[PooledPair] | type[AttentivePair]] = PooledPair
+    grows = ("width", "decoder_width")
+
+    def __init__(
+        self, settings: _Settings, shape: TaskShape, second: int | None = None, decoded: int | None = None
+    ) -> None:
+        super().__init__(settings, shape)
+        width = settings.width
+        second = second or width
+        features = self.x_features_dim + self.y_features_dim
+        self.encoders: Any = self.Pair(self.x_features_dim, features, settings, second)  # type: ignore[arg-type]
+        hidden = [settings.decoder_width or width] * (settings.decoder_depth - 1)
+        self.decoder = perceptron(width + (decoded or second) + self.x_features_dim, *hidden, shape.raw_dim)
+
+    def features(self, points: Points) -> Float[Tensor, "*sets N F"]:
+        """Inputs beside outputs."""
+        return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
+
+    def summarise(self, points: Points) -> Any:
+        """What queries read of the points."""
+        return self.encoders.summarise(self.x_features(points.x), self.features(points), points.mask)
+
+    def condition(self, context: Points, related: Points | None = None) -> State:
+        return Encoded(self.summarise(context), context)
+
+    def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        return self.answer_at(state.summary, x)
+
+    def update(self, state: Any, points: Points) -> State:
+        return self.condition(state.context.append(points))
+
+    def answer_at(self, summary: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        """The answer at inputs from what was made of the points."""
+        features = self.x_features(x)
+        return self.answer(self.encoders(features, summary), features)
+
+    def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
+        """The answer from what both encoders say and features of inputs."""
+        return self.read(self.decoded(*encoded, x))
+
+    def decoded(
+        self, *parts: Float[Tensor, "... _"], added: Float[Tensor, "... H"] | None = None
+    ) -> Float[Tensor, "... raw"]:
+        """Raw outputs from parts side by side; `added` to what the first layer gives."""
+        hidden = by_parts(self.decoder[0], *parts)  # type: ignore[arg-type]
+        return self.decoder[1:](hidden if added is None else hidden + added)
+
+
+def at_once(rows: int) -> int:
+    """Samples that are computed together where each takes so many rows."""
+    return max(1, _ROWS // max(1, rows))

@@ -1,0 +1,40 @@
+"""A set as each target sees it: targets attend to the points by their inputs (Kim et al. 2019, attentive NPs)."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.layers.attention import KeysValues
+from iclbench.layers.perceptron import perceptron
+from iclbench.layers.projected_attention import ProjectedAttention
+
+
+class CrossAttentionEncoder(nn.Module):
+    """Values are points that have read one another; one network makes queries and keys of inputs.
+
+    Args:
+        x_dim: width of an input's features.
+        inputs: width of a point's features.
+        width: D.
+        pre_depth: linear layers of the values, self-attention counting as two.
+        post_depth: linear layers of queries and keys.
+        heads: of both attentions.
+    """
+
+    def __init__(self, x_dim: int, inputs: int, width: int, pre_depth: int, post_depth: int, heads: int) -> None:
+        super().__init__()
+        self.values = perceptron(inputs, *[width] * (pre_depth - 2))
+        self.among = ProjectedAttention(width, heads)
+        self.places = perceptron(x_dim, *[width] * post_depth)
+        self.attention = ProjectedAttention(width, heads)
+
+    def keys(
+        self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]
+    ) -> KeysValues:
+        """What targets will read of the points."""
+        return self.attention.keys(self.places(x), self.among(self.values(features), mask), mask)
+
+    def forward(self, x: Float[Tensor, "B Q Fx"], data: KeysValues) -> Float[Tensor, "B Q D"]:
+        """What the targets make of the points."""
+        return self.attention.attend(self.places(x), data)

@@ -1,0 +1,112 @@
+"""Two encoders side by side, as the neural processes of the BNP and TNP releases have them: of points as what queries
+read, and of that, at inputs, as what the first and the second encoder say there.
+
+What is the same at all Q inputs is given once: P is Q or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from iclbench.core.predictor import State
+from iclbench.core.records import TensorRecord
+from iclbench.layers.attention import KeysValues
+from iclbench.layers.cross_attention_encoder import CrossAttentionEncoder
+from iclbench.layers.pooling_encoder import PoolingEncoder
+
+Read = tuple[Float[Tensor, "B P D"], Float[Tensor, "B P2 E"]]
+
+
+@runtime_checkable
+class Sizes(Protocol):
+    """What both pairs ask of settings."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def pre_depth(self) -> int: ...
+    @property
+    def post_depth(self) -> int: ...
+
+
+@runtime_checkable
+class AttentiveSizes(Sizes, Protocol):
+    """What attention asks of them."""
+
+    @property
+    def heads(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Sums(State):
+    """Sums of what both encoders make of each point, and the number of points: of a set, or of every prefix of it."""
+
+    total: Float[Tensor, "*sets D2"]
+    count: Int[Tensor, " *sets"]
+
+    def log_weight(self) -> Float[Tensor, " *sets"]:
+        return self.total.norm(dim=-1).log()
+
+
+class PooledPair(nn.Module):
+    """Two pooling encoders.
+
+    Args:
+        x_dim: width of an input's features.
+        inputs: width of a point's features.
+        sizes: the settings.
+        second: E, width of what the second encoder says.
+    """
+
+    def __init__(self, x_dim: int, inputs: int, sizes: Sizes, second: int) -> None:
+        super().__init__()
+        depths = sizes.pre_depth, sizes.post_depth
+        self.first = PoolingEncoder(inputs, sizes.width, sizes.width, *depths)
+        self.second = PoolingEncoder(inputs, sizes.width, second, *depths)
+
+    def represent(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D2"]:
+        """What both encoders make of each point; 0 where none is."""
+        return torch.cat([self.first.represent(features, mask), self.second.represent(features, mask)], -1)
+
+    def summarise(
+        self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]
+    ) -> Sums:
+        return Sums(self.represent(features, mask).sum(1), mask.sum(1))
+
+    def forward(self, x: Float[Tensor, "B Q Fx"], summary: Sums) -> Read:
+        """At inputs, of one set or of as many prefixes of it as there are inputs; the mean of nothing is 0."""
+        mean = summary.total / summary.count.clamp(min=1).unsqueeze(-1)
+        first, second = (mean.unsqueeze(1) if mean.dim() == 2 else mean).chunk(2, -1)
+        return self.first.post(first), self.second.post(second)
+
+
+@dataclass(frozen=True)
+class KeysAndMean(TensorRecord):
+    """Keys and values of the points, and what the second encoder says."""
+
+    data: KeysValues
+    second: Float[Tensor, "*batch E"]
+
+
+class AttentivePair(nn.Module):
+    """Attention of the targets to the points, and a pooling encoder of points that have read one another. Arguments as
+    for `PooledPair`."""
+
+    def __init__(self, x_dim: int, inputs: int, sizes: AttentiveSizes, second: int) -> None:
+        super().__init__()
+        own = sizes.pre_depth, sizes.post_depth, sizes.heads
+        self.first = CrossAttentionEncoder(x_dim, inputs, sizes.width, *own)
+        self.second = PoolingEncoder(inputs, sizes.width, second, *own)
+
+    def summarise(
+        self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]
+    ) -> KeysAndMean:
+        return KeysAndMean(self.first.keys(x, features, mask), self.second(features, mask))
+
+    def forward(self, x: Float[Tensor, "B Q Fx"], summary: KeysAndMean) -> Read:
+        return self.first(x, summary.data), summary.second.unsqueeze(1)

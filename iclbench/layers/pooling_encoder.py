@@ -1,0 +1,48 @@
+"""A set as the mean of its points' representations: a network before the mean and one behind it."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.layers.perceptron import perceptron
+from iclbench.layers.projected_attention import ProjectedAttention
+
+
+class PoolingEncoder(nn.Module):
+    """Linear layers before the mean, or two fewer, a ReLU and self-attention; linear layers behind it.
+
+    Args:
+        inputs: width of a point's features.
+        width: D of a representation.
+        out: width of what stands for the set.
+        pre_depth: linear layers before the mean, self-attention counting as two.
+        post_depth: linear layers behind it.
+        heads: of self-attention; None: points do not see one another, so that sums of their representations can be
+            kept.
+    """
+
+    def __init__(
+        self, inputs: int, width: int, out: int, pre_depth: int, post_depth: int, heads: int | None = None
+    ) -> None:
+        super().__init__()
+        self.pre = perceptron(inputs, *[width] * (pre_depth if heads is None else pre_depth - 2))
+        self.among = None
+        if heads is not None:
+            self.pre.append(nn.ReLU())
+            self.among = ProjectedAttention(width, heads)
+        self.post = perceptron(*[width] * post_depth, out)
+
+    def represent(
+        self, features: Float[Tensor, "*sets N F"], mask: Bool[Tensor, "*sets N"]
+    ) -> Float[Tensor, "*sets N D"]:
+        """A vector for each point, 0 where none is."""
+        each = self.pre(features)
+        if self.among is not None:
+            each = self.among(each, mask)
+        return each * mask.unsqueeze(-1)
+
+    def forward(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B out"]:
+        """What stands for each set; the mean of nothing is 0."""
+        total = self.represent(features, mask).sum(-2)
+        return self.post(total / mask.sum(-1, keepdim=True).clamp(min=1))

@@ -1,0 +1,69 @@
+"""The attention layer of attentive neural processes as the releases of BNP (Lee et al. 2020) and TNP (Nguyen and Grover
+2022) have it: post-norm, with the residual of the projected query.
+
+    h = LN(W q + attention(W q, K k, V v));    h <- LN(h + relu(O h + b))
+
+Scores are scaled by 1 / sqrt(D) of the whole width, not of a head, as released. Over nothing the attention is 0.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.layers.attention import KeysValues, check_heads
+
+
+class ProjectedAttention(nn.Module):
+    """4 D² + 5 D parameters.
+
+    Args:
+        width: D of a token.
+        heads: of attention.
+
+    Raises:
+        UsageError: the width does not divide by the heads.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads = heads
+        self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.norm, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def keys(
+        self, keys: Float[Tensor, "B T D"], values: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
+    ) -> KeysValues:
+        """What queries will read of tokens that are found by `keys` and say `values`; `mask`: which are there."""
+        return KeysValues(self._by_head(self.k(keys)), self._by_head(self.v(values)), mask)
+
+    def attend(self, queries: Float[Tensor, "B Q D"], data: KeysValues) -> Float[Tensor, "B Q D"]:
+        """The queries after reading `data`."""
+        q = self.q(queries)
+        hidden = self.norm(q + self._mixed(self._by_head(q), data).transpose(1, 2).flatten(2))
+        return self.norm_out(hidden + F.relu(self.out(hidden)))
+
+    def forward(
+        self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """The tokens after reading one another."""
+        return self.attend(tokens, self.keys(tokens, tokens, mask))
+
+    def _mixed(self, q: Float[Tensor, "B H Q C"], data: KeysValues) -> Float[Tensor, "B H Q C"]:
+        if data.keys.shape[2] == 0:
+            return torch.zeros_like(q)
+        visible, answered = None, None
+        if data.mask is not None:
+            answered = data.mask.any(1)[:, None, None]
+            # Rows without keys look at everything, so that no kernel divides by zero, and are cleared below.
+            visible = (data.mask[:, None] | ~answered).unsqueeze(1)
+        scale = (q.shape[1] * q.shape[3]) ** -0.5
+        mixed = F.scaled_dot_product_attention(q, data.keys, data.values, attn_mask=visible, scale=scale)
+        return mixed if answered is None else mixed * answered.unsqueeze(1)
+
+    def _by_head(self, t: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T C"]:
+        return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -1,0 +1,65 @@
+"""Bootstraps of points (Efron 1979), as bootstrapped neural processes draw them: pairs, and residuals about a fit.
+
+Outside of training they are drawn by fixed uniform numbers: number i of a sample belongs to the point that is i-th in an
+order that the points themselves make (`canonical`), whatever their order in a batch and the padding behind them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.core.episodes import Points, take
+from iclbench.core.seeds import generator
+
+_BLOCK = 256
+
+
+def canonical(points: Points) -> Points:
+    """The points that are there before the others, ordered by one fixed random projection of (x, y)."""
+    y = points.y if points.y.dim() == points.x.dim() else points.y.unsqueeze(-1)
+    values = torch.cat([points.x, y.to(points.x.dtype)], -1)
+    place = (values * _direction(values.shape[-1]).to(values)).sum(-1)
+    order = place.masked_fill(~points.mask, torch.inf).argsort(1)
+    return points.map(lambda t: take(t, order))
+
+
+@cache
+def _direction(dim: int) -> Float[Tensor, " dim"]:
+    return torch.randn(dim, generator=generator(0, "canonical order"), device="cpu")
+
+
+def fixed_uniforms(samples: int, count: int, like: Tensor) -> Float[Tensor, "2 S N"]:
+    """For as many samples of `count` points: two numbers for each point, of which those of fewer points are a part."""
+    blocks = [_block(samples, number) for number in range(count // _BLOCK + 1)]
+    return torch.cat(blocks, 2)[..., :count].to(like)
+
+
+@cache
+def _block(samples: int, number: int) -> Float[Tensor, "2 S block"]:
+    return torch.rand(2, samples, _BLOCK, generator=generator(0, "bootstrap", number), device="cpu")
+
+
+def with_replacement(uniforms: Float[Tensor, "#B S N"], counts: Int[Tensor, " B"]) -> Int[Tensor, "B S N"]:
+    """Indices of points among the first `counts` of each episode, one for each uniform number."""
+    most = counts[:, None, None]
+    return (uniforms * most).long().clamp(max=most - 1).clamp(min=0)
+
+
+def picked(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
+    """S sets of points by their indices; as many of each are there as of the episode's."""
+    chosen = points.map(lambda t: take(t, indices.flatten(1)).unflatten(1, indices.shape[1:]))
+    return Points(chosen.x, chosen.y, points.mask.unsqueeze(1).expand(indices.shape))
+
+
+def resampled_residuals(
+    residuals: Float[Tensor, "B S N dy"], indices: Int[Tensor, "B S N"], mask: Bool[Tensor, "B N"]
+) -> Float[Tensor, "B S N dy"]:
+    """Residuals by their indices, less their mean over the points that are there."""
+    drawn = residuals.gather(2, indices.unsqueeze(-1).expand(residuals.shape))
+    there = mask[:, None, :, None]
+    mean = (drawn * there).sum(2, keepdim=True) / there.sum(2, keepdim=True).clamp(min=1)
+    return drawn - mean
