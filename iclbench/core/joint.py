@@ -108,7 +108,7 @@ class JointGaussian(_Together):
         error = torch.where(there, (y - self.mean).double().flatten(1), 0.0)
         factor = torch.linalg.cholesky(covariance)
         z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False).squeeze(-1)
-        normaliser = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * there.sum(1)
+        normaliser = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * there.double().sum(1)
         return -0.5 * z.square().sum(1) - normaliser
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
