@@ -24,14 +24,13 @@ Residual = Literal["standard", "normed"]
 
 
 @runtime_checkable
-class LatentSizes(Protocol):
-    """What a layer is built from: the settings of a model with a latent bottleneck.
+class LayerSizes(Protocol):
+    """What a layer is built from: the settings of a model of this family.
 
     Attributes:
         width: D of a token.
         heads: attention heads.
         hidden: width of the feed-forward block after the gate.
-        latents: M.
         residual: what the residual branch carries.
     """
 
@@ -42,9 +41,19 @@ class LatentSizes(Protocol):
     @property
     def hidden(self) -> int: ...
     @property
-    def latents(self) -> int: ...
-    @property
     def residual(self) -> Residual: ...
+
+
+@runtime_checkable
+class LatentSizes(LayerSizes, Protocol):
+    """The same with a latent bottleneck.
+
+    Attributes:
+        latents: M.
+    """
+
+    @property
+    def latents(self) -> int: ...
 
 
 class FeedForward(nn.Module):
@@ -63,7 +72,7 @@ class FeedForward(nn.Module):
 class _Layer(nn.Module):
     """The parts of a layer."""
 
-    def __init__(self, sizes: LatentSizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
         width = sizes.width
         check_heads(width, sizes.heads)
@@ -110,15 +119,17 @@ class _Layer(nn.Module):
 class SelfLayer(_Layer):
     """The rows read one another."""
 
-    def forward(self, x: Float[Tensor, "B M D"]) -> Float[Tensor, "B M D"]:
+    def forward(self, x: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None = None) -> Float[Tensor, "B M D"]:
+        """Rows outside of the mask are not read."""
+        allowed, some = _allowed(mask)
         normed = self.norm(x)
-        return self.finish(x, normed, self.attend(normed, normed))
+        return self.finish(x, normed, self.attend(normed, normed, allowed), some)
 
 
 class CrossLayer(_Layer):
     """The rows read data, which have a norm of their own."""
 
-    def __init__(self, sizes: LatentSizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__(sizes)
         self.norm_data = nn.LayerNorm(sizes.width)
 
@@ -128,13 +139,18 @@ class CrossLayer(_Layer):
         """Rows of an episode without any valid data pass unchanged."""
         if data.shape[1] == 0:
             return x
-        allowed, some = None, None
-        if mask is not None:
-            some = mask.any(1)
-            # Episodes without data look at their padding instead of at nothing, which would be NaN in gradients.
-            allowed = (mask | ~some[:, None])[:, None, None]
+        allowed, some = _allowed(mask)
         normed = self.norm(x)
         return self.finish(x, normed, self.attend(normed, self.norm_data(data), allowed), some)
+
+
+def _allowed(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | None]:
+    """What attention may look at, `(B, 1, 1, N)`, and the episodes that have anything, `(B,)`; None: all."""
+    if mask is None:
+        return None, None
+    some = mask.any(1)
+    # Episodes without data look at their padding instead of at nothing, which would be NaN in gradients.
+    return (mask | ~some[:, None])[:, None, None], some
 
 
 __getattr__ = renamed(__name__, LatentSettings="iclbench.backbones.latent_backbone:LatentSettings")

@@ -1,0 +1,92 @@
+"""The layer of TNP-D and its kin: PyTorch's Transformer encoder layer, whose queries and keys can be had apart.
+
+    x <- LN(x + Attention(x, read))        x <- LN'(x + FF(x))
+
+It is `nn.TransformerEncoderLayer` as it stands (norms after the residuals, ReLU, no dropout), with its initialisation.
+Rows that see nothing read 0, where PyTorch's layer answers NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.layers.attention import KeysValues, check_heads
+from iclbench.layers.perceptron import perceptron
+
+
+class EncoderLayer(nn.Module):
+    """4 D² + 8 D parameters of attention and norms, 2 D F + D + F of the feed-forward network.
+
+    Args:
+        width: D of a token.
+        heads: of attention.
+        feedforward: F, the hidden width of the feed-forward network.
+
+    Raises:
+        UsageError: the width does not divide by the heads.
+    """
+
+    def __init__(self, width: int, heads: int, feedforward: int) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads = heads
+        self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        bound = (6 / (4 * width)) ** 0.5  # queries, keys and values are one matrix of 3 D rows there
+        for linear in (self.q, self.kv):
+            nn.init.uniform_(linear.weight, -bound, bound)
+        for linear in (self.q, self.kv, self.out):
+            nn.init.zeros_(linear.bias)
+        self.norm, self.norm_feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.feed = perceptron(width, feedforward, width)
+
+    def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
+        """What rows will read of these tokens."""
+        k, v = self.kv(tokens).chunk(2, -1)
+        return KeysValues(self._by_head(k), self._by_head(v), mask)
+
+    def queries(self, rows: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q C"]:
+        """By what the rows attend."""
+        return self._by_head(self.q(rows))
+
+    def attend(
+        self,
+        rows: Float[Tensor, "B Q D"],
+        data: KeysValues,
+        visible: Bool[Tensor, "*any Q T"] | None = None,
+    ) -> Float[Tensor, "B Q D"]:
+        """The rows after reading `data`.
+
+        Args:
+            rows: what is changed.
+            data: what is read.
+            visible: which of it each row sees; None: all that is there.
+        """
+        if visible is None and data.mask is not None:
+            visible = data.mask[:, None, None]
+        return self.finish(rows, attention(self.queries(rows), data, visible))
+
+    def finish(self, rows: Float[Tensor, "B Q D"], read: Float[Tensor, "B H Q C"]) -> Float[Tensor, "B Q D"]:
+        """What follows the heads: projection, feed-forward network, residuals and norms."""
+        rows = self.norm(rows + self.out(read.transpose(1, 2).flatten(2)))
+        return self.norm_feed(rows + self.feed(rows))
+
+    def _by_head(self, t: Tensor) -> Tensor:
+        """(B, T, D) to (B, H, T, D / H)."""
+        return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def attention(
+    q: Float[Tensor, "B H Q C"], data: KeysValues, visible: Bool[Tensor, "*any Q2 T"] | None
+) -> Float[Tensor, "B H Q C"]:
+    """What the heads read, 0 where nothing is visible."""
+    if not data.keys.shape[2]:
+        return torch.zeros_like(q)
+    if visible is None:
+        return F.scaled_dot_product_attention(q, data.keys, data.values)
+    some = visible.any(-1, keepdim=True)
+    # Who sees nothing looks at everything, so that no kernel divides by zero, and has read nothing afterwards.
+    read = F.scaled_dot_product_attention(q, data.keys, data.values, attn_mask=visible | ~some)
+    return torch.where(some, read, 0.0)

@@ -1,0 +1,71 @@
+"""What sampling target by target needs: draws by given random numbers, and attention to a context that all paths share
+and to what each path has drawn before."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
+from iclbench.layers.attention import KeysValues
+
+
+@singledispatch
+def draw(answer: Prediction, uniform: Float[Tensor, " S"], normal: Float[Tensor, "S dy"]) -> Tensor:
+    """One output of each prediction `(B, S)`, by numbers that all episodes share: `(B, S, dy)`, labels `(B, S)`.
+
+    Args:
+        answer: what is drawn from.
+        uniform: from 0 to 1, for what is discrete.
+        normal: standard normal.
+    """
+    raise TypeError(f"nothing can be drawn from a {type(answer).__name__}")
+
+
+@draw.register
+def _(answer: Point, uniform: Tensor, normal: Tensor) -> Tensor:
+    return answer.mean
+
+
+@draw.register
+def _(answer: Gaussian, uniform: Tensor, normal: Tensor) -> Tensor:
+    return answer.mean + answer.std * normal
+
+
+@draw.register
+def _(answer: Mixture, uniform: Tensor, normal: Tensor) -> Tensor:
+    component = _index(answer.logits, uniform)[..., None, None].expand(*answer.means.shape[:2], 1, -1)
+    mean, std = (t.expand_as(answer.means).gather(2, component).squeeze(2) for t in (answer.means, answer.stds))
+    return mean + std * normal
+
+
+@draw.register
+def _(answer: Categorical, uniform: Tensor, normal: Tensor) -> Tensor:
+    return _index(answer.logits, uniform)
+
+
+def _index(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "B S"]:
+    """Where the cumulative probabilities pass the numbers."""
+    below = logits.softmax(-1).cumsum(-1) <= uniform.unsqueeze(-1)
+    return below[..., :-1].sum(-1)
+
+
+def read_path(
+    q: Float[Tensor, "B H SR C"],
+    context: KeysValues,
+    keys: Float[Tensor, "B H S T C"],
+    values: Float[Tensor, "B H S T C"],
+) -> Float[Tensor, "B H SR C"]:
+    """What the heads of R rows of each path read of the context and of the path's own T tokens, at least one."""
+    paths, size = keys.shape[2], context.keys.shape[2]
+    q = q * q.shape[-1] ** -0.5
+    shared = q @ context.keys.mT
+    if context.mask is not None:
+        shared = shared.masked_fill(~context.mask[:, None, None], -torch.inf)
+    own = q.unflatten(2, (paths, -1)) @ keys.mT
+    weights = torch.cat([shared.unflatten(2, (paths, -1)), own], -1).softmax(-1)
+    read = weights[..., :size].flatten(2, 3) @ context.values
+    return read + (weights[..., size:] @ values).flatten(2, 3)
