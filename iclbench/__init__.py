@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from iclbench.api.models import BNP as BNP
     from iclbench.api.models import CANP as CANP
     from iclbench.api.models import CMANP as CMANP
+    from iclbench.api.models import CMANPAND as CMANPAND
     from iclbench.api.models import CMHP as CMHP
     from iclbench.api.models import CNP as CNP
+    from iclbench.api.models import EQTNP as EQTNP
     from iclbench.api.models import GPT2 as GPT2
     from iclbench.api.models import ICICLCNP as ICICLCNP
     from iclbench.api.models import ICICLTNP as ICICLTNP
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from iclbench.api.models import S4D as S4D
     from iclbench.api.models import THP as THP
     from iclbench.api.models import TNP as TNP
+    from iclbench.api.models import TNPA as TNPA
+    from iclbench.api.models import TNPD as TNPD
+    from iclbench.api.models import TNPND as TNPND
     from iclbench.api.models import CoQE as CoQE
     from iclbench.api.models import Mamba as Mamba
     from iclbench.api.models import Transformer as Transformer
@@ -62,8 +67,9 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "tasks": ("Task", "task"),
     "models": (
-        *("backbone", "ANP", "BANP", "BNP", "CANP", "CMANP", "CMHP", "CNP", "CoQE", "GPT2", "ICICLCNP", "ICICLTNP"),
-        *("LBANP", "Mamba", "NP", "PTTNP", "S4", "S4D", "THP", "TNP", "Transformer", "TwoPathCNP"),
+        *("backbone", "ANP", "BANP", "BNP", "CANP", "CMANP", "CMANPAND", "CMHP", "CNP", "CoQE", "EQTNP", "GPT2"),
+        *("ICICLCNP", "ICICLTNP", "LBANP", "Mamba", "NP", "PTTNP", "S4", "S4D", "THP", "TNP", "TNPA", "TNPD"),
+        *("TNPND", "Transformer", "TwoPathCNP"),
     ),
     "train": ("fit", "train"),
     "score": ("evaluate",),

@@ -13,6 +13,7 @@ memory does not grow with it there; queries that are differentiated are held all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -37,11 +38,14 @@ class CMANPSettings(StreamedSettings, LatentSettings):
     """Points or queries held at once: memory against speed, not the answer."""
 
 
-class CMANP(StreamedLatents, LatentBackbone[CMANPSettings]):
-    Settings = CMANPSettings
+_Settings = TypeVar("_Settings", bound=CMANPSettings)
+
+
+class CMANP(StreamedLatents, LatentBackbone[_Settings]):
+    Settings: ClassVar[type[CMANPSettings]] = CMANPSettings
     computed_by = frozenset({"chunk"})
 
-    def __init__(self, settings: CMANPSettings, shape: TaskShape) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         self.blocks = nn.ModuleList(CMAB(settings) for _ in range(settings.layers))
 

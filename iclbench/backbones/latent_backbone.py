@@ -71,16 +71,19 @@ class LatentBackbone(SetBackbone[_Settings], abstract=True):
 
     def read_latents(self, latents: Iterable[Float[Tensor, "B M D"]], x: Float[Tensor, "B Q Dx"]) -> Prediction:
         """Answers read from the latents of all layers, first to last."""
-        *_, last = self._query_layers(latents, x)
+        *_, last = self.query_layers(latents, x)
         return self.decode(last)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
         latents = self.latents_by_layer(self.condition(context))
-        return [self.decode(hidden) for hidden in self._query_layers(latents, x_target)]
+        return [self.decode(hidden) for hidden in self.query_layers(latents, x_target)]
 
-    def _query_layers(self, latents: Iterable[Tensor], x: Tensor) -> Iterator[Float[Tensor, "B Q D"]]:
+    def query_layers(
+        self, latents: Iterable[Float[Tensor, "B M D"]], x: Float[Tensor, "B Q Dx"]
+    ) -> Iterator[Float[Tensor, "B Q D"]]:
+        """The targets' hidden vectors after each layer."""
         hidden = self.embed_query(self.x_features(x))
         for reader, read in zip(self.readers, latents, strict=True):
             hidden = reader(hidden, read)

@@ -85,18 +85,18 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         return LayeredMemory(tuple(self.memories(context, related)), context, related)
 
     def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        *_, last = self._read(state, x)
+        *_, last = self.read_layers(state, x)
         return self.decode(last)
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
-        return [self.decode(hidden) for hidden in self._read(self.condition(context, related), x_target)]
+        return [self.decode(hidden) for hidden in self.read_layers(self.condition(context, related), x_target)]
 
     def update(self, state: LayeredMemory, points: Points) -> LayeredMemory:
         return self.condition(state.context.append(points), state.related)
 
-    def _read(self, state: LayeredMemory, x: Tensor) -> Iterator[Tensor]:
+    def read_layers(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Iterator[Float[Tensor, "B Q D"]]:
         """The targets' hidden vectors after each layer."""
         hidden = self.embed_targets(x)
         for layer, memory in zip(self.targets, state.layers, strict=True):

@@ -429,10 +429,30 @@ BACKBONES = Backbones(
             "transformer neural process (Nguyen and Grover 2022)",
             line=Stroke("#117733", "square", "set"),
         ),
+        "tnp-d": Entry(
+            "iclbench.backbones.tnp_d:TNPD",
+            "TNP of one post-norm Transformer, as released (Nguyen and Grover 2022)",
+            line=Stroke("#68C76C", "trapezoid", "set"),
+        ),
+        "tnp-nd": Entry(
+            "iclbench.backbones.tnp_nd:TNPND",
+            "TNP-D with one Gaussian over all targets (Nguyen and Grover 2022)",
+            line=Stroke("#11C6DD", "parallelogram", "set"),
+        ),
+        "tnp-a": Entry(
+            "iclbench.backbones.tnp_a:TNPA",
+            "TNP-D from target to target, autoregressive (Nguyen and Grover 2022)",
+            line=Stroke("#3C2EFB", "house", "set"),
+        ),
         "pt-tnp": Entry(
             "iclbench.backbones.pt_tnp:PTTNP",
             "TNP through pseudo-tokens (Feng et al. 2023)",
             line=Stroke("#661100", "triangle-up", "set"),
+        ),
+        "eqtnp": Entry(
+            "iclbench.backbones.eqtnp:EQTNP",
+            "TNP with efficient queries, LBANP without latents (Feng et al. 2022)",
+            line=Stroke("#7A59C2", "semicircle", "set"),
         ),
         "lbanp": Entry(
             "iclbench.backbones.lbanp:LBANP",
@@ -443,6 +463,11 @@ BACKBONES = Backbones(
             "iclbench.backbones.cmanp:CMANP",
             "constant-memory attentive NP (Feng et al. 2023)",
             line=Stroke("#8E6CFF", "triangle-down", "set"),
+        ),
+        "cmanp-and": Entry(
+            "iclbench.backbones.cmanp_and:CMANPAND",
+            "CMANP with one Gaussian over all targets, scored by blocks (Feng et al. 2024)",
+            line=Stroke("#160F52", "chevron", "set"),
         ),
         "icicl-cnp": Entry(
             "iclbench.backbones.cnp:ICICLCNP",

@@ -80,6 +80,11 @@ PATHS = {
     "hexagon": "M-0.5,-0.87L0.5,-0.87L1,0L0.5,0.87L-0.5,0.87L-1,0Z",
     "hourglass": "M-0.75,-0.9L0.75,-0.9L-0.75,0.9L0.75,0.9Z",
     "bow-tie": "M-0.9,-0.75L0.9,0.75L0.9,-0.75L-0.9,0.75Z",
+    "trapezoid": "M-0.5,-0.7L0.5,-0.7L1,0.7L-1,0.7Z",
+    "parallelogram": "M-0.4,-0.7L1,-0.7L0.4,0.7L-1,0.7Z",
+    "house": "M0,-1L0.85,-0.1L0.85,0.9L-0.85,0.9L-0.85,-0.1Z",
+    "semicircle": "M-0.95,0.5A0.95,0.95,0,0,1,0.95,0.5Z",
+    "chevron": "M-0.9,-0.1L0,-0.9L0.9,-0.1L0.9,0.8L0,0L-0.9,0.8Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
 # Of variants: the dash says what they are told of positions, or that something else is theirs.

@@ -34,6 +34,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
     "lbanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3}],
     "cmanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2}],
+    "cmanp-and": [{"layers": 1, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2, "block": 2}],
     "cmhp": [
         {"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2},
         {"layers": 1, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "encode": "gap", "residual": "normed"},
@@ -47,6 +48,13 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "anp": [{"width": 8, "heads": 2, "samples": 3, "train_samples": 2}],
     "banp": [{"width": 8, "heads": 2, "samples": 3, "train_samples": 2}],
     "tnp": [{"layers": 2, "width": 16, "heads": 2, "fourier": 2}],
+    "tnp-d": [{"layers": 2, "width": 8, "heads": 2}],
+    "tnp-nd": [
+        {"layers": 1, "width": 8, "heads": 2},
+        {"layers": 1, "width": 8, "heads": 2, "covariance": "low-rank"},
+    ],
+    "tnp-a": [{"layers": 1, "width": 8, "heads": 2, "samples": 3}],
+    "eqtnp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8}],
     "pt-tnp": [
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5},
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "style": "ist"},
@@ -56,6 +64,19 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "coupling": "direct"},
     ],
 }
+# Heads of those whose other heads take the same way, or that of the backbone they derive from (which they equal then:
+# tests of theirs); of all others every head.
+HEADS: dict[str, tuple[str, ...]] = {
+    "tnp-d": ("gaussian", "categorical", "event"),
+    "tnp-nd": ("gaussian",),
+    "tnp-a": ("point", "gaussian", "mixture", "categorical"),
+    "eqtnp": ("gaussian", "categorical"),
+    "cmanp-and": ("gaussian",),
+}
+
+
+def heads_of(name: str) -> tuple[str, ...]:
+    return HEADS.get(name, BACKBONES.get(name).heads)
 
 
 # Height and width of the smallest images.
@@ -102,7 +123,7 @@ CASES = [
     (name, settings, head, related)
     for name in BACKBONES.architectures()
     for i, settings in enumerate(SMALL.get(name, [{}]))
-    for head in (BACKBONES.get(name).heads if i == 0 else [other_head(name, settings)])
+    for head in (heads_of(name) if i == 0 else [other_head(name, settings)])
     for related in ([0, 3] if head == "gaussian" and reads_related(name, settings) else [0])
 ]
 
@@ -120,7 +141,7 @@ def test_contract(name: str, settings: dict[str, object], head: str, related: in
 
 # Every backbone behind the cheap encoder, a causal one and a set model behind a residual network too.
 IMAGE_CASES = [
-    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in BACKBONES.get(name).heads),
+    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in heads_of(name)),
     ("transformer", "resnet-64"),
     ("cmanp", "resnet-64"),
 ]

@@ -1,0 +1,91 @@
+"""What TNP-ND and CMANP-AND share: one Gaussian over all targets that are asked together, trained and scored as one.
+
+With a Gaussian head a `CovarianceNet` stands behind the targets' vectors; with every other head the backbone is the one
+it derives from. A target that is asked alone has the Gaussian of its outputs.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from iclbench.backbones.set_backbone import SetBackbone, SetSettings, weighted
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.joint import JointGaussian
+from iclbench.core.predictions import Prediction
+from iclbench.core.task import TaskShape
+from iclbench.layers.covariance_net import Covariance, CovarianceNet
+from iclbench.layers.perceptron import perceptron
+
+
+class JointSettings(SetSettings):
+    """How targets hang together."""
+
+    covariance: Covariance = "tril"
+    """Covariance of the targets, from the rows P of a network: tril, with tril(P P^T) as its Cholesky factor (as
+    released; depends on the order of the targets); low-rank, P P^T and a diagonal (does not). Gaussian head only."""
+
+
+_Settings = TypeVar("_Settings", bound=JointSettings)
+
+
+class JointTargets(SetBackbone[_Settings], abstract=True):
+    """Goes before a backbone whose settings have `heads` and `hidden`, the hidden width of feed-forward networks."""
+
+    def __init__(self, settings: Any, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.covariance: CovarianceNet | None = None
+        if shape.head == "gaussian":
+            width, hidden, head = settings.width, settings.hidden, replace(shape.head_settings, spread=settings.spread)
+            self.decoder = perceptron(width, hidden, shape.outputs)
+            self.covariance = CovarianceNet(width, settings.heads, hidden, shape.outputs, settings.covariance, head)
+            self.joint = "ordered" if settings.covariance == "tril" else "exchangeable"
+
+    @abstractmethod
+    def hidden(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
+        """The targets' vectors after the last layer, each on its own."""
+
+    def decode(self, hidden: Float[Tensor, "B Q D"], mask: Bool[Tensor, "B Q"] | None = None) -> Prediction:
+        """What the targets' vectors stand for, together; those outside of the mask are not read by the others."""
+        if self.covariance is None:
+            return super().decode(hidden)
+        return self.covariance(hidden, self.decoder(hidden), mask)
+
+    def log_likelihood(self, state: Any, targets: Points) -> Float[Tensor, " B"]:
+        """Log-density of all targets together, those that are there standing before all others."""
+        assert self.covariance is not None
+        answer = self.decode(self.hidden(state, targets.x), targets.mask)
+        assert isinstance(answer, JointGaussian)
+        return self.covariance.log_likelihood(answer, targets.y, targets.mask)
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        """Minus the joint log-likelihood, per target; the mean over episodes."""
+        if self.covariance is None:
+            return super().loss(episodes, progress, generator)
+        context, targets, weights = self.training_split(episodes, generator)
+        asked, _ = targets.compact()
+        joint = self.log_likelihood(self.condition(context, episodes.related), asked)
+        loss = weighted((-joint / asked.counts.clamp(min=1)).to(weights), weights)
+        return loss, {"loss": loss.detach()}
+
+    def joint_scores(
+        self,
+        answer: Prediction,
+        context: Points,
+        targets: Points,
+        scored: Bool[Tensor, "B Q"],
+        related: Points | None = None,
+    ) -> dict[str, Float[Tensor, " B"]]:
+        """The joint log-likelihood of the targets that count, asked together and without any others."""
+        if self.covariance is None:
+            return super().joint_scores(answer, context, targets, scored, related)
+        asked, _ = replace(targets, mask=scored).compact()
+        joint = self.log_likelihood(self.condition(context, related), asked)
+        return {"log_likelihood_joint": joint / asked.counts}

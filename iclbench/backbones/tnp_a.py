@@ -1,0 +1,170 @@
+"""TNP-A (Nguyen and Grover 2022, section 3.1): TNP-D that goes from target to target, each given those before it.
+
+The sequence has every target twice, [context (x, y); targets (x, y); queries (x, 0)]. All rows attend the context; a
+target attends those before it and itself, a query the targets before its own. So one pass gives the density of every
+target given the true outputs of all before it, in the order in which they are asked: it is trained by that, and the
+product of these densities is its joint density (`joint_scores`, which is fed true targets and says so in its name).
+
+An answer must not see true targets. It consists of paths: drawn target by target, each drawn output fed back before the
+next target is asked, with keys and values kept. Where paths are `permute`d, each has an order of its own. All that is
+random comes from a fixed table, the same for every episode, so that answers are deterministic and depend on no batch. A
+target that is asked alone has no others before it, and is answered exactly. So are events, of which only the next one
+is ever asked: with them TNP-A is TNP-D.
+
+Beside what `tnp_d` lists, it differs from the released code in that
+
+- marginal scores are of the mixture over paths; the released code reports the teacher-forced score and nothing else;
+- every step computes two rows with what is kept; the released one runs the whole sequence again for every target;
+- a point head feeds back its point, so that paths differ by their orders alone; labels are drawn and fed back one-hot;
+- masked targets are left out of the chain: those that count stand in their order, before all others;
+- `pretrain` of the released code of CMANP, whose model is trained on whole sequences at first, is not there: no
+  released configuration switches it on.
+
+As released, earlier targets are read with noise of 0.05 in training where `spread` is `bounded-0.05`. As many
+parameters as TNP-D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.backbones.base import Backbone
+from iclbench.backbones.set_backbone import weighted
+from iclbench.backbones.tnp_d import TNPD, TNPDSettings
+from iclbench.backbones.transformer_np import LayeredMemory
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.joint import Paths, Samples, over_samples
+from iclbench.core.predictions import Prediction
+from iclbench.core.records import cat
+from iclbench.core.seeds import generator as stream
+from iclbench.core.task import TaskShape
+from iclbench.layers.attention import KeysValues
+from iclbench.layers.key_value_cache import causal
+from iclbench.layers.paths import draw, read_path
+
+# Noise on the true outputs of earlier targets in training, where the spread is bounded by as much.
+_NOISE = 0.05
+# Numbers that keys and values of all paths may take at once.
+_HELD = 2**25
+
+
+class TNPASettings(TNPDSettings):
+    """The published sizes, the same for all tasks."""
+
+    samples: PositiveInt = 50
+    """Paths that are drawn where several targets are asked together."""
+    permute: bool = True
+    """Whether each path goes through the targets in a random order of its own, as published."""
+
+
+class TNPA(TNPD[TNPASettings]):
+    Settings: ClassVar[type[TNPASettings]] = TNPASettings
+    predict_by_layer = Backbone.predict_by_layer  # what a layer says of a target depends on what was drawn before
+
+    def __init__(self, settings: TNPASettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        self.joint = "ordered" if shape.marks is None else "apart"
+
+    def loss(
+        self, episodes: Episodes, progress: float, generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        """The mean loss over targets, each given the true outputs of those before it; the mean over episodes."""
+        if self.joint == "apart":
+            return super().loss(episodes, progress, generator)
+        context, targets, weights = self.training_split(episodes, generator)
+        asked, _ = targets.compact()
+        read = asked.y
+        if self.settings.spread == "bounded-0.05" and read.is_floating_point():
+            noise = torch.randn(read.shape, generator=generator, device=generator.device)
+            read = read + _NOISE * noise.to(read)
+        each = self.chained(self.condition(context, episodes.related), replace(asked, y=read)).loss(asked.y)
+        loss = weighted((each * asked.mask).sum(1) / asked.counts.clamp(min=1), weights)
+        return loss, {"loss": loss.detach()}
+
+    def chained(self, state: LayeredMemory, targets: Points) -> Prediction:
+        """The answer at every target given the outputs of all targets before it."""
+        count, rows = targets.count, torch.cat([self.embed(targets), self.embed_targets(targets.x)], 1)
+        earlier = causal(count, 0, rows.device)
+        visible = torch.cat([earlier, earlier.tril(-1)])
+        for layer, context in zip(self.targets, state.layers, strict=True):
+            own = layer.keys(rows[:, :count])
+            both = KeysValues(torch.cat([context.keys, own.keys], 2), torch.cat([context.values, own.values], 2))
+            there = state.context.mask[:, None, None].expand(-1, 1, 2 * count, -1)
+            rows = layer.attend(rows, both, torch.cat([there, visible.expand(len(rows), 1, -1, -1)], 3))
+        return self.decode(rows[:, count:])
+
+    def joint_scores(
+        self,
+        answer: Prediction,
+        context: Points,
+        targets: Points,
+        scored: Bool[Tensor, "B Q"],
+        related: Points | None = None,
+    ) -> dict[str, Float[Tensor, " B"]]:
+        """The product of the densities of the targets that count, each given the true outputs of those before it."""
+        asked, _ = replace(targets, mask=scored).compact()
+        joint = self.chained(self.condition(context, related), asked).joint_log_likelihood(asked.y, asked.mask)
+        if joint is None:
+            return {}
+        score = joint / asked.counts
+        return {"log_likelihood_joint": score, "log_likelihood_teacher_forced": score}
+
+    def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        if x.shape[1] < 2 or self.joint == "apart":
+            return super().query(state, x)
+        own = self.settings
+        size = max(1, _HELD // (2 * own.layers * own.width * own.samples * x.shape[1]))
+        return cat([self._paths(state[b : b + size], x[b : b + size]) for b in range(0, len(x), size)])
+
+    @torch.no_grad()
+    def _paths(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+        """Paths through all targets, one step per target."""
+        own, count = self.settings, x.shape[1]
+        order, uniform, normal = self._table(x)
+        features, queries = self.x_features(x)[:, order], self.embed_targets(x)[:, order]
+        shape = (len(x), own.heads, own.samples, count - 1, own.width // own.heads)
+        kept = [KeysValues(m.keys.new_empty(shape), m.keys.new_empty(shape)) for m in state.layers]
+        raw: list[Tensor] = []
+        outputs: list[Tensor] = []
+        for step in range(count):
+            if step == 0:
+                *_, rows = self.read_layers(state, x[:, order[:, 0]])
+            else:
+                last = self.embedding(torch.cat([features[:, :, step - 1], self.y_features(outputs[-1])], -1))
+                rows = self._step(state, kept, step, torch.stack([last, queries[:, :, step]], 2))
+            raw.append(self.decoder(rows))
+            outputs.append(draw(self.read(raw[-1]), uniform[:, step], normal[:, step]))
+        place, path = order.argsort(1), torch.arange(own.samples, device=x.device).unsqueeze(1)
+        each, drawn = (torch.stack(t, 2)[:, path, place].transpose(1, 2) for t in (raw, outputs))
+        answer = over_samples(self.read(each))
+        return Paths(answer.logits, answer.means, answer.stds, drawn) if isinstance(answer, Samples) else answer
+
+    def _step(
+        self, state: LayeredMemory, kept: list[KeysValues], step: int, rows: Float[Tensor, "B S 2 D"]
+    ) -> Float[Tensor, "B S D"]:
+        """The vectors of the next targets. Both rows of a path, the target that was drawn last and the query of the
+        next one, read the context and all that was drawn; keys and values of the first are kept."""
+        rows = rows.flatten(1, 2)
+        for layer, context, own in zip(self.targets, state.layers, kept, strict=True):
+            new = layer.keys(rows[:, ::2])
+            own.keys[:, :, :, step - 1], own.values[:, :, :, step - 1] = new.keys, new.values
+            read = read_path(layer.queries(rows), context, own.keys[:, :, :, :step], own.values[:, :, :, :step])
+            rows = layer.finish(rows, read)
+        return rows[:, 1::2]
+
+    def _table(
+        self, x: Float[Tensor, "B Q Dx"]
+    ) -> tuple[Int[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, "S Q dy"]]:
+        """The order of the targets in each path, and numbers from 0 to 1 and standard normal ones that draw the target
+        of each step: the same on every device."""
+        size = (self.settings.samples, x.shape[1])
+        order, uniform = (torch.rand(size, generator=stream(0, f"paths-{what}")) for what in ("order", "uniform"))
+        normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"))
+        index = order.argsort(1) if self.settings.permute else torch.arange(size[1]).expand(size)
+        return index.to(x.device), uniform.to(x), normal.to(x)

@@ -1,0 +1,90 @@
+"""TNP-D (Nguyen and Grover 2022, "Transformer Neural Processes", section 3.2), as its authors released it.
+
+One Transformer with post-norm layers over the sequence of context points (x, y) and targets (x, 0), in which every row
+attends the context points alone: targets see neither one another nor themselves, and nothing tells a target from a
+context point with the output 0. `tnp` is the pre-norm Transformer of the same idea in its later form.
+
+Context rows do not read targets, so keys and values of all layers are computed once, when the model is conditioned. The
+released code sends the whole sequence through PyTorch's encoder for every question, under that mask: the numbers are
+the same (tested against that encoder). It differs from the released code in that
+
+- layers are drawn independently; the released ones are deep copies that start equal;
+- without any context rows read 0; under the released mask they are NaN then;
+- the standard deviation is that of all models here (`spread = "floor"`); the released code has exp(r), with `bound_std`
+  0.05 + 0.95 softplus(r): `spread = "exp"`, `"bounded-0.05"`;
+- points may be masked, so that a batch holds contexts of different sizes; the released code draws one size per batch.
+
+222,082 parameters for (dx, dy) = (1, 1), 222,146 for (2, 1), 222,790 for (2, 3), as released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
+from iclbench.config.cards import PositiveInt
+from iclbench.core.episodes import Points
+from iclbench.core.task import TaskShape
+from iclbench.layers.attention import KeysValues
+from iclbench.layers.encoder_layer import EncoderLayer
+from iclbench.layers.perceptron import perceptron
+
+
+class TNPDSettings(TransformerNPSettings):
+    """The published sizes, the same for all tasks."""
+
+    layers: PositiveInt = 6
+    """Transformer layers."""
+    width: PositiveInt = 64
+    """Width D of a token."""
+    heads: PositiveInt = 4
+    """Attention heads per layer."""
+    feedforward: PositiveInt | None = None
+    """Hidden width of the feed-forward networks; by default twice that of a token."""
+
+    @property
+    def hidden(self) -> int:
+        """Hidden width of feed-forward networks and read-out."""
+        return self.feedforward or 2 * self.width
+
+
+_Settings = TypeVar("_Settings", bound=TNPDSettings)
+
+
+class TNPD(TransformerNP[_Settings]):
+    """Per layer: Zc <- Layer(Zc, Zc); Zt <- Layer(Zt, Zc), with the same weights."""
+
+    Settings: ClassVar[type[TNPDSettings]] = TNPDSettings
+
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
+        super().__init__(settings, shape)
+        width = settings.width
+        self.embedding = perceptron(self.x_features_dim + self.y_features_dim, *[width] * 4)
+        self.decoder = perceptron(width, settings.hidden, shape.raw_dim)
+
+    def stack(self, layers: int | None = None) -> Any:
+        own = self.settings
+        count = own.layers if layers is None else layers
+        return nn.ModuleList(EncoderLayer(own.width, own.heads, own.hidden) for _ in range(count))
+
+    def embed(self, points: Points) -> Float[Tensor, "B N D"]:
+        """Tokens (x, y)."""
+        return self.embedding(torch.cat([self.x_features(points.x), self.y_features(points.y)], -1))
+
+    def embed_targets(self, x: Float[Tensor, "*batch Dx"]) -> Float[Tensor, "*batch D"]:
+        """Tokens (x, 0)."""
+        features = self.x_features(x)
+        return self.embedding(torch.cat([features, features.new_zeros(*x.shape[:-1], self.y_features_dim)], -1))
+
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+        z = self.embed(context)
+        for i, layer in enumerate(self.targets):
+            memory = layer.keys(z, context.mask)
+            yield memory
+            if i < len(self.targets) - 1:
+                z = layer.attend(z, memory)
