@@ -8,7 +8,7 @@ from iclbench.backbones.two_path_np import AttentiveSettings
 from iclbench.layers.encoder_pairs import AttentivePair
 
 
-class ANPSettings(LatentNPSettings, AttentiveSettings):
+class ANPSettings(AttentiveSettings, LatentNPSettings):
     """Published sizes for Gaussian processes."""
 
 

@@ -7,7 +7,7 @@ from iclbench.backbones.two_path_np import AttentiveSettings
 from iclbench.layers.encoder_pairs import AttentivePair
 
 
-class BANPSettings(BootstrapSettings, AttentiveSettings):
+class BANPSettings(AttentiveSettings, BootstrapSettings):
     """Published sizes for Gaussian processes."""
 
 

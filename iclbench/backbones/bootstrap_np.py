@@ -64,24 +64,24 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         super().__init__(settings, shape)
         hidden = settings.decoder_width or settings.width
         self.from_bootstrap = nn.Linear(2 * settings.width, hidden, bias=False)
+        self.samples = settings.samples
 
     def condition(self, context: Points, related: Points | None = None) -> Bootstrapped:
-        uniforms = fixed_uniforms(self.settings.samples, context.count, context.x)
-        return self._conditioned(context, uniforms.unsqueeze(1))
+        return self._conditioned(context, fixed_uniforms(self.samples, context.count, context.x).unsqueeze(1))
 
     def query(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        return over_samples(self._each(state, x))
+        return over_samples(self._each(state, x, self.samples))
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         context, targets, weights = self.training_split(episodes, generator)
-        shape = 2, len(context), self.settings.train_samples, context.count
-        uniforms = torch.rand(shape, generator=generator, device=generator.device).to(context.x)
+        samples = self.settings.train_samples
+        uniforms = torch.rand(2, len(context), samples, context.count, generator=generator, device=generator.device).to(context.x)
         state = self._conditioned(context, uniforms)
         alone = self.answer_at(state.summary, targets.x).loss(targets.y)
-        y = targets.y.unsqueeze(2).expand(*targets.mask.shape, shape[2], *targets.y.shape[2:])
-        sampled = -log_mean_exp(-self._each(state, targets.x).loss(y))
+        y = targets.y.unsqueeze(2).expand(*targets.mask.shape, samples, *targets.y.shape[2:])
+        sampled = -log_mean_exp(-self._each(state, targets.x, samples).loss(y))
         each = ((alone + sampled) * targets.mask).sum(1) / targets.counts.clamp(min=1)
         loss = weighted(each, weights)
         return loss, {"loss": loss.detach()}
@@ -95,7 +95,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
             return drawn
         samples = pairs.shape[1]
         every = points.map(lambda t: t.unsqueeze(1).expand(-1, samples, *t.shape[1:]))
-        fit = self.answer_at(self.summarise(drawn.map(_flat)), every.x.flatten(0, 1))
+        fit = self.answer_at(self.summarise(drawn.map(lambda t: t.flatten(0, 1))), every.x.flatten(0, 1))
         fit = fit.map(lambda t: t.unflatten(0, pairs.shape[:2]))
         mean, spread = fit.point(), getattr(fit, "std", 1.0)
         centred = resampled_residuals((every.y - mean) / spread, residuals, points.mask)
@@ -104,25 +104,27 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
     def _conditioned(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
         points, parts = canonical(context), []
         for portion in uniforms.split(at_once(points.mask.numel()), 2):
-            summary = self.summarise(self.bootstraps(points, portion).map(_flat))
-            parts.append(summary.map(lambda t: t.unflatten(0, (len(points), -1)).transpose(0, 1)))
-        return Bootstrapped(self.summarise(points), cat(parts).map(lambda t: t.transpose(0, 1)), context)
+            drawn = self.bootstraps(points, portion)
+            summary = self.summarise(drawn.map(lambda t: t.flatten(0, 1)))
+            parts.append(summary.map(lambda t, shape=drawn.mask.shape[:2]: t.unflatten(0, shape)))
+        return Bootstrapped(self.summarise(points), _side_by_side(parts), context)
 
-    def _each(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+    def _each(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"], samples: int) -> Prediction:
         """The answers of the bootstraps, `(B, Q, S)`."""
         features = self.x_features(x)
         own = [part.unsqueeze(2) for part in (*self.encoders(features, state.summary), features)]
-        count, portion = next(iter(state.bootstraps.tensors().values())).shape[1], at_once(x.shape[:-1].numel())
-        raws = []
-        for start in range(0, count, portion):
-            some = state.bootstraps.map(lambda t, start=start: t[:, start : start + portion])
-            size = min(portion, count - start)
-            told = self.encoders(features.repeat_interleave(size, 0), some.map(_flat))
-            told = [part.unflatten(0, (-1, size)).transpose(1, 2) for part in told]
+        raws, size = [], at_once(x.shape[:-1].numel())
+        for start in range(0, samples, size):
+            stop = min(start + size, samples)
+            some = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))
+            told = self.encoders(features.repeat_interleave(stop - start, 0), some)
+            told = [part.unflatten(0, (len(x), stop - start)).transpose(1, 2) for part in told]
             raws.append(self.decoded(*own, added=by_parts(self.from_bootstrap, *told)))
         return self.read(torch.cat(raws, 2))
 
 
-def _flat(t: Tensor) -> Tensor:
-    """Samples of episodes as episodes."""
-    return t.flatten(0, 1)
+def _side_by_side(parts: list[Any]) -> Any:
+    """Records of one structure, `(B, S, ...)`, joined along the samples."""
+    if len(parts) == 1:
+        return parts[0]
+    return cat([part.map(lambda t: t.transpose(0, 1)) for part in parts]).map(lambda t: t.transpose(0, 1))

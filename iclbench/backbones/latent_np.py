@@ -40,8 +40,7 @@ class LatentNPSettings(TwoPathSettings):
     train_samples: PositiveInt = 4
     """Draws of z in a step of training; 1: the evidence lower bound."""
     reconstruct: Literal["targets", "all"] = "targets"
-    """Points that the training loss scores: targets; all: context points too, as published, which with a floor of 0 a
-    model learns to repeat."""
+    """What the loss scores: targets; all: the context too, as published (with a floor of 0 it learns to repeat it)."""
 
 
 _Settings = TypeVar("_Settings", bound=LatentNPSettings)
@@ -55,7 +54,8 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         latent = settings.latent or settings.width
         super().__init__(settings, shape, second=2 * latent, decoded=latent)
-        table = torch.randn(settings.samples, latent, generator=stream(0, "latents"), device="cpu")
+        self.samples = settings.samples
+        table = torch.randn(self.samples, latent, generator=stream(0, "latents"), device="cpu")
         self.register_buffer("normals", table, persistent=False)
 
     def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:

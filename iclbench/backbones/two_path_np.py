@@ -8,11 +8,12 @@ and 5. The published standard deviation is `spread=bounded-0.1`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from iclbench.backbones.set_backbone import SetBackbone, SetSettings
 from iclbench.config.cards import PositiveInt
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
-from iclbench.core.predictor import State
+from iclbench.core.predictor import State, join_positions
 from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Read
 from iclbench.layers.perceptron import by_parts, perceptron
@@ -75,10 +76,12 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
 
     Attributes:
         Pair: the kind of encoders.
+        samples: functions that an answer is made of.
     """
 
     Pair: ClassVar[type[PooledPair] | type[AttentivePair]] = PooledPair
     grows = ("width", "decoder_width")
+    samples: int = 1
 
     def __init__(
         self, settings: _Settings, shape: TaskShape, second: int | None = None, decoded: int | None = None
@@ -90,6 +93,29 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         self.encoders: Any = self.Pair(self.x_features_dim, features, settings, second)  # type: ignore[arg-type]
         hidden = [settings.decoder_width or width] * (settings.decoder_depth - 1)
         self.decoder = perceptron(width + (decoded or second) + self.x_features_dim, *hidden, shape.raw_dim)
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "B P Dx"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        """Every prefix is an episode of its own under a mask, and as many as memory allows are answered together."""
+        x = points.x if x_query is None else x_query
+        asked = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
+        size = at_once(len(points) * points.count * self.samples)
+        return join_positions([self._after(points, x, some) for some in asked.split(size)])
+
+    def _after(self, points: Points, x: Float[Tensor, "B P Dx"], prefixes: Int[Tensor, " some"]) -> Prediction:
+        """The answers after some prefixes."""
+        batch, count, longest = len(points), len(prefixes), int(prefixes.max())
+        before = torch.arange(longest, device=x.device) < prefixes.repeat(batch).unsqueeze(1)
+        each = points.span(0, longest).repeat_interleave(count)
+        context = replace(each, mask=each.mask & before)
+        answer = self.predict_targets(context, x[:, prefixes].flatten(0, 1).unsqueeze(1)).marginals
+        return answer.map(lambda t: t.reshape(batch, count, *t.shape[2:]))
 
     def features(self, points: Points) -> Float[Tensor, "*sets N F"]:
         """Inputs beside outputs."""

@@ -8,7 +8,6 @@ Scores are scaled by 1 / sqrt(D) of the whole width, not of a head, as released.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -39,12 +38,16 @@ class ProjectedAttention(nn.Module):
         self, keys: Float[Tensor, "B T D"], values: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> KeysValues:
         """What queries will read of tokens that are found by `keys` and say `values`; `mask`: which are there."""
-        return KeysValues(self._by_head(self.k(keys)), self._by_head(self.v(values)), mask)
+        k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.k(keys), self.v(values)))
+        return KeysValues(k, v, mask)
 
     def attend(self, queries: Float[Tensor, "B Q D"], data: KeysValues) -> Float[Tensor, "B Q D"]:
         """The queries after reading `data`."""
-        q = self.q(queries)
-        hidden = self.norm(q + self._mixed(self._by_head(q), data).transpose(1, 2).flatten(2))
+        hidden = q = self.q(queries)
+        if data.keys.shape[2]:
+            by_head = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            hidden = q + self._mixed(by_head, data).transpose(1, 2).flatten(2)
+        hidden = self.norm(hidden)
         return self.norm_out(hidden + F.relu(self.out(hidden)))
 
     def forward(
@@ -54,8 +57,6 @@ class ProjectedAttention(nn.Module):
         return self.attend(tokens, self.keys(tokens, tokens, mask))
 
     def _mixed(self, q: Float[Tensor, "B H Q C"], data: KeysValues) -> Float[Tensor, "B H Q C"]:
-        if data.keys.shape[2] == 0:
-            return torch.zeros_like(q)
         visible, answered = None, None
         if data.mask is not None:
             answered = data.mask.any(1)[:, None, None]
@@ -64,6 +65,3 @@ class ProjectedAttention(nn.Module):
         scale = (q.shape[1] * q.shape[3]) ** -0.5
         mixed = F.scaled_dot_product_attention(q, data.keys, data.values, attn_mask=visible, scale=scale)
         return mixed if answered is None else mixed * answered.unsqueeze(1)
-
-    def _by_head(self, t: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T C"]:
-        return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -1,5 +1,8 @@
 """Every registered backbone keeps every contract, with every head it has."""
 
+import json
+from functools import lru_cache
+
 import pytest
 import torch
 
@@ -83,6 +86,7 @@ def heads_of(name: str) -> tuple[str, ...]:
 SIDE = 12
 
 
+@lru_cache(1)
 def build_on_images(name: str, encoder: str) -> Backbone:
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
@@ -93,6 +97,12 @@ def build_on_images(name: str, encoder: str) -> Backbone:
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
+    """The contracts leave a backbone as it was: all of one case are about the same one."""
+    return _built(name, json.dumps(settings), head, related)
+
+
+@lru_cache(1)
+def _built(name: str, settings: str, head: str, related: int) -> Backbone:
     cls = BACKBONES.get(name)
     classes = 5 if head == "categorical" else None
     question = "targets" if related else "next"
@@ -100,7 +110,7 @@ def build(name: str, settings: dict[str, object], head: str, related: int = 0) -
     shape = TaskShape(x_dim=4, points=12, y_dim=2, classes=classes, head=head, question=question, related=related)
     if head == "event":
         shape = TaskShape(x_dim=0, points=12, y_dim=3, marks=MARKS, head=head)
-    return cls(cls.Settings(**settings), shape).eval()
+    return cls(cls.Settings(**json.loads(settings)), shape).eval()
 
 
 def reads_related(name: str, settings: dict[str, object]) -> bool:

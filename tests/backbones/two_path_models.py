@@ -1,0 +1,56 @@
+"""Models and episodes that tests of two-path neural processes share."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.config.registry import BACKBONES
+from iclbench.core.episodes import Episodes, Points
+
+SMALL = {"width": 8, "decoder_width": 6}
+# Points of the context of every episode in one batch.
+SIZES = (5, 1, 7, 0)
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def build(name: str, head: str = "gaussian", question: str = "targets", **settings: object) -> Backbone:
+    """In double precision, with nothing hidden behind a bias of zero or a gain of one."""
+    cls = BACKBONES.get(name)
+    torch.manual_seed(0)
+    attention = {"heads": 2} if "heads" in cls.Settings.model_fields else {}
+    classes = 4 if head == "categorical" else None
+    shape = TaskShape(x_dim=2, points=9, y_dim=2, classes=classes, head=head, question=question)
+    model = cls(cls.Settings(**SMALL | attention | settings), shape)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.double()
+
+
+def batch(sizes: tuple[int, ...] = SIZES, targets: int = 4) -> Episodes:
+    """Episodes of these sizes under masks; what is masked holds large numbers."""
+    draw = torch.Generator().manual_seed(0)
+
+    def points(count: int) -> Points:
+        x, y = (torch.randn(len(sizes), count, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+        return Points.full(x, y)
+
+    context, asked = points(max(sizes) + 1), points(targets)
+    mask = torch.arange(context.count) < torch.tensor(sizes).unsqueeze(1)
+    absent = 50 * ~mask.unsqueeze(-1)
+    return Episodes(Points(context.x + absent, context.y - absent, mask), asked.mask, asked)
+
+
+def rows(points: Points, episode: int) -> Rows:
+    """The points of one episode that are there."""
+    there = points.mask[episode]
+    return points.x[episode][there].numpy(), points.y[episode][there].numpy()
+
+
+def shown_again(points: Points) -> Points:
+    """The same points, backwards, with one masked point between each two."""
+    backwards = points.map(lambda t: t.flip(1).repeat_interleave(2, 1))
+    every_other = torch.arange(backwards.count) % 2 == 0
+    return replace(backwards, mask=backwards.mask & every_other)
