@@ -320,6 +320,10 @@ FAMILIES = Registry(
         "point-process": Entry(
             "iclbench.families.events.point_process:PointProcess", "marked events: Poisson, renewal, Hawkes and more"
         ),
+        "climate": Entry(
+            "iclbench.families.climate.climate:Climate", "temperatures in space and time over central Europe, synthetic"
+        ),
+        "era5": Entry("iclbench.families.climate.era5:ERA5", "the same from your own netCDF files"),
         "bursty": Entry(
             "iclbench.families.images.bursty:Bursty", "labels from the context against labels from the weights"
         ),
@@ -526,6 +530,7 @@ ESTIMATORS = Registry(
         "gp-bayes-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
         ),
+        "climate-oracle": Entry("iclbench.families.climate.oracle:ClimateOracle", "posterior under the true climate"),
         "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
     },
 )

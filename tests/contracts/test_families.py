@@ -9,13 +9,15 @@ import torch
 from iclbench.config.registry import FAMILIES
 from iclbench.contracts.families import FAMILY_CONTRACTS, POINTS, shifts_of
 from iclbench.families.request import Request
+from tests.families.climate import made as weather
 from tests.families.events import made
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """Two small tables and a file of sequences, for families that need data."""
+    """Two small tables, a file of sequences and a year of temperatures, for families that need data."""
     folder = tmp_path_factory.mktemp("data") / "tabular"
+    weather.write(folder.parent / "era5")
     (folder.parent / "events").mkdir()
     times, marks = made.sequences(count=2000, longest=40)
     made.write_jsonl(folder.parent / "events" / "made.jsonl", times, marks, [float(when[-1]) + 1 for when in times])

@@ -26,6 +26,7 @@ from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.request import Request
 from iclbench.training.step import TrainingData, descend
+from tests.families.climate import made as weather
 
 Answers = dict[str, list[float]]
 # Whatever a preset's budget makes of them, answers are kept of these.
@@ -51,6 +52,8 @@ def answers(kind: str, name: str) -> Answers:
     with tempfile.TemporaryDirectory() as folder:
         _write_table(Path(folder) / "tabular")
         _write_sequences(Path(folder) / "events")
+        if name == "era5":
+            weather.write(Path(folder) / "era5")
         return {"families": family, "estimators": estimator, "backbones": backbone}[kind](name, Path(folder))
 
 
@@ -92,7 +95,9 @@ def estimator(name: str, data_dir: Path) -> Answers:
     found = {}
     for card in names("baselines"):
         if canonical(load_baseline(card)[1].estimator) == name:
-            task = next((task for task in names("tasks") if card in _named(task)), "linear")
+            # Of the question `next` where there is one: families of sets that come later change no kept answer.
+            tasks = sorted(names("tasks"), key=lambda task: load_task(task)[1].question != "next")
+            task = next((task for task in tasks if card in _named(task)), "linear")
             prompts = _prompts(task, data_dir)
             (contestant,) = contestants.baselines(prompts, [card])
             episodes = prompts.episodes
@@ -149,7 +154,7 @@ def _task_of(family: str) -> str:
 def _named(task: str) -> list[str]:
     card = load_task(task)[1]
     of_users = ("omniglot", "emnist", "mnist", "celeba32", "mooc", "reddit")
-    needs_data = task == "events" or task.partition("-")[2] in of_users
+    needs_data = task in ("events", "era5") or task.partition("-")[2] in of_users
     return [] if needs_data or "smoke" not in card.presets else [*card.oracles, *card.baselines]
 
 

@@ -1,0 +1,121 @@
+"""Synthetic temperatures over central Europe, with related datasets of the same weather at other times.
+
+The stand-in for `iclbench.families.climate.era5`, with the same axes, patches and sizes, and no download: a known
+climate over an embedded elevation map, and weather around it whose kernel is drawn per episode
+(`iclbench.families.climate.weather`). Context and targets are one field, every related dataset is another one of the
+same kernel: lengthscales in space and time and the amplitude, log-uniform each, are all that related datasets can tell.
+Patches of an episode lie so far apart in time that the fields of one process would be correlated by less than 1e-6
+there, so that they are drawn independently. All temperatures carry noise, the targets too.
+
+Frozen prompts are stratified by the kernel's three numbers and by the context size; training draws freely. Errors are
+divided by 1: temperatures are standardised by their mean and their standard deviation without noise, over land, from
+January to June.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from functools import cached_property
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from iclbench.core.episodes import Episodes
+from iclbench.families.climate.elevation import embedded_elevation
+from iclbench.families.climate.patches import Patches, PatchParameters, Places
+from iclbench.families.climate.region import STEP_HOURS, YEAR, latitudes, longitudes, steps_until
+from iclbench.families.climate.weather import Weather, climate
+from iclbench.families.request import Request
+
+# What the fields of two patches of an episode would be correlated by at most.
+CORRELATED = 1e-6
+
+
+_Space = Annotated[float, Field(ge=10, le=10_000)]
+_Time = Annotated[float, Field(ge=1, le=1000)]
+_Amplitude = Annotated[float, Field(ge=0.01, le=100)]
+
+
+class ClimateParameters(PatchParameters):
+    """Besides the patches: log-uniform ranges of the weather's kernel, and the noise.
+
+    Attributes:
+        space: lengthscale in kilometres.
+        time: lengthscale in hours.
+        amplitude: standard deviation of the weather in kelvin.
+        noise: standard deviation in kelvin.
+    """
+
+    space: tuple[_Space, _Space] = Field(default=(100.0, 600.0), strict=False)
+    time: tuple[_Time, _Time] = Field(default=(6.0, 48.0), strict=False)
+    amplitude: tuple[_Amplitude, _Amplitude] = Field(default=(1.0, 4.0), strict=False)
+    noise: Annotated[float, Field(ge=0.01, le=100)] = 0.3
+
+    @model_validator(mode="after")
+    def _possible(self) -> ClimateParameters:
+        for name in ("space", "time", "amplitude"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
+        if self.max_related * (2 * self.apart - 1) > steps_until(7, YEAR) - self.times:
+            raise ValueError(
+                f"max_related: {self.max_related} patches {STEP_HOURS * self.apart} hours apart, at which weather of "
+                "the longest time is independent, do not surely fit into half a year; lower it, or time"
+            )
+        return self
+
+    @property
+    def apart(self) -> int:
+        """Steps from the beginning of a patch to that of another with independent weather."""
+        reach = math.sqrt(-2 * math.log(CORRELATED)) * self.time[1]
+        return self.times - 1 + math.ceil(reach / STEP_HOURS)
+
+
+class Climate(Patches):
+    """Patches of the synthetic temperature; the kernel of the weather is drawn per episode."""
+
+    Parameters = ClimateParameters
+    oracles = frozenset({"oracle-climate"})
+    parameters: ClimateParameters
+
+    @cached_property
+    def elevation(self) -> Float[Tensor, "22 40"]:  # type: ignore[override]
+        return embedded_elevation()
+
+    @property
+    def apart(self) -> int:
+        return self.parameters.apart
+
+    @cached_property
+    def y_moments(self) -> tuple[float, float]:  # type: ignore[override]
+        """Of the climate at all times and cells, and the weather's mean variance; the noise is left out."""
+        hours = STEP_HOURS * torch.arange(steps_until(7, self.year), dtype=torch.float64)
+        grid = (hours[:, None, None], latitudes()[:, None], longitudes(), self.elevation)
+        expected = climate(torch.stack(torch.broadcast_tensors(*grid), -1))[:, self.elevation.isfinite()]
+        low, high = self.parameters.amplitude
+        # The mean of a log-uniform number's square.
+        weather = (high**2 - low**2) / (2 * math.log(high / low)) if high > low else low**2
+        return float(expected.mean()), math.sqrt(float(expected.var(correction=0)) + weather)
+
+    def sample_prompts(self, request: Request) -> Episodes:
+        """Stratified by the kernel of the weather and by context size."""
+        prompts = copy(self)
+        prompts.stratified = True
+        return prompts.sample_all_related(request)
+
+    def temperatures(
+        self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
+    ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
+        chosen = self.parameters
+        ranges = zip(
+            (chosen.space, chosen.time, chosen.amplitude), self.uniform(3, len(physical), generator), strict=True
+        )
+        weather = Weather(*(low * (high / low) ** u for (low, high), u in ranges))
+        sizes = (*physical.shape[:2], chosen.times, chosen.cells, chosen.cells)
+        normals, noise = torch.randn((2, *sizes), generator=generator, device=physical.device, dtype=torch.float64)
+        field = weather.draw(normals) + chosen.noise * noise
+        return climate(physical) + field.flatten(2), weather.tensors()

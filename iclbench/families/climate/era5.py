@@ -1,0 +1,101 @@
+"""Temperatures of ERA5 over central Europe from the user's netCDF files (ICICL-TNP, section 5.3 and appendix G.3).
+
+The files are those of WFDE5 for one year (`iclbench.families.climate.wfde5`), which the paper names with ERA5. Patches,
+sizes and inputs are those of `iclbench.families.climate.patches`; the patches of an episode do not overlap in time, as
+the paper asks. Learning rates are chosen on the half that is trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from iclbench.families.climate.patches import Patches, PatchParameters, Places
+from iclbench.families.climate.region import YEAR, steps_until
+from iclbench.families.climate.wfde5 import load_region
+
+
+class ERA5Parameters(PatchParameters):
+    """Besides the patches: which files.
+
+    Attributes:
+        year: whose months are read.
+        path: the folder of the files: a name in the data folder, or a path from the current folder.
+    """
+
+    year: Annotated[int, Field(ge=1979, le=2100)] = YEAR
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]*$")] = "era5"
+
+
+class ERA5(Patches):
+    """Patches of the temperatures in files.
+
+    Args:
+        parameters: see `ERA5Parameters`.
+        data_dir: the folder that holds the folder of the files.
+
+    Raises:
+        DataError: on first use, see `iclbench.families.climate.wfde5.load_region`.
+    """
+
+    Parameters = ERA5Parameters
+    data_parameters: ClassVar[tuple[str, ...]] = ("year",)
+    parameters: ERA5Parameters
+
+    def __init__(self, parameters: ERA5Parameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        self._shared: dict[Any, Tensor] = {}  # with the families of the other halves
+
+    @property
+    def year(self) -> int:
+        return self.parameters.year
+
+    @property
+    def needs_data(self) -> bool:
+        return True
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        return hashlib.sha256(self._data("cpu").numpy().tobytes()).hexdigest()[:12]
+
+    @property
+    def apart(self) -> int:
+        return self.parameters.times
+
+    @property
+    def elevation(self) -> Float[Tensor, "22 40"]:
+        return self._data("cpu")[0]
+
+    @property
+    def y_moments(self) -> tuple[float, float]:
+        first = self._data("cpu")[1 : 1 + steps_until(7, self.year)].double()
+        on_land = first[:, self.elevation.isfinite()]
+        return float(on_land.mean()), float(on_land.std(correction=0))
+
+    def temperatures(
+        self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
+    ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
+        found = self._data(generator.device)[1 + places.step, places.row, places.column]
+        return found.double().flatten(2), {}
+
+    def _data(self, device: torch.device | str) -> Float[Tensor, "fields 22 40"]:
+        """Elevation and temperatures."""
+        if "cpu" not in self._shared:
+            self._shared["cpu"] = torch.from_numpy(load_region(self._folder, self.year))
+        if str(device) not in self._shared:
+            self._shared[str(device)] = self._shared["cpu"].to(device)
+        return self._shared[str(device)]
+
+    @property
+    def _folder(self) -> Path:
+        """The folder in the data folder or, where there is none, at this path."""
+        here = Path(self.parameters.path)
+        within = here if self.data_dir is None else self.data_dir / here
+        return here if here.is_dir() and not within.is_dir() else within

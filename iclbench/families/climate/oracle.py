@@ -1,0 +1,91 @@
+"""The ceiling of the synthetic climate: the exact posterior under the true climate and the true kernel of the weather.
+
+Related datasets are other draws of the weather and tell nothing more to who knows its kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.config.cards import NoSettings, Strict
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Gaussian
+from iclbench.core.predictor import Oracle, State
+from iclbench.core.task import TaskFacts
+from iclbench.families.climate.climate import Climate
+from iclbench.families.climate.weather import Weather, climate
+
+
+@dataclass(frozen=True)
+class KnownWeather(State):
+    """The points so far, the kernel of every episode's weather, and the step at which its patch begins."""
+
+    context: Points
+    weather: Weather
+    start: Int[Tensor, " B"]
+
+
+class ClimateOracle(Oracle):
+    """Temperatures given those of the context, noise included; raises `UsageError` for any other family."""
+
+    Settings: ClassVar[type[Strict]] = NoSettings
+    costly: ClassVar[bool] = False
+    heads = ("gaussian",)
+
+    truth: dict[str, Tensor] | None = None
+
+    def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+        self.settings = settings or NoSettings()
+        self.facts = facts or TaskFacts()
+        if not isinstance(self.facts.family, Climate):
+            raise UsageError("ClimateOracle answers tasks of the family climate only; choose another oracle")
+        self.family = self.facts.family
+
+    def informed(self, truth: dict[str, Tensor]) -> ClimateOracle:
+        informed_copy = type(self)(self.settings, self.facts)
+        informed_copy.truth = truth
+        return informed_copy
+
+    def condition(self, context: Points, related: Points | None = None) -> KnownWeather:
+        if self.truth is None:
+            raise UsageError("oracle-climate must be told the weather first: informed(episodes.truth)")
+        weather = Weather(*(self.truth[name] for name in ("space", "time", "amplitude")))
+        return KnownWeather(context, weather, self.truth["start"][:, 0])
+
+    def query(self, state: KnownWeather, x: Float[Tensor, "B Q 4"]) -> Gaussian:
+        mean, covariance = self.posterior(state, x)
+        std = covariance.diagonal(dim1=1, dim2=2).sqrt()
+        return Gaussian(mean.to(x.dtype).unsqueeze(-1), std.to(x.dtype).unsqueeze(-1))
+
+    def update(self, state: KnownWeather, points: Points) -> KnownWeather:
+        return replace(state, context=state.context.append(points))
+
+    def posterior(
+        self, state: KnownWeather, x: Float[Tensor, "B Q 4"]
+    ) -> tuple[Float[Tensor, "B Q"], Float[Tensor, "B Q Q"]]:
+        """Mean and covariance of the noisy, standardised temperatures at all inputs together, in float64 (Rasmussen and
+        Williams 2006, equations 2.23 and 2.24). Masked points do not count; without any point it is the prior."""
+        scale, weather = self.family.scale.to(x.device), state.weather
+        noise = self.family.parameters.noise**2
+        seen, asked = (self.family.physical(t, state.start) for t in (state.context.x, x))
+        there = state.context.mask.double()
+        gram = weather.covariance(seen, seen) * there[:, :, None] * there[:, None, :]
+        # A masked point is noise that nothing else correlates with.
+        gram.diagonal(dim1=1, dim2=2).add_(torch.where(state.context.mask, noise, 1.0))
+        cross = weather.covariance(seen, asked) * there[:, :, None]
+        y = state.context.y.squeeze(-1).double() * scale.y_std + scale.y_mean
+        y = torch.where(state.context.mask, y - climate(seen), 0.0)
+        factor = torch.linalg.cholesky(gram)
+        solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)
+        cross, y = solved[..., :-1], solved[..., -1:]
+        mean = climate(asked) + (cross.mT @ y).squeeze(-1)
+        covariance = weather.covariance(asked, asked) - cross.mT @ cross
+        # Rounding may leave less than nothing of the field's variance where points are close.
+        covariance.diagonal(dim1=1, dim2=2).clamp_(min=0).add_(noise)
+        return (mean - scale.y_mean) / scale.y_std, covariance / scale.y_std**2

@@ -1,0 +1,75 @@
+"""The region, its grid, and what inputs and outputs are standardised by.
+
+Latitude 42 to 53 N and longitude 8 to 28 E (ICICL-TNP, section 5.3) in cells of half a degree, whose centres are those
+of WFDE5: 42.25, 42.75, ..., 52.75 N and 8.25, ..., 27.75 E. Time goes in steps of six hours from 1 January, 00 UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from calendar import isleap
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.core.records import TensorRecord
+
+SOUTH, WEST = 42.0, 8.0
+ROWS, COLUMNS = 22, 40
+SPACING = 0.5
+STEP_HOURS = 6
+YEAR = 2019
+# Kilometres in a degree of latitude, and of longitude at 47.5 N, the middle of the region.
+NORTH = 111.2
+EAST = NORTH * math.cos(math.radians(47.5))
+
+
+def latitudes() -> Float[Tensor, "22"]:
+    """Cell centres in degrees, from the south."""
+    return SOUTH + SPACING * (torch.arange(ROWS, dtype=torch.float64) + 0.5)
+
+
+def longitudes() -> Float[Tensor, "40"]:
+    """Cell centres in degrees, from the west."""
+    return WEST + SPACING * (torch.arange(COLUMNS, dtype=torch.float64) + 0.5)
+
+
+def steps_until(month: int, year: int) -> int:
+    """Six-hourly steps from the beginning of the year to that of a month; month 13 ends the year."""
+    days = (31, 28 + isleap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+    return sum(days[: month - 1]) * 24 // STEP_HOURS
+
+
+@dataclass(frozen=True)
+class Scale(TensorRecord):
+    """What inputs and outputs are standardised by.
+
+    Attributes:
+        x_mean, x_std: of hours, latitude, longitude (degrees) and elevation (metres).
+        y_mean, y_std: of temperatures.
+    """
+
+    x_mean: Float[Tensor, "4"]
+    x_std: Float[Tensor, "4"]
+    y_mean: Float[Tensor, ""]
+    y_std: Float[Tensor, ""]
+
+    @classmethod
+    def of(cls, steps: int, elevation: Float[Tensor, "22 40"], y_mean: float, y_std: float) -> Scale:
+        """By so many six-hourly times from 0 on (a single one is left as it is), all cells of the region, and the
+        elevation of those on land."""
+        hours = STEP_HOURS * torch.arange(steps, dtype=torch.float64)
+        inputs = (hours, latitudes(), longitudes(), elevation[elevation.isfinite()].double())
+        std = torch.stack([t.std(correction=0) for t in inputs])
+        outputs = torch.tensor([y_mean, y_std], dtype=torch.float64)
+        return cls(torch.stack([t.mean() for t in inputs]), torch.where(std > 0, std, 1.0), *outputs)
+
+    def inputs(self, physical: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
+        """Standardised inputs from hours, degrees and metres."""
+        return (physical - self.x_mean) / self.x_std
+
+    def physical(self, x: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
+        """Hours, degrees and metres from standardised inputs, in float64."""
+        return x.double() * self.x_std + self.x_mean

@@ -1,0 +1,83 @@
+"""The synthetic temperature: a known climate, and weather around it that is a Gaussian field in space and time.
+
+In degrees Celsius, at t hours after the beginning of the year (UTC), latitude, longitude and elevation z in metres:
+
+    14 - 0.7 (latitude - 47.5)                      sea level, falling to the north
+    - 11 cos(2 pi (t / 24 - 20) / 365)              the year, coldest on 21 January
+    + 4 cos(2 pi (t + longitude / 15 - 15) / 24)    the day, warmest three hours after local solar noon
+    - 6.5 z / 1000                                  the lapse rate of the standard atmosphere
+    + f(t, latitude, longitude) + noise
+
+f has mean 0 and the kernel amplitude² exp(-dt² / (2 time²)) exp(-(dn² + de²) / (2 space²)), with dn and de in
+kilometres (a degree of longitude as long as at 47.5 N). On a grid it is the product of three kernels of one coordinate
+each, so that a draw is one multiplication by each of three small Cholesky factors, and exact: no random features are
+needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.core.records import TensorRecord
+from iclbench.families.climate.region import EAST, NORTH, SPACING, STEP_HOURS
+
+# Added to the kernel of each coordinate, whose smallest eigenvalues are otherwise below what rounding leaves; the noise
+# is a million times as large.
+_JITTER = 1e-9
+_DAYS = 365
+
+
+def climate(physical: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B"]:
+    """The expected temperature in degrees Celsius at hours, latitude, longitude and elevation."""
+    hours, latitude, longitude, elevation = physical.unbind(-1)
+    year = -11 * torch.cos(2 * math.pi * (hours / 24 - 20) / _DAYS)
+    day = 4 * torch.cos(2 * math.pi * (hours + longitude / 15 - 15) / 24)
+    return 14 - 0.7 * (latitude - 47.5) + year + day - 6.5e-3 * elevation
+
+
+@dataclass(frozen=True)
+class Weather(TensorRecord):
+    """The kernel of f in every episode, in float64.
+
+    Attributes:
+        space: lengthscale in kilometres.
+        time: lengthscale in hours.
+        amplitude: standard deviation in kelvin.
+    """
+
+    space: Float[Tensor, " B"]
+    time: Float[Tensor, " B"]
+    amplitude: Float[Tensor, " B"]
+
+    def draw(self, normals: Float[Tensor, "B S T R C"]) -> Float[Tensor, "B S T R C"]:
+        """S independent fields per episode on T times, R latitudes and C longitudes next to each other, from standard
+        normal numbers."""
+        *_, times, rows, columns = normals.shape
+        time = _factor(STEP_HOURS * torch.arange(times, device=normals.device) / self.time.unsqueeze(1))
+        north, east = (
+            _factor(SPACING * length * torch.arange(count, device=normals.device) / self.space.unsqueeze(1))
+            for length, count in ((NORTH, rows), (EAST, columns))
+        )
+        fields = torch.einsum("btu,brq,bcd,bsuqd->bstrc", time, north, east, normals)
+        return self.amplitude.view(-1, 1, 1, 1, 1) * fields
+
+    def covariance(self, a: Float[Tensor, "B N 4"], b: Float[Tensor, "B M 4"]) -> Float[Tensor, "B N M"]:
+        """Of f between two sets of hours, latitude, longitude (and elevation, on which it does not depend)."""
+        lengths = torch.stack([self.time, self.space / NORTH, self.space / EAST], -1).unsqueeze(1)
+        a, b = a[..., :3] / lengths, b[..., :3] / lengths
+        squared = sum(
+            (p.unsqueeze(2) - q.unsqueeze(1)).square() for p, q in zip(a.unbind(-1), b.unbind(-1), strict=True)
+        )
+        return self.amplitude.square().view(-1, 1, 1) * torch.exp(-0.5 * squared)
+
+
+def _factor(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N N"]:
+    """Cholesky factors of exp(-(x - x')² / 2)."""
+    kernel = torch.exp(-0.5 * (x.unsqueeze(2) - x.unsqueeze(1)).square())
+    kernel.diagonal(dim1=1, dim2=2).add_(_JITTER)
+    return torch.linalg.cholesky(kernel)
