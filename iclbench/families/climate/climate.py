@@ -83,7 +83,7 @@ class Climate(Patches):
     parameters: ClimateParameters
 
     @cached_property
-    def elevation(self) -> Float[Tensor, "22 40"]:  # type: ignore[override]
+    def elevation(self) -> Float[Tensor, "22 40"]:
         return embedded_elevation()
 
     @property
@@ -91,7 +91,7 @@ class Climate(Patches):
         return self.parameters.apart
 
     @cached_property
-    def y_moments(self) -> tuple[float, float]:  # type: ignore[override]
+    def y_moments(self) -> tuple[float, float]:
         """Of the climate at all times and cells, and the weather's mean variance; the noise is left out."""
         hours = STEP_HOURS * torch.arange(steps_until(7, self.year), dtype=torch.float64)
         grid = (hours[:, None, None], latitudes()[:, None], longitudes(), self.elevation)

@@ -62,7 +62,7 @@ class ERA5(Patches):
         return True
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         return hashlib.sha256(self._data("cpu").numpy().tobytes()).hexdigest()[:12]
 
     @property

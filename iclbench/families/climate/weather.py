@@ -63,7 +63,9 @@ class Weather(TensorRecord):
             _factor(SPACING * length * torch.arange(count, device=normals.device) / self.space.unsqueeze(1))
             for length, count in ((NORTH, rows), (EAST, columns))
         )
-        fields = torch.einsum("btu,brq,bcd,bsuqd->bstrc", time, north, east, normals)
+        fields = torch.einsum("bsuqd,bcd->bsuqc", normals, east)
+        fields = torch.einsum("bsuqc,brq->bsurc", fields, north)
+        fields = torch.einsum("bsurc,btu->bstrc", fields, time)
         return self.amplitude.view(-1, 1, 1, 1, 1) * fields
 
     def covariance(self, a: Float[Tensor, "B N 4"], b: Float[Tensor, "B M 4"]) -> Float[Tensor, "B N M"]:

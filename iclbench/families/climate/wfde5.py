@@ -63,8 +63,8 @@ def _files(folder: Path, year: int) -> list[Path]:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise DataError(
-            f"{folder} lacks {missing[0]}{more}: the elevation and all months of {year} are needed, of {_HOME}; put them "
-            "there, or point --data-dir or ICLBENCH_DATA at the folder above, or -o task.path at the folder itself"
+            f"{folder} lacks {missing[0]}{more}: the elevation and all months of {year} are needed, of {_HOME}; put "
+            "them there, or point --data-dir or ICLBENCH_DATA at the folder above, or -o task.path at the folder itself"
         )
     if twice := next((paths for paths in found if len(paths) > 1), None):
         raise DataError(f"{folder} holds {' and '.join(path.name for path in twice)}; leave one of them there")
