@@ -15,7 +15,7 @@ from torch import Tensor
 from iclbench.config.cards import NoSettings, Strict
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
-from iclbench.core.predictions import Gaussian
+from iclbench.core.joint import JointGaussian
 from iclbench.core.predictor import Oracle, State
 from iclbench.core.task import TaskFacts
 from iclbench.families.climate.climate import Climate
@@ -58,10 +58,9 @@ class ClimateOracle(Oracle):
         weather = Weather(*(self.truth[name] for name in ("space", "time", "amplitude")))
         return KnownWeather(context, weather, self.truth["start"][:, 0])
 
-    def query(self, state: KnownWeather, x: Float[Tensor, "B Q 4"]) -> Gaussian:
+    def query(self, state: KnownWeather, x: Float[Tensor, "B Q 4"]) -> JointGaussian:
         mean, covariance = self.posterior(state, x)
-        std = covariance.diagonal(dim1=1, dim2=2).sqrt()
-        return Gaussian(mean.to(x.dtype).unsqueeze(-1), std.to(x.dtype).unsqueeze(-1))
+        return JointGaussian.from_tril(mean.to(x.dtype).unsqueeze(-1), torch.linalg.cholesky(covariance).to(x.dtype))
 
     def update(self, state: KnownWeather, points: Points) -> KnownWeather:
         return replace(state, context=state.context.append(points))
