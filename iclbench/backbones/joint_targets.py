@@ -57,7 +57,7 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         return self.covariance(hidden, self.decoder(hidden), mask)
 
     def log_likelihood(self, state: Any, targets: Points) -> Float[Tensor, " B"]:
-        """Log-density of all targets together, those that are there standing before all others."""
+        """Log-density of all targets that are there together, in their order."""
         assert self.covariance is not None
         answer = self.decode(self.hidden(state, targets.x), targets.mask)
         assert isinstance(answer, JointGaussian)
@@ -70,9 +70,8 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         if self.covariance is None:
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
-        asked, _ = targets.compact()
-        joint = self.log_likelihood(self.condition(context, episodes.related), asked)
-        loss = weighted((-joint / asked.counts.clamp(min=1)).to(weights), weights)
+        joint = self.log_likelihood(self.condition(context, episodes.related), targets)
+        loss = weighted((-joint / targets.counts.clamp(min=1)).to(weights), weights)
         return loss, {"loss": loss.detach()}
 
     def joint_scores(
@@ -86,6 +85,5 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         """The joint log-likelihood of the targets that count, asked together and without any others."""
         if self.covariance is None:
             return super().joint_scores(answer, context, targets, scored, related)
-        asked, _ = replace(targets, mask=scored).compact()
-        joint = self.log_likelihood(self.condition(context, related), asked)
-        return {"log_likelihood_joint": joint / asked.counts}
+        joint = self.log_likelihood(self.condition(context, related), replace(targets, mask=scored))
+        return {"log_likelihood_joint": joint / scored.sum(1)}

@@ -46,7 +46,7 @@ from iclbench.core.seeds import generator as stream
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysValues
 from iclbench.layers.key_value_cache import causal
-from iclbench.layers.paths import draw, read_path
+from iclbench.layers.paths import PathMemory, draw
 
 # Noise on the true outputs of earlier targets in training, where the spread is bounded by as much.
 _NOISE = 0.05
@@ -128,8 +128,7 @@ class TNPA(TNPD[TNPASettings]):
         own, count = self.settings, x.shape[1]
         order, uniform, normal = self._table(x)
         features, queries = self.x_features(x)[:, order], self.embed_targets(x)[:, order]
-        shape = (len(x), own.heads, own.samples, count - 1, own.width // own.heads)
-        kept = [KeysValues(m.keys.new_empty(shape), m.keys.new_empty(shape)) for m in state.layers]
+        memories = [PathMemory(context, own.samples, count - 1) for context in state.layers]
         raw: list[Tensor] = []
         outputs: list[Tensor] = []
         for step in range(count):
@@ -137,7 +136,7 @@ class TNPA(TNPD[TNPASettings]):
                 *_, rows = self.read_layers(state, x[:, order[:, 0]])
             else:
                 last = self.embedding(torch.cat([features[:, :, step - 1], self.y_features(outputs[-1])], -1))
-                rows = self._step(state, kept, step, torch.stack([last, queries[:, :, step]], 2))
+                rows = self._step(memories, torch.stack([last, queries[:, :, step]], 2))
             raw.append(self.decoder(rows))
             outputs.append(draw(self.read(raw[-1]), uniform[:, step], normal[:, step]))
         place, path = order.argsort(1), torch.arange(own.samples, device=x.device).unsqueeze(1)
@@ -145,17 +144,13 @@ class TNPA(TNPD[TNPASettings]):
         answer = over_samples(self.read(each))
         return Paths(answer.logits, answer.means, answer.stds, drawn) if isinstance(answer, Samples) else answer
 
-    def _step(
-        self, state: LayeredMemory, kept: list[KeysValues], step: int, rows: Float[Tensor, "B S 2 D"]
-    ) -> Float[Tensor, "B S D"]:
+    def _step(self, memories: list[PathMemory], rows: Float[Tensor, "B S 2 D"]) -> Float[Tensor, "B S D"]:
         """The vectors of the next targets. Both rows of a path, the target that was drawn last and the query of the
         next one, read the context and all that was drawn; keys and values of the first are kept."""
         rows = rows.flatten(1, 2)
-        for layer, context, own in zip(self.targets, state.layers, kept, strict=True):
-            new = layer.keys(rows[:, ::2])
-            own.keys[:, :, :, step - 1], own.values[:, :, :, step - 1] = new.keys, new.values
-            read = read_path(layer.queries(rows), context, own.keys[:, :, :, :step], own.values[:, :, :, :step])
-            rows = layer.finish(rows, read)
+        for layer, memory in zip(self.targets, memories, strict=True):
+            memory.add(layer.keys(rows[:, ::2]))
+            rows = layer.finish(rows, memory.read(layer.queries(rows)))
         return rows[:, 1::2]
 
     def _table(

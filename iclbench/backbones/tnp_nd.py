@@ -5,7 +5,7 @@ Beside what `tnp_d` lists, it differs from the released code in that
 
 - the loss is divided by the number of targets; the released one is their sum, so that episodes with many targets weigh
   more (it divides in evaluation);
-- masked targets are neither read nor scored: those that count stand in their order, before all others;
+- masked targets are neither read nor scored, as if there were none;
 - the log-density is computed in double precision, and the diagonal of L is at least 1e-6;
 - marginal scores are those of the exact marginals; the released code takes the standard deviations of 50 samples.
 

@@ -84,19 +84,19 @@ class CovarianceNet(nn.Module):
     def log_likelihood(
         self, answer: JointGaussian, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]
     ) -> Float[Tensor, " B"]:
-        """Joint log-density in double precision; of `tril` by L itself, whose square no Cholesky factor may exist of
-        in finite precision. Where the diagonal of L is tiny, z = L⁻¹ (y - mean) is huge and so is the loss, but finite.
+        """Joint log-density in double precision; of `tril` by L itself, since L L^T may have no Cholesky factor in finite
+        precision. Where the diagonal of L is tiny, z = L⁻¹ (y - mean) is huge and so is the loss, but finite.
 
         Args:
-            answer: what `forward` has made.
+            answer: what `forward` has made with the same mask.
             y: the outputs.
-            mask: the targets that count, those that do standing before all others.
+            mask: the targets that count, as if there were no others: of L their rows and columns.
         """
         if self.diagonal is not None:
             return answer.joint_log_likelihood(y, mask)
         there = mask.unsqueeze(-1).expand(y.shape).flatten(1)
         tril = answer.factor.flatten(1, 2).double()
-        # What stands behind becomes standard normal numbers of their own: the first rows do not read it.
+        # Of the others z is 0, so that nothing comes out of their columns.
         tril = torch.where(there.unsqueeze(-1), tril, torch.eye(there.shape[1], dtype=tril.dtype, device=tril.device))
         error = torch.where(there, (y - answer.mean).double().flatten(1), 0.0)
         z = torch.linalg.solve_triangular(tril, error.unsqueeze(-1), upper=False).squeeze(-1)

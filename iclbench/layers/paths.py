@@ -53,19 +53,33 @@ def _index(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) -> Int[
     return below[..., :-1].sum(-1)
 
 
-def read_path(
-    q: Float[Tensor, "B H SR C"],
-    context: KeysValues,
-    keys: Float[Tensor, "B H S T C"],
-    values: Float[Tensor, "B H S T C"],
-) -> Float[Tensor, "B H SR C"]:
-    """What the heads of R rows of each path read of the context and of the path's own T tokens, at least one."""
-    paths, size = keys.shape[2], context.keys.shape[2]
-    q = q * q.shape[-1] ** -0.5
-    shared = q @ context.keys.mT
-    if context.mask is not None:
-        shared = shared.masked_fill(~context.mask[:, None, None], -torch.inf)
-    own = q.unflatten(2, (paths, -1)) @ keys.mT
-    weights = torch.cat([shared.unflatten(2, (paths, -1)), own], -1).softmax(-1)
-    read = weights[..., :size].flatten(2, 3) @ context.values
-    return read + (weights[..., size:] @ values).flatten(2, 3)
+class PathMemory:
+    """Keys and values, in one layer, of what each of S paths has drawn; the context is the same for all paths.
+
+    Args:
+        context: its keys and values.
+        paths: S.
+        longest: tokens that a path can take.
+    """
+
+    def __init__(self, context: KeysValues, paths: int, longest: int) -> None:
+        batch, heads, _, size = context.keys.shape
+        self.context = context
+        self.keys, self.values = (context.keys.new_empty(batch, heads, paths, longest, size) for _ in range(2))
+        self.held = 0
+
+    def add(self, token: KeysValues) -> None:
+        """Take in one more token of every path, `(B, H, S, C)`."""
+        self.keys[:, :, :, self.held], self.values[:, :, :, self.held] = token.keys, token.values
+        self.held += 1
+
+    def read(self, q: Float[Tensor, "B H SR C"]) -> Float[Tensor, "B H SR C"]:
+        """What the heads of R rows of each path read of the context and of the path's own tokens, at least one."""
+        q = q * q.shape[-1] ** -0.5
+        shared, (paths, size) = q @ self.context.keys.mT, (self.keys.shape[2], self.context.keys.shape[2])
+        if self.context.mask is not None:
+            shared = shared.masked_fill(~self.context.mask[:, None, None], -torch.inf)
+        own = q.unflatten(2, (paths, -1)) @ self.keys[:, :, :, : self.held].mT
+        weights = torch.cat([shared.unflatten(2, (paths, -1)), own], -1).softmax(-1)
+        read = weights[..., :size].flatten(2, 3) @ self.context.values
+        return read + (weights[..., size:] @ self.values[:, :, :, : self.held]).flatten(2, 3)

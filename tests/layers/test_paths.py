@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.layers.attention import KeysValues
-from iclbench.layers.paths import draw, read_path
+from iclbench.layers.paths import PathMemory, draw
 
 COUNT = 4000
 
@@ -55,7 +55,10 @@ def test_a_path_reads_the_context_and_itself() -> None:
     keys, values = (random(batch, heads, paths, own, width) for _ in range(2))
     mask = torch.tensor([[True, False, True, True, False], [False] * 5])
     context = KeysValues(random(batch, heads, size, width), random(batch, heads, size, width), mask)
-    found = read_path(q, context, keys, values).unflatten(2, (paths, rows))
+    memory = PathMemory(context, paths, own + 1)
+    for token in range(own):
+        memory.add(KeysValues(keys[:, :, :, token], values[:, :, :, token]))
+    found = memory.read(q).unflatten(2, (paths, rows))
     for b in range(batch):
         for s in range(paths):
             k, v = (

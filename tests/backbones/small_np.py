@@ -1,0 +1,69 @@
+"""Small set models, episodes of different sizes under masks, and how many parameters layers have."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from iclbench.config.registry import BACKBONES
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.task import TaskShape
+
+SMALL: dict[str, Any] = {"layers": 2, "width": 8, "heads": 2}
+# Points of the context and targets of each episode of a batch.
+SIZES = [(5, 4), (0, 2), (3, 1)]
+
+
+def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussian", **task: Any) -> Any:
+    """Norms scale and shift, and there are biases, unlike at the start of training."""
+    cls = BACKBONES.get(name)
+    torch.manual_seed(0)
+    own = {"x_dim": 2, "points": 9, "y_dim": 2, "question": "targets", "floor": 0.1}
+    shape = TaskShape(head=head, **own | task)  # type: ignore[arg-type]
+    model = cls(cls.Settings(**SMALL | (settings or {})), shape)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.2 * torch.randn_like(p))
+    return model.double()
+
+
+def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
+    """Episodes of these sizes under masks; what is masked holds large numbers, holes stand among the targets."""
+    draw = torch.Generator().manual_seed(1)
+
+    def points(count: int, mask: Tensor) -> Points:
+        x, y = (torch.randn(len(sizes), count, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+        absent = 50 * ~mask.unsqueeze(-1)
+        return Points(x + absent, y - absent, mask)
+
+    context = points(5, torch.tensor([[i < n for i in range(5)] for n, _ in sizes]))
+    targets = points(6, torch.tensor([[0 < i <= n for i in range(6)] for _, n in sizes]))
+    return Episodes(context=context, targets=targets, scored=targets.mask)
+
+
+def alone(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Context and targets of one episode, those that are there."""
+    context, targets = episodes.context, episodes.asked
+    return (
+        context.x[b, context.mask[b]],
+        context.y[b, context.mask[b]],
+        targets.x[b, targets.mask[b]],
+        targets.y[b, targets.mask[b]],
+    )
+
+
+def mlp(*widths: int) -> int:
+    """Parameters of linear layers in a row."""
+    return sum(a * b + b for a, b in pairwise(widths))
+
+
+def encoder(layers: int) -> int:
+    return layers * sum(p.numel() for p in nn.TransformerEncoderLayer(64, 4, 128).parameters())
+
+
+def published(name: str, dx: int, dy: int, **settings: Any) -> int:
+    """Parameters of a backbone at the size of its class, with a Gaussian head."""
+    cls = BACKBONES.get(name)
+    shape = TaskShape(x_dim=dx, points=50, y_dim=dy, head="gaussian", question="targets")
+    return int(cls(cls.Settings(**settings), shape).parameter_count)
