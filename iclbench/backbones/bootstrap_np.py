@@ -77,7 +77,9 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         context, targets, weights = self.training_split(episodes, generator)
         samples = self.settings.train_samples
-        uniforms = torch.rand(2, len(context), samples, context.count, generator=generator, device=generator.device).to(context.x)
+        uniforms = torch.rand(2, len(context), samples, context.count, generator=generator, device=generator.device).to(
+            context.x
+        )
         state = self._conditioned(context, uniforms)
         alone = self.answer_at(state.summary, targets.x).loss(targets.y)
         y = targets.y.unsqueeze(2).expand(*targets.mask.shape, samples, *targets.y.shape[2:])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from iclbench.core.episodes import Episodes, first_related
+from iclbench.core.episodes import Episodes, first_related, take
 from iclbench.core.metrics import metric
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
@@ -76,7 +77,8 @@ def target_scores(
     taken = wanted & ~skipped
     asked = episodes if taken.all() else episodes[torch.from_numpy(taken)]
     parts: dict[str, list[np.ndarray]] = {}
-    for block in blocks(asked):
+    groups = [(torch.arange(len(asked)), asked)] if predictor.joint == "apart" else by_targets(asked)
+    for block in (block for _, group in groups for block in blocks(group)):
         there = block.to(device)
         informed = predictor.informed(there.truth)
         with torch.inference_mode():
@@ -86,7 +88,8 @@ def target_scores(
             by_count = [each[name] for each in scores]
             scale = metric(name).normaliser(family.normaliser)
             parts.setdefault(name, []).append((torch.stack(by_count, 1) / scale).cpu().numpy())
-    found = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+    order = torch.cat([index for index, _ in groups]).argsort().numpy()
+    found = {name: np.concatenate(blocks)[order] for name, blocks in parts.items()}
     failed = _nonfinite(found, (int(taken.sum()), len(counts)))
     problem = _problem(found, failed, counts, np.flatnonzero(taken))
     failed = np.asarray(_among(taken, failed.astype(float)) == 1)
@@ -120,6 +123,18 @@ def blocks(episodes: Episodes) -> Iterator[Episodes]:
     related = 0 if episodes.related is None else episodes.related.mask.shape[1:].numel()
     size = max(1, _POINTS // (episodes.context.count + episodes.asked.count + related))
     return (episodes[start : start + size] for start in range(0, len(episodes), size))
+
+
+def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes]]:
+    """The episodes in groups of equally many targets, without the places where none is, and which they are: who answers
+    for several targets together would read those, too."""
+    targets, order = episodes.asked.compact()
+    scored, found = take(episodes.scored, order), []
+    for count in targets.counts.unique().tolist():
+        index = (targets.counts == count).nonzero().squeeze(1)
+        asked = replace(episodes, targets=targets.span(0, count), scored=scored[:, :count])
+        found.append((index, asked[index]))
+    return found
 
 
 def _scores(predictor: Predictor, answer: Prediction, asked: Episodes, related: int) -> dict[str, Tensor]:

@@ -80,7 +80,9 @@ def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
     noise = torch.randn(1, 1, 1, generator=torch.Generator().manual_seed(0)).numpy()[0, 0]
     naive, context, targets = Naive(model), rows(episodes.context, 0), rows(episodes.targets, 0)
     p, q = (norm(*(float(each[0]) for each in naive.latent(of))) for of in (context, together(context, targets)))
-    divergence, _ = quad(lambda z: q.pdf(z) * (q.logpdf(z) - p.logpdf(z)), q.mean() - 12, q.mean() + 12, points=[q.mean()])
+    divergence, _ = quad(
+        lambda z: q.pdf(z) * (q.logpdf(z) - p.logpdf(z)), q.mean() - 12, q.mean() + 12, points=[q.mean()]
+    )
     likelihood = likelihoods(naive.sampled(context, targets[0], q.mean() + q.std() * noise), targets[1]).sum()
     assert divergence > 1e-4
     assert loss(model, episodes) == pytest.approx(-(likelihood - divergence) / 4, rel=1e-5)

@@ -182,6 +182,28 @@ def test_the_portions_in_which_episodes_are_computed_change_nothing(prompts, mod
         np.testing.assert_allclose(scores, whole.scores[metric], atol=1e-5)
 
 
+class Crowd(Prior):
+    """Its mean is the number of targets that it is asked for together."""
+
+    joint = "exchangeable"
+
+    def predict_targets(self, context, x_target, related=None):
+        self.asked = [*getattr(self, "asked", []), x_target]
+        return Gaussian(torch.full_like(x_target[..., :1], x_target.shape[1]), torch.ones_like(x_target[..., :1]))
+
+
+def test_who_answers_for_several_targets_together_is_asked_for_those_alone_that_are_there():
+    cmab = {"images": "glyphs", "sampling": "cmab", "budget": 20, "max_related": 0, "episodes": 9, "points": 16}
+    asked = PromptSet(resolve_task("image-completion", "smoke", cmab)[0], "smoke")
+    targets, crowd = asked.episodes.asked, Crowd()
+    assert len(targets.counts.unique()) > 2 and (targets.counts < targets.count).any()
+    found = scoring.target_scores(crowd, asked).scores["log_likelihood"][:, 0]
+    for b, n in enumerate(targets.counts.tolist()):
+        expected = norm.logpdf(targets.y[b, targets.mask[b], 0].numpy(), loc=n).mean()
+        assert found[b] == pytest.approx(expected, rel=1e-6)
+    assert sum(x.shape[0] * x.shape[1] for x in crowd.asked) == targets.mask.sum()
+
+
 def test_who_does_not_use_related_datasets_is_asked_once(prompts):
     assert scoring.target_scores(Prior(), prompts).n_related == (0,)
 
