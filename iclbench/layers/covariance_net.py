@@ -84,8 +84,8 @@ class CovarianceNet(nn.Module):
     def log_likelihood(
         self, answer: JointGaussian, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]
     ) -> Float[Tensor, " B"]:
-        """Joint log-density in double precision; of `tril` by L itself, since L L^T may have no Cholesky factor in finite
-        precision. Where the diagonal of L is tiny, z = L⁻¹ (y - mean) is huge and so is the loss, but finite.
+        """Joint log-density in double precision; of `tril` by L itself, since L L^T may have no Cholesky factor in
+        finite precision. Where the diagonal of L is tiny, z = L⁻¹ (y - mean) is huge and so is the loss, but finite.
 
         Args:
             answer: what `forward` has made with the same mask.
