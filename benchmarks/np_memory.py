@@ -89,7 +89,9 @@ def main() -> None:
         "",
         f"`python benchmarks/np_memory.py`, {date.today()}, {platform.machine()}, one thread, torch "
         f"{torch.__version__}; published sizes, one episode, the other sizes {FEW}. Growth: from {SIZES[-2]:,} to "
-        f"{SIZES[-1]:,} points, 1 is constant, 2 linear, 4 quadratic.",
+        f"{SIZES[-1]:,} points, 1 is constant, 2 linear, 4 quadratic. TNP-D keeps keys and values of its context, "
+        "where the released code runs context and targets through all layers for every question: what that needs are "
+        "condition and query together.",
         "",
         "| model | phase | in | paper's table 1 | "
         + " | ".join(f"MB at {size:,}" for size in SIZES[::2])
