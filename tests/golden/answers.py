@@ -36,6 +36,8 @@ _SIZES_OF = {
     **{key: {"heads": 2, "init_std": None} for key in ("coqe", "transformer")},
     **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
 }
+# Of the head that they are for.
+_HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
 EPISODES = 4
 # Enough of an answer to tell two apart, few enough to be read.
 KEPT = 6
@@ -114,7 +116,8 @@ def backbone(name: str, data_dir: Path) -> Answers:
     known = cls.Settings.model_fields
     sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in known}
     task = "point-process" if cls.events_only else "linear"
-    config = resolve_tables(task, name, "smoke", tables={"backbone": sizes, "train": {"batch": 8}})
+    head = {"head": _HEADS[name]} if name in _HEADS else {}
+    config = resolve_tables(task, name, "smoke", tables={"task": head, "backbone": sizes, "train": {"batch": 8}})
     drawn = config.task.build(data_dir)
     model = config.build(drawn).train()
     weights = [len(list(model.parameters())), *_thinned(torch.cat([w.flatten() for w in model.parameters()]), KEPT)]
