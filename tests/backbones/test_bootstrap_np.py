@@ -104,7 +104,7 @@ def test_the_loss_is_that_of_the_context_and_that_of_its_bootstraps() -> None:
             each.append(likelihoods(naive.bootstrapped(context, told, x)))
         alone = likelihoods(naive.conditional(context, x))
         losses.append(-(alone + logsumexp(each, 0) - np.log(3)).mean())
-    assert found == pytest.approx(np.mean(losses), rel=1e-6)
+    assert found == pytest.approx(np.mean(losses), rel=1e-9)
 
 
 def test_no_gradient_goes_through_a_bootstrap() -> None:

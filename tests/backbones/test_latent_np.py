@@ -71,12 +71,14 @@ def test_the_loss_is_the_importance_weighted_bound(name: str, reconstruct: str) 
             likelihood = likelihoods(naive.sampled(context, asked[0], z), asked[1]).sum()
             weights.append(likelihood + norm.logpdf(z, mean_p, std_p).sum() - norm.logpdf(z, mean_q, std_q).sum())
         bounds.append((logsumexp(weights) - np.log(3)) / len(asked[0]))
-    assert loss(model, episodes) == pytest.approx(-np.mean(bounds), rel=1e-6)
+    assert loss(model, episodes) == pytest.approx(-np.mean(bounds), rel=1e-9)
 
 
 def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
     """The divergence by numerical integration."""
     model, episodes = build("np", train_samples=1, latent=1), batch((4,))
+    with torch.no_grad():
+        model.encoders.second.post[-1].weight.mul_(4)  # so that both distributions differ
     noise = torch.randn(1, 1, 1, generator=torch.Generator().manual_seed(0)).numpy()[0, 0]
     naive, context, targets = Naive(model), rows(episodes.context, 0), rows(episodes.targets, 0)
     p, q = (norm(*(float(each[0]) for each in naive.latent(of))) for of in (context, together(context, targets)))
@@ -84,8 +86,8 @@ def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
         lambda z: q.pdf(z) * (q.logpdf(z) - p.logpdf(z)), q.mean() - 12, q.mean() + 12, points=[q.mean()]
     )
     likelihood = likelihoods(naive.sampled(context, targets[0], q.mean() + q.std() * noise), targets[1]).sum()
-    assert divergence > 1e-4
-    assert loss(model, episodes) == pytest.approx(-(likelihood - divergence) / 4, rel=1e-5)
+    assert divergence > 0.01
+    assert loss(model, episodes) == pytest.approx(-(likelihood - divergence) / 4, rel=1e-8)
 
 
 def test_many_samples_of_either_distribution_agree_on_the_likelihood() -> None:
@@ -105,7 +107,7 @@ def test_more_samples_raise_the_bound_and_the_joint_score_in_expectation() -> No
     sensitive = {samples: build("np", samples=9600, train_samples=samples, latent=2) for samples in counts}
     for model in sensitive.values():
         with torch.no_grad():
-            model.decoder[0].weight[:, 8:10] *= 20  # so that z matters
+            model.decoder[0].weight[:, 8:10] *= 3  # so that z matters
     # The same episode many times, each with draws of its own.
     many = one.map(lambda t: t.expand(200, *t.shape[1:]))
     bounds = [np.array([-loss(model, many, seed) for seed in range(8)]) for model in sensitive.values()]

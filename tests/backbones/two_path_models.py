@@ -25,7 +25,7 @@ def build(name: str, head: str = "gaussian", question: str = "targets", **settin
     model = cls(cls.Settings(**SMALL | attention | settings), shape)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
+            parameter.add_(0.4 * torch.randn_like(parameter))
     return model.double()
 
 
