@@ -15,8 +15,8 @@ class ANPSettings(AttentiveSettings, LatentNPSettings):
 class ANP(LatentNP[ANPSettings]):
     """Published sizes have 348,418 parameters for Gaussian processes, 431,490 for EMNIST and 482,054 for CelebA.
 
-    What differs from the released code: what does of `canp` in the encoders (masks, no context, two depths), and of `np`
-    in training and answers.
+    What differs from the released code: what does of `canp` in the encoders (masks, no context, two depths), and of
+    `np` in training and answers.
     """
 
     Settings = ANPSettings

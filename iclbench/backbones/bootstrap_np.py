@@ -46,8 +46,8 @@ class BootstrapSettings(TwoPathSettings):
 
 @dataclass(frozen=True)
 class Bootstrapped(State):
-    """What queries read of the context and, `(B, S, ...)`, of its bootstraps; and the points, from which an update makes
-    them anew."""
+    """What queries read of the context and, `(B, S, ...)`, of its bootstraps; and the points, from which an update
+    makes them anew."""
 
     summary: Any
     bootstraps: Any

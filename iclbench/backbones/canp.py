@@ -1,8 +1,8 @@
 """Conditional attentive neural process, as the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases have it:
 the attentive neural process (Kim et al. 2019) with a deterministic encoder in place of the latent one.
 
-Context points read one another; targets attend to them by their inputs, and a second encoder, with self-attention of its
-own, takes the mean.
+Context points read one another; targets attend to them by their inputs, and a second encoder, with self-attention of
+its own, takes the mean.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases share: two encoders
 side by side, whose outputs stand beside the target's input before a decoder.
 
-The encoders are pooled (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. Defaults are the published
-sizes for Gaussian processes; published for EMNIST are `pre_depth` 5, `post_depth` 3, `decoder_depth` 4, for CelebA 6, 3
-and 5. The published standard deviation is `spread=bounded-0.1`.
+The encoders are pooled (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. Defaults are
+the published sizes for Gaussian processes; published for EMNIST are `pre_depth` 5, `post_depth` 3, `decoder_depth` 4,
+for CelebA 6, 3 and 5. The published standard deviation is `spread=bounded-0.1`.
 """
 
 from __future__ import annotations

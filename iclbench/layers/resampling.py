@@ -1,7 +1,7 @@
 """Bootstraps of points (Efron 1979), as bootstrapped neural processes draw them: pairs, and residuals about a fit.
 
-Outside of training they are drawn by fixed uniform numbers: number i of a sample belongs to the point that is i-th in an
-order that the points themselves make (`canonical`), whatever their order in a batch and the padding behind them.
+Outside of training they are drawn by fixed uniform numbers: number i of a sample belongs to the point that is i-th in
+an order that the points themselves make (`canonical`), whatever their order in a batch and the padding behind them.
 """
 
 from __future__ import annotations

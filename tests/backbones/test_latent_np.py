@@ -1,5 +1,7 @@
 """NP and ANP: samples against plain loops, the loss against its definition, what more samples do."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -119,7 +121,7 @@ def test_more_samples_raise_the_bound_and_the_joint_score_in_expectation() -> No
         y, scored = (t.expand(len(parts.means), *t.shape[1:]) for t in (one.targets.y, one.scored))
         joints.append(parts.joint_log_likelihood(y, scored).numpy())
     for found in (bounds, joints):
-        for fewer, more in zip(found, found[1:], strict=False):
+        for fewer, more in itertools.pairwise(found):
             error = np.sqrt(fewer.var(ddof=1) / len(fewer) + more.var(ddof=1) / len(more))
             assert more.mean() - fewer.mean() > 4 * error
 

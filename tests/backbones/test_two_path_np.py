@@ -1,5 +1,7 @@
 """What two-path neural processes share: published sizes, answers against plain loops, bounded memory, settings."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,7 @@ PUBLISHED = [(1, 1, 4, 2, 3), (2, 1, 5, 3, 4), (2, 3, 6, 3, 5)]
 
 def linears(*widths: int) -> int:
     """Weights and biases of linear layers from width to width."""
-    return sum(a * b + b for a, b in zip(widths, widths[1:], strict=False))
+    return sum(a * b + b for a, b in itertools.pairwise(widths))
 
 
 @pytest.mark.parametrize("name", NAMES)
