@@ -16,9 +16,12 @@ import pytest
 import tomli_w
 import torch
 
+from tests import shapes
+
 if TYPE_CHECKING:
     from iclbench.config.registry import Registry
 
+shapes.install()  # before anything of iclbench is imported
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's background job inherits
     signal.signal(signal.SIGINT, signal.default_int_handler)

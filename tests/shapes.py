@@ -1,0 +1,103 @@
+"""What `--jaxtyping-packages` puts around every function of the rooms that it names: the same checks in less time.
+
+`jaxtyping.jaxtyped` binds the arguments of every call by `inspect.signature` and checks them twice, once more when the
+function has returned: half of the test run. Here beartype checks the function itself, and only signatures with shapes
+get a context in which axes of one name have one size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import io
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jaxtyping
+from beartype import beartype
+from beartype.roar import BeartypeCallHintViolation
+
+_jaxtyped = jaxtyping.jaxtyped
+_axes = _jaxtyped("context")
+
+
+def install() -> None:
+    """Take the place of `jaxtyping.jaxtyped`, which the import hook writes before every function and class."""
+    jaxtyping.jaxtyped = lambda typechecker: functools.partial(checked, typechecker=typechecker)
+
+
+def checked(decorated: Any, typechecker: Callable[[Any], Any]) -> Any:
+    """A function that checks what it is called with and what it returns; a dataclass whose `__init__` does.
+
+    Args:
+        decorated: function or class.
+        typechecker: for what is left to jaxtyping: generators, which have to be checked when they are called and not
+            when they are asked for their first item, and shapes like "D {length}" that name an argument.
+    """
+    if isinstance(decorated, type):
+        if dataclasses.is_dataclass(decorated) and not hasattr(decorated.__init__, "__wrapped__"):
+            decorated.__init__ = checked(decorated.__init__, typechecker)  # type: ignore[method-assign]
+        return decorated
+    hints = _hints(decorated)
+    shapes = [shape for hint in hints.values() for shape in _shapes(hint)]
+    if inspect.isgeneratorfunction(decorated) or any("{" in shape for shape in shapes):
+        return _jaxtyped(decorated, typechecker=typechecker)
+    typed = beartype(_annotated(decorated, hints))
+    if not hasattr(typed, "__wrapped__"):  # nothing to check
+        return decorated
+    if not shapes:
+        return functools.update_wrapper(typed, decorated)
+
+    @functools.wraps(decorated)
+    def in_its_own_context(*args: Any, **kwargs: Any) -> Any:
+        with _axes:
+            try:
+                return typed(*args, **kwargs)
+            except BeartypeCallHintViolation as violation:
+                if not hasattr(violation, "__notes__"):
+                    violation.add_note(_sizes())
+                raise
+
+    return in_its_own_context
+
+
+def _sizes() -> str:
+    """What is known of the axes in the present context."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        jaxtyping.print_bindings()
+    return printed.getvalue()
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations as types; `Any` where a name is known to type checkers alone, or not yet."""
+
+    def hint(annotation: Any) -> Any:
+        alone = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            return typing.get_type_hints(alone, function.__globals__, include_extras=True)["it"]
+        except Exception:  # whatever an annotation raises when it is evaluated
+            return Any
+
+    return {name: hint(annotation) for name, annotation in function.__annotations__.items()}
+
+
+def _shapes(hint: Any) -> Iterator[str]:
+    """The shapes in a type, also those within unions and containers."""
+    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
+        yield hint.dim_str
+    for part in typing.get_args(hint):
+        yield from _shapes(part)
+
+
+def _annotated(function: types.FunctionType, hints: dict[str, Any]) -> types.FunctionType:
+    """A copy of the function with other annotations."""
+    parts = (function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy = functools.update_wrapper(types.FunctionType(*parts), function)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__annotations__ = hints
+    del copy.__wrapped__
+    return copy
