@@ -95,8 +95,13 @@ def _searched(
         along = {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}
         return {**best, key: value, **along}
 
+    counted: dict[str, int] = {}
+
     def parameters(settings: Mapping[str, Any]) -> int:
-        return _parameters(name, cls, shape, settings)
+        key = json.dumps(settings, sort_keys=True)
+        if key not in counted:
+            counted[key] = _parameters(name, cls, shape, settings)
+        return counted[key]
 
     reached = 0
     for key in growing:

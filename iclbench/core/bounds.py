@@ -27,12 +27,10 @@ T = TypeVar("T", bound=nn.Module)
 # One module may be there for so many bytes of the limit: 4,096 in 1 GiB. The deepest networks have some hundreds.
 _MODULE = 1 << 18
 
-_DRAWS = {
-    *(
-        getattr(nn.init, name)
-        for name in ("normal_", "uniform_", "kaiming_uniform_", "trunc_normal_", "xavier_uniform_")
-    ),
-    *(getattr(torch.Tensor, name) for name in ("normal_", "uniform_", "exponential_")),
+_DRAWN = ("normal_", "uniform_", "kaiming_uniform_", "trunc_normal_", "xavier_uniform_")
+_FILLS = {
+    *(getattr(nn.init, name) for name in (*_DRAWN, "constant_", "zeros_", "ones_")),
+    *(getattr(torch.Tensor, name) for name in ("normal_", "uniform_", "exponential_", "fill_", "zero_")),
 }
 
 
@@ -68,13 +66,17 @@ def measured(build: Callable[[], T], what: str, own: bool) -> T:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Within, initial weights are not drawn: for tensors without memory torch would import its compiler, which
-    takes two seconds, to find out that there is nothing to fill."""
+    """Within, initial weights are neither drawn nor filled: for tensors without memory torch would import its compiler,
+    or the reference implementations of its functions, which takes up to two seconds, to find out that there is nothing
+    to fill."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _DRAWS:
+        if func in _FILLS:
             return args[0] if args else kwargs["tensor"]
+        if func is torch.randn:
+            func = torch.empty
+            kwargs.pop("generator", None)
         return func(*args, **kwargs)
 
 
@@ -92,7 +94,8 @@ def _counted(what: str) -> Iterator[None]:
     def tensor(module: nn.Module, name: str, value: Any) -> None:
         nonlocal size, weights
         if isinstance(value, torch.Tensor):
-            size, weights = size + value.numel() * value.element_size(), weights + value.numel()
+            numbers = value.numel()
+            size, weights = size + numbers * value.element_size(), weights + numbers
             if size > most:
                 refuse(f"{count(weights)} weights and more, beyond {nbytes(most)},")
 
