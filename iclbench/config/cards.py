@@ -409,6 +409,7 @@ class BaselineCard(Strict):
     settings: Values = {}
 
 
+@cache
 def cards_folder(kind: CardKind) -> Path:
     """The checkout's folder when there is one, else the copy inside the installed package."""
     package = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -31,6 +31,9 @@ from iclbench.config.runs import keeping_rate, run_name
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
 from iclbench.core.errors import UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from iclbench.families.base import Family
 
 
 def _length(value: Any) -> int | str:
@@ -380,9 +383,10 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
                     f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the trained length of "
                     f"'{config.task.name}' ({trained} examples)"
                 )
+        family = config.task.build()
         shifts = (
-            *_shifts(card.evaluate.shifts, config, extrapolate),
-            *_shifts(card.evaluate.shifts_of.get(task, []), config, None),
+            *_shifts(card.evaluate.shifts, family, extrapolate),
+            *_shifts(card.evaluate.shifts_of.get(task, []), family, None),
         )
     if card.probe:
         contexts = tuple(_examples(length, trained) for length in card.probe.contexts.get(preset, ["1x"]))
@@ -406,8 +410,7 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
     )
 
 
-def _shifts(names: list[str], config: RunConfig, extrapolate: int | None) -> Iterator[str]:
-    family = config.task.build()
+def _shifts(names: list[str], family: Family, extrapolate: int | None) -> Iterator[str]:
     for name in names:
         shift = family.parse_shift(name)
         yield shift.name if extrapolate is None else family.parse_shift(shift.with_examples(extrapolate).name).name

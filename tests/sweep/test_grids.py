@@ -64,6 +64,10 @@ COQE = {
 }
 
 
+# A grid takes up to seconds, and nobody can change one of its runs.
+resolved = cache(grid_runs)
+
+
 def write(folder: Path, card: dict[str, object], name: str = "mine.toml") -> str:
     path = folder / name
     path.write_text(tomli_w.dumps(card), encoding="utf-8")
@@ -84,21 +88,21 @@ def test_every_figure_of_the_simple_functions_has_a_card() -> None:
 def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> None:
     tasks, backbones, seeds = (PAPER | COQE)[grid]
     for preset in ("small", "paper"):
-        runs = grid_runs(grid, preset)
+        runs = resolved(grid, preset)
         assert {run.config.task.name for run in runs} == tasks
         assert {run.config.backbone.name for run in runs} == backbones
         assert {run.config.seed for run in runs} == set(range(seeds))
 
 
 def test_the_network_of_figure_3_takes_the_50_steps_of_the_released_code() -> None:
-    assert {run.baselines for run in grid_runs("coqe-3")} == {("zero", "least-squares", "lasso-1e-2", "mlp-50")}
+    assert {run.baselines for run in resolved("coqe-3")} == {("zero", "least-squares", "lasso-1e-2", "mlp-50")}
     assert "mlp-50" in load_task("relu-network-shared")[1].baselines
     assert load_baseline("mlp-50")[1].settings == {"steps": 50, "lr": 5e-3}
 
 
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str) -> None:
-    for run in grid_runs(grid):
+    for run in resolved(grid):
         for program, command, *rest in words(run):
             assert program == "iclbench"
             with loaded(command).make_context(command, list(rest)) as context:
@@ -121,27 +125,27 @@ def loaded(command: str) -> Any:
 
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_the_runs_of_a_grid_have_names_of_their_own(grid: str) -> None:
-    found = [check_name(run.name) for run in grid_runs(grid)]
+    found = [check_name(run.name) for run in resolved(grid)]
     assert len(set(found)) == len(found)
 
 
 def test_a_name_that_two_grids_share_means_the_same_run() -> None:
     known: dict[str, GridRun] = {}
     for grid in SHIPPED:
-        for run in grid_runs(grid):
+        for run in resolved(grid):
             assert known.setdefault(run.name, run).config == run.config
     assert "skewed-linear-gpt2-paper-s2" in known
 
 
 def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() -> None:
-    runs = grid_runs("mamba-icl-1", "paper")
+    runs = resolved("mamba-icl-1", "paper")
     assert {(run.config.task.points, run.extrapolate) for run in runs} == {(40, 500)}
     assert all(shift.endswith("+points-500") for run in runs for shift in run.shifts)
     # Appendix A.1.3 and the released evaluation: whatever the model was trained on, inputs are isotropic.
     shifts = {tuple(shift.removesuffix("+points-500") for shift in run.shifts) for run in runs}
     assert shifts == {("isotropic", "isotropic+noisy-1", "orthants", "subspace", "isotropic+repeated-query")}
-    assert {run.config.task.points for run in grid_runs("mamba-icl-10", "small")} == {20, 40, 80}
-    longest = [run for run in grid_runs("mamba-icl-10", "paper") if run.config.task.points == 160]
+    assert {run.config.task.points for run in resolved("mamba-icl-10", "small")} == {20, 40, 80}
+    longest = [run for run in resolved("mamba-icl-10", "paper") if run.config.task.points == 160]
     assert {run.name for run in longest if run.config.seed == 0} == {
         "skewed-linear-gpt2-trained-160-paper-s0",
         "skewed-linear-mamba-trained-160-paper-s0",
@@ -151,7 +155,7 @@ def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() 
 @pytest.mark.parametrize("grid", ["mamba-icl-1", "mamba-icl-10"])
 def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) -> None:
     for preset, complete in (("small", 1000), ("paper", 30_000)):
-        for run in grid_runs(grid, preset):
+        for run in resolved(grid, preset):
             train, length = run.config.train, run.config.task.points + 1
             points = train.curriculum.points
             assert points is not None
@@ -160,27 +164,27 @@ def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) 
 
 
 def test_figures_8_and_9_are_the_same_runs_at_a_constant_rate() -> None:
-    eight, nine = grid_runs("mamba-icl-8"), grid_runs("mamba-icl-9")
+    eight, nine = resolved("mamba-icl-8"), resolved("mamba-icl-9")
     assert [run.config for run in eight] == [run.config for run in nine]
     assert {run.config.train.schedule for run in eight} == {"constant"}
     assert {run.config.train.lr for run in eight if run.config.preset == "paper"} == {1e-4}
 
 
 def test_probes_are_asked_at_the_papers_numbers_of_examples() -> None:
-    asked = {run.config.task.name: run.contexts for run in grid_runs("mamba-icl-3", "paper")}
+    asked = {run.config.task.name: run.contexts for run in resolved("mamba-icl-3", "paper")}
     assert asked == {"skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)}
-    assert {run.contexts for run in grid_runs("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
+    assert {run.contexts for run in resolved("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
 
 
 def test_coqe_and_its_transformer_are_of_one_size_at_one_rate_as_the_paper_has_them() -> None:
-    for run in grid_runs("coqe-3", "paper"):
+    for run in resolved("coqe-3", "paper"):
         sizes, train = run.config.backbone.settings, run.config.train
         assert (sizes["layers"], sizes["width"], sizes["heads"]) == (3, 64, 2)
         assert (train.batch, train.lr, run.config.task.points) == (64, 5e-5, 20)
         assert train.steps == (200_000 if run.task == "combination" else 100_000)
         dim = run.config.task.parameters["dim"]
         assert dim == (10 if "linear" in run.task else 5)
-    first = [run for run in grid_runs("coqe-3", "small") if run.config.seed == 0]
+    first = [run for run in resolved("coqe-3", "small") if run.config.seed == 0]
     for task in COQE["coqe-3"][0]:
         size = {run.backbone: _parameters(run) for run in first if run.task == task}
         assert size.keys() == {"coqe-learned", "gpt2-learned", "coqe", "gpt2"}
@@ -197,24 +201,24 @@ def _parameters(run: GridRun) -> int:
 def test_table_1_has_its_five_levels_of_noise_as_released_and_table_2_its_three_models() -> None:
     """The released code changes mean and standard deviation together: (5, 3), (9, 7) beside it."""
     for preset in ("small", "paper"):
-        runs = [run.config for run in grid_runs("coqe-table-1", preset) if run.config.seed == 0]
+        runs = [run.config for run in resolved("coqe-table-1", preset) if run.config.seed == 0]
         drawn = [CoQESettings(**run.backbone.settings).logit_noise for run in runs if run.task.name == "bursty-alpha1"]
         assert [noise and (noise.mean, noise.std) for noise in drawn] == [None, (3, 1), (5, 3), (7, 5), (9, 7)]
     models = {
         (run.backbone, run.config.backbone.settings["encoder"], run.config.backbone.settings["layers"])
-        for run in grid_runs("coqe-table-2", "paper")
+        for run in resolved("coqe-table-2", "paper")
     }
     assert models == {("transformer", "resnet-64", 12), ("coqe", "resnet-256", 4), ("coqe", "resnet-512", 4)}
     sizes = {
         (run.config.backbone.settings["encoder"], run.config.backbone.settings["layers"])
-        for run in grid_runs("coqe-4-sizes", "paper")
+        for run in resolved("coqe-4-sizes", "paper")
     }
     assert sizes == {("resnet-64", 4), ("resnet-64", 12), ("resnet-512", 4), ("resnet-512", 12)}
 
 
 def test_what_is_compared_in_icl_iwl_has_one_image_encoder_but_for_the_papers_transformer() -> None:
     for preset, encoder in (("small", "contours-512"), ("paper", "resnet-512")):
-        runs = [run for run in grid_runs("icl-iwl", preset) if run.config.seed == 0 and run.task == "bursty"]
+        runs = [run for run in resolved("icl-iwl", preset) if run.config.seed == 0 and run.task == "bursty"]
         alike = [run for run in runs if run.config.backbone.settings["encoder"] == encoder]
         assert sorted(run.backbone for run in alike) == ["coqe", "mamba", "tnp", "transformer"]
         (other,) = (run for run in runs if run not in alike)
@@ -241,7 +245,7 @@ def test_omniglot_cards_differ_from_those_of_procedural_glyphs_in_their_images_a
 
 
 def test_a_grid_says_which_probes_are_run() -> None:
-    narrow = [run for run in grid_runs("coqe-6", "small") if run.config.backbone.settings.get("sample_dim") == 5]
+    narrow = [run for run in resolved("coqe-6", "small") if run.config.backbone.settings.get("sample_dim") == 5]
     assert [(run.backbone, run.config.seed) for run in narrow] == [
         (name, seed) for seed in (0, 1, 2) for name in ("coqe-learned", "coqe")
     ]
@@ -300,7 +304,7 @@ def test_further_parts_are_asked_for_other_things(tmp_path: Path) -> None:
 
 def test_a_newcomer_meets_every_task_and_preset_of_a_grid_once() -> None:
     name = "iclbench.backbones.cnp:CNP"
-    plain, found = grid_runs("reference"), grid_runs("reference", added=["GPT2", name])
+    plain, found = resolved("reference"), grid_runs("reference", added=["GPT2", name])
     of_card = {(run.config.task.name, run.config.preset) for run in plain if not run.overrides}
     new = [run for run in found if run.backbone == name]
     assert {(run.config.task.name, run.config.preset) for run in new} == of_card
