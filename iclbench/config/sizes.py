@@ -2,8 +2,8 @@
 
 One rule for all backbones, ours and others': the class says what goes with a budget (`Backbone.at_budget`: depth,
 heads), and by which settings it grows (`Backbone.grows`). The first of these is searched for the size nearest to the
-budget, on torch's meta device; while that is more than `TOLERANCE` away, the next one is, which moves the size in finer
-steps. An image encoder is left out of the count: all backbones of a task share it, and it is often bigger than they.
+budget; while that is more than `TOLERANCE` away, the next one is, which moves the size in finer steps. An image encoder
+is left out of the count: all backbones of a task share it, and it is often bigger than they.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("iclbench")
 
+# Up to such a budget, and with no larger number in its settings, a network is built in memory to be counted: most of
+# the time is not for the weights.
+_SMALL, _WIDEST = 1_000_000, 4096
 # Sizes that are asked for before a bracket is halved instead of guessed in.
 _PATIENCE = 9
 # What a feed-forward network's hidden width is called in settings where it is a number of its own.
@@ -51,7 +54,7 @@ def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: 
     start = {**cls.at_budget(budget, shape), **given}
     growing = [key for key in cls.grows if key in cls.Settings.model_fields]
     if not growing:
-        own = _parameters(name, cls, shape, start)
+        own = _parameters(name, cls, shape, start, budget)
         if abs(deviation(own, budget)) > TOLERANCE:
             tell_once(
                 f"'{name}' has {count(own)} parameters where the budget is {count(budget)}, and no setting by which it "
@@ -100,7 +103,7 @@ def _searched(
     def parameters(settings: Mapping[str, Any]) -> int:
         key = json.dumps(settings, sort_keys=True)
         if key not in counted:
-            counted[key] = _parameters(name, cls, shape, settings)
+            counted[key] = _parameters(name, cls, shape, settings, budget)
         return counted[key]
 
     reached = 0
@@ -154,12 +157,14 @@ def _meets(known: Mapping[int, int], budget: int) -> int:
     return int(max(real, default=0))
 
 
-def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any]) -> int:
+def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any], budget: int) -> int:
     from iclbench.core.bounds import measured
 
     checked: Strict = validate(cls.Settings, settings, f"backbone '{name}'")
     for_task = imported("iclbench.backbones.image_backbone:for_task")
-    model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", plugins.is_ours(cls))
+    small = budget <= _SMALL and all(value <= _WIDEST for value in settings.values() if isinstance(value, int))
+    memory = small or not plugins.is_ours(cls)
+    model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", memory)
     return int(model.parameter_count - model.encoder_parameter_count)
 
 

@@ -45,21 +45,24 @@ def bounded(build: Callable[[], T], what: str, own: bool) -> T:
         TooLargeError: its weights and buffers, or its modules, take more than `limits.max_bytes`.
     """
     if own:
-        measured(build, what, own)
+        measured(build, what, memory=False)
         return build()
     with _counted(what):
         return build()
 
 
-def measured(build: Callable[[], T], what: str, own: bool) -> T:
-    """The same module to ask for its size: where the code is iclbench's its tensors have no memory, and drawing its
-    weights moves no random stream.
+def measured(build: Callable[[], T], what: str, memory: bool) -> T:
+    """The same module to ask for its size; drawing its weights moves no random stream.
+
+    Args:
+        memory: whether its tensors have memory: for code from elsewhere, and for small modules, which are built in less
+            time than torch's meta device takes for their shapes.
 
     Raises:
         TooLargeError: as `bounded`.
     """
     with torch.random.fork_rng(devices=[]), _counted(what):
-        if not own:
+        if memory:
             return build()
         with torch.device("meta"), _Undrawn():
             return build()

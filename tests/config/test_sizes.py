@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import tomli_w
+import torch
 from torch import nn
 
 from iclbench.backbones.base import Backbone
@@ -16,6 +17,7 @@ from iclbench.config.cards import TOLERANCE, PositiveInt, Strict, deviation, loa
 from iclbench.config.registry import BACKBONES
 from iclbench.config.resolution import backbone_class, resolve_run
 from iclbench.config.sizes import check_size, missing_size, sized
+from iclbench.core import bounds
 from iclbench.core.errors import UsageError
 from iclbench.core.task import TaskShape
 from iclbench.sweep.grids import grid_runs
@@ -60,6 +62,29 @@ def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) 
     budget = load_task(task)[1].presets[preset].budget  # type: ignore[index]
     assert budget == (200_000 if preset == "small" else 25_000)
     assert abs(counted(task, backbone, preset)[1] / budget - 1) <= TOLERANCE == 0.03
+
+
+@pytest.mark.parametrize("backbone", [name for name in BACKBONES.architectures() if name in BACKBONES.shipped])
+def test_networks_are_counted_alike_in_memory_and_without_and_move_no_random_numbers(backbone: str) -> None:
+    config = resolve_run("point-process", backbone, "grid")
+    shape, state = config.shape(config.task.build()), torch.get_rng_state()
+    cls, settings = backbone_class(backbone), config.backbone.settings
+    found = [sizes._parameters(backbone, cls, shape, settings, budget) for budget in (sizes._SMALL, sizes._SMALL + 1)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert found == [config.backbone.build(shape).parameter_count] * 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "settings", "memory"), [(1000, {}, True), (10**7, {}, False), (1000, {"hidden": 5000}, False)]
+)
+def test_what_may_be_large_has_no_memory_until_it_is_counted(
+    budget: int, settings: dict[str, int], memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slip of the finger beside a small budget would be gigabytes."""
+    seen = []
+    monkeypatch.setattr(bounds, "measured", lambda build, what, memory: seen.append(memory) or build())
+    sizes._parameters("lbanp", backbone_class("lbanp"), SHAPE, {"width": 8, "latents": 2, **settings}, budget)
+    assert seen == [memory]
 
 
 def test_a_backbone_for_events_alone_is_refused_on_other_tasks_and_left_out_of_grids(
