@@ -67,7 +67,7 @@ def test_a_caller_that_names_the_parts_gets_the_same_episodes():
     with pytest.warns(DeprecationWarning, match=r"'sample\(episodes, points, .*'sample\(Request\(...\)\)'"):
         found = family.sample(3, points=5, generator=torch.Generator().manual_seed(0), shift="orthants")
     assert same(found, family.sample(request(shift="orthants")))
-    with pytest.raises(TypeError, match="generator"), pytest.warns(DeprecationWarning):
+    with pytest.raises(TypeError, match="generater"), pytest.warns(DeprecationWarning):
         family.sample(3, 5, generater=torch.Generator())
 
 
