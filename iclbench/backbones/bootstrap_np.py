@@ -77,9 +77,8 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         context, targets, weights = self.training_split(episodes, generator)
         samples = self.settings.train_samples
-        uniforms = torch.rand(2, len(context), samples, context.count, generator=generator, device=generator.device).to(
-            context.x
-        )
+        numbers = 2, len(context), samples, context.count
+        uniforms = torch.rand(numbers, generator=generator, device=generator.device).to(context.x)
         state = self._conditioned(context, uniforms)
         alone = self.answer_at(state.summary, targets.x).loss(targets.y)
         y = targets.y.unsqueeze(2).expand(*targets.mask.shape, samples, *targets.y.shape[2:])
@@ -99,7 +98,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         every = points.map(lambda t: t.unsqueeze(1).expand(-1, samples, *t.shape[1:]))
         fit = self.answer_at(self.summarise(drawn.map(lambda t: t.flatten(0, 1))), every.x.flatten(0, 1))
         fit = fit.map(lambda t: t.unflatten(0, pairs.shape[:2]))
-        mean, spread = fit.point(), getattr(fit, "std", 1.0)
+        mean, spread = fit.point(), getattr(fit, "std", 1.0)  # a single value has none
         centred = resampled_residuals((every.y - mean) / spread, residuals, points.mask)
         return replace(every, y=mean + spread * centred)
 

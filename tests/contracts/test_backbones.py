@@ -68,8 +68,11 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
 }
 # Heads of those whose other heads take the same way, or that of the backbone they derive from (which they equal then:
-# tests of theirs); of all others every head.
+# tests of theirs), or of the one with pooled encoders in place of attentive ones; of all others every head.
 HEADS: dict[str, tuple[str, ...]] = {
+    "canp": ("gaussian", "categorical", "event"),
+    "anp": ("gaussian", "categorical"),
+    "banp": ("gaussian", "categorical"),
     "tnp-d": ("gaussian", "categorical", "event"),
     "tnp-nd": ("gaussian",),
     "tnp-a": ("point", "gaussian", "mixture", "categorical"),
