@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from iclbench.core.prefixes import prefix_grid
 from iclbench.tables.curves import AREA, COARSE, has_heights, heights
@@ -77,7 +77,7 @@ def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
 def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
     """Mean of one value per episode, at least two, with Student's t interval."""
     mean = float(scores.mean())
-    half = float(stats.t.ppf(0.5 + level / 2, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)))
+    half = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
     return Difference(mean, mean - half, mean + half)
 
 

@@ -1,0 +1,174 @@
+"""The whole report: every section made, its files written, and the page put together.
+
+`sections` turn the frames of `data` into `blocks`; `page` writes the blocks as HTML, `exports` as files, `drawing` as
+pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.formats import plural
+from iclbench.report import exports, workers
+from iclbench.report.blocks import Glance, Text
+from iclbench.report.data import Results, load
+from iclbench.report.drawing import Drawer, Script
+from iclbench.report.page import Part, part, render
+from iclbench.report.sections import Job, chosen, jobs
+from iclbench.report.style import vega_lite
+
+PAGE = "index.html"
+# Told how many sections are done, of how many, and the last of them.
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written.
+
+    Attributes:
+        page: the page.
+        pictures: how many lie beside it.
+        missing: why others are missing, by figure.
+        undrawn: why the page cannot draw its figures; empty if it can.
+    """
+
+    page: Path
+    pictures: int
+    missing: dict[str, str]
+    undrawn: str
+
+
+def build(
+    results: Path,
+    out: Path,
+    *,
+    formats: Sequence[str] = (),
+    title: str | None = None,
+    tasks: Sequence[str] = (),
+    only: Sequence[str] = (),
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> Report:
+    """Write the report on a results folder to `out`.
+
+    Beside the page: `tables/` as CSV, Markdown and LaTeX, and `figures/` with the rows behind every figure and its
+    picture in every one of `formats` (png, svg). The same tables give the same bytes. A picture that cannot be drawn is
+    missing, with the reason.
+
+    Args:
+        results: a results folder.
+        out: the folder to write to.
+        formats: of pictures; none by default, as drawing takes most of the time.
+        title: of the page.
+        tasks: report on these alone; all by default.
+        only: write these sections alone, by the names of `sections`; all by default.
+        processes: so many sections are made at once, each in a process.
+        progress: told after every section.
+
+    Raises:
+        UsageError: there is nothing to report; an unknown format, task or section.
+        IclbenchError: `out` cannot be written.
+    """
+    if unknown := set(formats) - set(exports.FORMATS):
+        raise UsageError(f"unknown figure format '{sorted(unknown)[0]}'; known: {', '.join(exports.FORMATS)}")
+    names = chosen(only)
+    with closing(Script(vega_lite())) as script:
+        return _build(load(results, tasks), out, script, names, formats, title, processes, progress)
+
+
+def _build(
+    found: Results,
+    out: Path,
+    script: Script,
+    names: Collection[str],
+    formats: Sequence[str],
+    title: str | None,
+    processes: int,
+    progress: Progress | None,
+) -> Report:
+    try:
+        todo = jobs(found, names)
+        made: dict[int, Part | None] = {}
+        for place, written in workers.each(
+            [partial(_write, job, out, tuple(formats), found.own) for job in todo], processes
+        ):
+            made[place] = written
+            if progress is not None:
+                progress(len(made), len(todo), todo[place].title)
+        parts = [each for _, each in sorted(made.items()) if each is not None]
+        vega, undrawn = _script(script) if any(each.drawn for each in parts) else ("", "")
+        page = out / PAGE
+        html = render(parts, title or "In-context learning results", subtitle(found), vega, undrawn, awaiting(found))
+        exports.write_text(page, html)
+    except OSError as error:
+        raise IclbenchError(
+            f"cannot write the report to {out}: {error.strerror}; name another folder with --out"
+        ) from error
+    finally:
+        if _drawer.cache_info().currsize:
+            _drawer().close()
+    missing = {name: reason for each in parts for name, reason in each.missing.items()}
+    return Report(page, sum(each.pictures for each in parts) - len(missing), missing, undrawn)
+
+
+def _script(script: Script) -> tuple[str, str]:
+    """What draws the figures on the page, and why there is none."""
+    try:
+        return script.text, ""
+    except ChildProcessError as error:
+        return "", str(error)
+
+
+def _write(job: Job, out: Path, formats: tuple[str, ...], own: frozenset[str]) -> Part | None:
+    """Make a section, write the files of its blocks, and return its HTML; None if it has nothing to say."""
+    section = job.make()
+    if section is None:
+        return None
+    missing = {}
+    for block in section.walk():
+        if isinstance(block, Text | Glance):
+            continue
+        if (reason := exports.write(block, out, formats, _drawer())) is not None:
+            missing[block.name] = reason
+    return part(section, formats, missing, own)
+
+
+@cache
+def _drawer() -> Drawer:
+    """One for each process."""
+    return Drawer(vega_lite())
+
+
+def awaiting(results: Results) -> list[str]:
+    """A line for every reason for which cells await recomputation."""
+    cells = results.cells[results.cells["status"] == "awaiting"]
+    return [
+        f"{plural(len(own), 'cell')} awaiting recomputation: {reason}"
+        for reason, own in cells.groupby(cells["reason"].fillna("no reason told"))
+    ]
+
+
+def subtitle(results: Results) -> str:
+    """How much is in the report."""
+    own, cells = results.rows[results.rows["kind"] != "published"], results.language.cells
+    parts = []
+    if len(own):
+        parts = [plural(int(own["task"].nunique()), "task")]
+        parts += [
+            plural(int(rows[column].nunique()), kind)  # variants and methods are no others
+            for kind, column in (("backbone", "model"), ("baseline", "contestant"), ("oracle", "contestant"))
+            if len(rows := own[own["kind"] == kind])
+        ]
+        presets = sorted(own["preset"].unique())
+        parts[-1] += f"; {'preset' if len(presets) == 1 else 'presets'} {', '.join(presets)}"
+    if len(cells):
+        parts.append(plural(int(cells["task"].nunique()), "language task"))
+        models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
+        parts.append(plural(int(models), "language model"))
+    return ", ".join(parts)
