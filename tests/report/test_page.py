@@ -151,14 +151,22 @@ def test_the_page_does_not_name_the_folder(html: str, results: Path) -> None:
     assert str(results) not in html
 
 
-def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
-    values = _rows()
-    values.loc[3:, ["contestant", "run"]] = NASTY
-    failed = {**values.iloc[-1].to_dict(), "shift": NASTY, "n_context": None, "value": None, "status": "failed"}
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
+    """The page, with pictures, of a task with odd names, another whose name leads elsewhere, and one with infinite
+    errors alone."""
+    folder = tmp_path_factory.mktemp("hostile")
+    nasty, infinite = _rows(), _rows("infinite").assign(value=float("inf"))
+    nasty.loc[3:, ["contestant", "run"]] = NASTY
+    failed = {**nasty.iloc[-1].to_dict(), "shift": NASTY, "n_context": None, "value": None, "status": "failed"}
     failed |= {"reason": NASTY, "prompt_set": "p1"}
-    folder = _write(tmp_path / "results", pd.concat([values, pd.DataFrame([failed])], ignore_index=True))
-    html = build(folder, tmp_path / "out", formats=("svg",)).page.read_text(encoding="utf-8")
-    document = Document(html)
+    values = pd.concat([nasty, pd.DataFrame([failed]), _rows("../../escape me"), infinite], ignore_index=True)
+    page = build(_write(folder / "results", values), folder / "deep" / "er" / "out", formats=("svg",)).page
+    return page, Document(page.read_text(encoding="utf-8"))
+
+
+def test_names_and_reasons_are_escaped(hostile: tuple[Path, Document]) -> None:
+    _, document = hostile
     assert "img" not in document.tags
     assert NASTY in document.text.replace("\n", " ")
     drawn = [json.loads(gzip.decompress(b64decode(content))) for content in document.contents]
@@ -166,12 +174,20 @@ def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
     assert "alert(1)" not in "".join(document.scripts)
 
 
-def test_odd_task_names_stay_inside_the_folder(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "results", _rows("../../escape me"))
-    page = build(folder, tmp_path / "deep" / "er" / "out", formats=("svg",)).page
-    assert {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")} == {"results", "deep"}
-    for link in Document(page.read_text(encoding="utf-8")).links:
+def test_odd_task_names_stay_inside_the_folder(hostile: tuple[Path, Document]) -> None:
+    page, document = hostile
+    folder = page.parents[3]
+    assert {p.relative_to(folder).parts[0] for p in folder.rglob("*")} == {"results", "deep"}
+    assert any("escape" in link for link in document.links if not link.startswith("#"))
+    for link in document.links:
         assert link.startswith("#") or (page.parent / link).is_file()
+
+
+def test_infinite_values_do_not_break_the_page(hostile: tuple[Path, Document]) -> None:
+    """Nor keep its figures from being drawn."""
+    page, _ = hostile
+    assert "∞" in page.read_text(encoding="utf-8")
+    assert [*page.parent.glob("figures/infinite-*.svg")]
 
 
 def test_sections_without_rows_are_left_out(tmp_path: Path) -> None:
@@ -193,11 +209,6 @@ def test_other_metrics_and_questions_do_not_break_the_page(tmp_path: Path) -> No
     folder = _write(tmp_path / "results", pd.concat([values, *more, probe, unknown], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
     assert "Log-likelihood against the number of examples" in text
-
-
-def test_infinite_values_do_not_break_the_page(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "results", _rows().assign(value=float("inf")))
-    assert "∞" in build(folder, tmp_path / "out", formats=("svg",)).page.read_text(encoding="utf-8")
 
 
 def test_a_run_that_was_trained_and_not_evaluated_is_named(tmp_path: Path) -> None:
