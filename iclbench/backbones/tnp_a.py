@@ -7,9 +7,9 @@ product of these densities is its joint density (`joint_scores`, which is fed tr
 
 An answer must not see true targets. It consists of paths: drawn target by target, each drawn output fed back before the
 next target is asked, with keys and values kept. Where paths are `permute`d, each has an order of its own. All that is
-random comes from a fixed table, the same for every episode, so that answers are deterministic and depend on no batch. A
-target that is asked alone has no others before it, and is answered exactly. So are events, of which only the next one
-is ever asked: with them TNP-A is TNP-D.
+random comes from a fixed table, the same for every episode, so that answers are deterministic and depend on no batch;
+draws (`sample_targets`) are new paths. A target that is asked alone has no others before it, and is answered exactly.
+So are events, of which only the next one is ever asked: with them TNP-A is TNP-D.
 
 Beside what `tnp_d` lists, it differs from the released code in that
 
@@ -52,6 +52,9 @@ from iclbench.layers.paths import PathMemory, draw
 _NOISE = 0.05
 # Numbers that keys and values of all paths may take at once.
 _HELD = 2**25
+# The order of the targets in each path, and numbers from 0 to 1 and standard normal ones that draw the target of each
+# step.
+_Table = tuple[Int[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, "S Q dy"]]
 
 
 class TNPASettings(TNPDSettings):
@@ -118,17 +121,37 @@ class TNPA(TNPD[TNPASettings]):
     def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         if x.shape[1] < 2 or self.joint == "apart":
             return super().query(state, x)
-        own = self.settings
-        size = max(1, _HELD // (2 * own.layers * own.width * own.samples * x.shape[1]))
-        return cat([self._paths(state[b : b + size], x[b : b + size]) for b in range(0, len(x), size)])
+        table, size = self._table(x), max(1, self._at_once(x.shape[1]) // self.settings.samples)
+        return cat([self._paths(state[b : b + size], x[b : b + size], table)[0] for b in range(0, len(x), size)])
+
+    def sample_targets(
+        self,
+        context: Points,
+        x_target: Float[Tensor, "B Q Dx"],
+        n: int,
+        generator: torch.Generator,
+        related: Points | None = None,
+    ) -> Tensor:
+        """Paths of their own for every draw and generator; those of an answer are always the same."""
+        if x_target.shape[1] < 2 or self.joint == "apart" or self.shape.head == "point":
+            return super().sample_targets(context, x_target, n, generator, related)
+        state, size = self.condition(context, related), max(1, self._at_once(x_target.shape[1]) // len(context))
+        parts = [min(size, n - start) for start in range(0, n, size)]
+        drawn = [self._paths(state, x_target, self._new_table(x_target, part, generator))[1] for part in parts]
+        return torch.cat(drawn, 2).movedim(2, 0)
+
+    def _at_once(self, targets: int) -> int:
+        """Paths through so many targets that are held together."""
+        return _HELD // (2 * self.settings.layers * self.settings.width * targets)
 
     @torch.no_grad()
-    def _paths(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        """Paths through all targets, one step per target."""
-        own, count = self.settings, x.shape[1]
-        order, uniform, normal = self._table(x)
+    def _paths(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"], table: _Table) -> tuple[Prediction, Tensor]:
+        """Paths through all targets, one step per target: the answer that they are, and what was drawn, `(B, Q, S,
+        dy)`."""
+        order, uniform, normal = table
+        samples, count = order.shape
         features, queries = self.x_features(x)[:, order], self.embed_targets(x)[:, order]
-        memories = [PathMemory(context, own.samples, count - 1) for context in state.layers]
+        memories = [PathMemory(context, samples, count - 1) for context in state.layers]
         raw: list[Tensor] = []
         outputs: list[Tensor] = []
         for step in range(count):
@@ -139,10 +162,12 @@ class TNPA(TNPD[TNPASettings]):
                 rows = self._step(memories, torch.stack([last, queries[:, :, step]], 2))
             raw.append(self.decoder(rows))
             outputs.append(draw(self.read(raw[-1]), uniform[:, step], normal[:, step]))
-        place, path = order.argsort(1), torch.arange(own.samples, device=x.device).unsqueeze(1)
+        place, path = order.argsort(1), torch.arange(samples, device=x.device).unsqueeze(1)
         each, drawn = (torch.stack(t, 2)[:, path, place].transpose(1, 2) for t in (raw, outputs))
         answer = over_samples(self.read(each))
-        return Paths(answer.logits, answer.means, answer.stds, drawn) if isinstance(answer, Samples) else answer
+        if isinstance(answer, Samples):
+            answer = Paths(answer.logits, answer.means, answer.stds, drawn)
+        return answer, drawn
 
     def _step(self, memories: list[PathMemory], rows: Float[Tensor, "B S 2 D"]) -> Float[Tensor, "B S D"]:
         """The vectors of the next targets. Both rows of a path, the target that was drawn last and the query of the
@@ -153,13 +178,20 @@ class TNPA(TNPD[TNPASettings]):
             rows = layer.finish(rows, memory.read(layer.queries(rows)))
         return rows[:, 1::2]
 
-    def _table(
-        self, x: Float[Tensor, "B Q Dx"]
-    ) -> tuple[Int[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, "S Q dy"]]:
-        """The order of the targets in each path, and numbers from 0 to 1 and standard normal ones that draw the target
-        of each step: the same on every device."""
+    def _table(self, x: Float[Tensor, "B Q Dx"]) -> _Table:
+        """What the paths of an answer are drawn by: the same on every device."""
         size = (self.settings.samples, x.shape[1])
         order, uniform = (torch.rand(size, generator=stream(0, f"paths-{what}")) for what in ("order", "uniform"))
         normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"))
-        index = order.argsort(1) if self.settings.permute else torch.arange(size[1]).expand(size)
+        return self._ordered(order, uniform, normal, x)
+
+    def _new_table(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _Table:
+        """What further paths are drawn by."""
+        size, device = (samples, x.shape[1]), generator.device
+        order, uniform = (torch.rand(size, generator=generator, device=device) for _ in range(2))
+        normal = torch.randn(*size, self.shape.outputs, generator=generator, device=device)
+        return self._ordered(order, uniform, normal, x)
+
+    def _ordered(self, order: Tensor, uniform: Tensor, normal: Tensor, x: Tensor) -> _Table:
+        index = order.argsort(1) if self.settings.permute else torch.arange(x.shape[1]).expand(order.shape)
         return index.to(x.device), uniform.to(x), normal.to(x)

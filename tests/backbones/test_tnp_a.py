@@ -161,3 +161,29 @@ def test_points_and_labels_are_fed_back() -> None:
         for row in torch.eye(3).double()[drawn].unsqueeze(1)
     ]
     torch.testing.assert_close(answer.logits[0, 1].softmax(-1), torch.stack(second).mean(0), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("portions", [False, True])
+@torch.no_grad()
+def test_every_draw_is_a_path_of_its_own(portions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more draws than an answer has paths none are alike, and they have the mean of many paths."""
+    model, episodes = build("tnp-a", {"samples": 2}), batch()
+    asked = (episodes.context, episodes.asked.x)
+    answer = build("tnp-a", {"samples": 500}).predict_targets(*asked)
+    if portions:
+        monkeypatch.setattr(tnp_a, "_HELD", 2**16)
+    draws = model.sample_targets(*asked, 500, torch.Generator().manual_seed(0))
+    assert draws.shape == (500, *answer.drawn.shape[:2], 2) and len(draws.flatten(1).unique(dim=0)) == 500
+    error = draws.std(0) * (2 / 500) ** 0.5
+    assert ((draws.mean(0) - answer.drawn.mean(2)) / error).abs().max() < 6
+    again, same, other = (model.sample_targets(*asked, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert torch.equal(again, same) and not torch.equal(again, other)
+
+
+@torch.no_grad()
+def test_draws_of_labels_are_labels() -> None:
+    model = build("tnp-a", {"samples": 2}, "categorical", classes=3)
+    x = torch.tensor([[[0.1, 0.2], [0.9, -0.3]]]).double()
+    context = Points.full(x[:, :1], torch.tensor([[2]]))
+    draws = model.sample_targets(context, x, 50, torch.Generator().manual_seed(0))
+    assert draws.shape == (50, 1, 2) and set(draws.flatten().tolist()) <= {0, 1, 2} and not draws.is_floating_point()
