@@ -99,14 +99,15 @@ class JointGaussian(_Together):
         return rows @ rows.mT + torch.diag_embed(self.std.square().flatten(1))
 
     def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"]:
-        """In double precision, by a Cholesky factor."""
+        """In double precision, by a Cholesky factor; NaN where the covariance has none in finite precision."""
         there = mask.unsqueeze(-1).expand(self.mean.shape).flatten(1)
         # A position that does not count is a standard normal that nothing correlates with, at its mean.
         both = there.unsqueeze(1) & there.unsqueeze(2)
         covariance = torch.where(both, self.to(dtype=torch.float64).covariance(), 0.0)
         covariance.diagonal(dim1=1, dim2=2).add_((~there).double())
         error = torch.where(there, (y - self.mean).double().flatten(1), 0.0)
-        factor = torch.linalg.cholesky(covariance)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        factor = torch.where(failed[:, None, None] > 0, torch.nan, factor)
         z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False).squeeze(-1)
         normaliser = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * there.double().sum(1)
         return -0.5 * z.square().sum(1) - normaliser

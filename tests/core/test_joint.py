@@ -37,6 +37,13 @@ def test_density_of_a_joint_gaussian_is_that_of_torch():
     torch.testing.assert_close(found.joint_log_likelihood(Y, ALL), exact.log_prob(Y.flatten(1).double()))
 
 
+def test_a_covariance_without_a_cholesky_factor_has_no_density_and_takes_no_other_episode_along():
+    found = joint_gaussian()
+    found.factor[1] *= 1e15
+    score = found.joint_log_likelihood(Y, ALL)
+    assert score.isnan().tolist() == [False, True, False]
+
+
 def test_positions_outside_of_the_mask_are_marginalised():
     found, wild = joint_gaussian(), torch.where(MASK.unsqueeze(-1), Y, torch.nan)
     score = found.joint_log_likelihood(wild, MASK)
