@@ -112,8 +112,7 @@ def _month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 4
             )
         values = _region(array, path)[steps]
     there = values[np.isfinite(values)]
-    least, most = there.min(initial=_HOTTEST), there.max(initial=_COLDEST)
-    if least < _COLDEST or most > _HOTTEST:
+    if there.size and ((least := there.min()) < _COLDEST) | ((most := there.max()) > _HOTTEST):
         raise DataError(f"{path}: temperatures from {least:g} to {most:g}, which are not in K; convert them")
     return values
 
