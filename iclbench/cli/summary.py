@@ -95,6 +95,9 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
         lines.append(
             f"in brackets: of how many of the {int(most)} episodes, the first; gaps are over those of all oracles"
         )
+    forced = ok.loc[ok["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
+    if len(forced):
+        lines.append(f"joint LL of {', '.join(map(str, forced))}: by the chain rule, given the true targets before")
     ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & ~ok["run"].isin(gap["run"])]
     for _, row in ceilings.iterrows():
         own = likelihood.loc[likelihood["run"].eq(row["run"]), "value"].iloc[0]

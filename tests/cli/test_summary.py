@@ -94,6 +94,16 @@ def test_what_stands_below_a_table_of_targets(tmp_path: Path) -> None:
     assert next(line for line in lines if "model" in line[0])[-2] == "-0.490 ±0.100"
 
 
+def test_joint_scores_that_are_given_true_targets_are_said_to_be(tmp_path: Path) -> None:
+    """Beside an honest joint likelihood in the same column."""
+    joint = [row for run in ("model", "better") for row in rows(run, "backbone", "log_likelihood_joint", [-0.4])]
+    forced = rows("better", "backbone", "log_likelihood_teacher_forced", [-0.4])
+    honest = pd.DataFrame([*MODEL, *BETTER, *joint])
+    assert not any("joint" in line for line in about_targets(tmp_path, honest.query("n_related == 0")))
+    noted = about_targets(tmp_path, pd.DataFrame([*BETTER, *joint, *forced]))
+    assert noted == ["joint LL of better: by the chain rule, given the true targets before"]
+
+
 def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:
     from typing import Annotated, Literal
 

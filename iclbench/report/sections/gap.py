@@ -93,7 +93,7 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -
     return Table(
         name=f"{task.id}-gap" + ("-joint" if joint else "") + ("" if shift == "none" else f"-{shift}"),
         title=f"{kind} to the oracle: {shift_title(shift)}",
-        caption=(_OF_JOINT if joint else _MEANING)
+        caption=(_OF_JOINT + _teacher_forced(task) if joint else _MEANING)
         + f"Prompts: {shift_title(shift)}. First all {episodes:,} episodes that every oracle was asked, then "
         f"by number of context points{' and by stratum' if len(parts) > 1 + len(ends) else ''}; 95 % intervals of the "
         "paired difference.",
@@ -108,6 +108,14 @@ def _numbers(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -
         ),
         folded=shift != "none",
     )
+
+
+def _teacher_forced(task: Slice) -> str:
+    """Whose joint likelihood sees true targets."""
+    forced = task.targets.loc[task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"]
+    if forced.empty:
+        return ""
+    return f"{', '.join(sorted(forced.unique()))}: by the chain rule, given the true targets before. "
 
 
 def _strata(rows: pd.DataFrame) -> list[str]:
