@@ -16,9 +16,9 @@ clocks:
 
 - `patch`: hours since the patch began, standardised over its times: -1.22, 0 and 1.22;
 - `training`: hours since the year began, standardised over January to June, as the paper's words have it. Then six
-  hours are 0.005, so that a network can hardly tell noon from midnight, and all that it is evaluated on lies 1.7 to 5.2
-  standard deviations beyond all that it has met. No published number says which clock it was told by; the authors' code
-  has an option for either.
+  hours are 0.005, so that a network can hardly tell noon from midnight; it has met times from -1.73 to 1.73 and is
+  evaluated from there to 5.25. No published number says which clock it was told by; the authors' code has an option for
+  either.
 """
 
 from __future__ import annotations

@@ -163,7 +163,9 @@ def test_the_two_clocks() -> None:
     hours = 6.0 * (in_year.truth["start"][:, 0].numpy()[:, None] + np.arange(3))
     times = 6.0 * np.arange(HALF)
     own = (hours - times.mean()) / times.std()
-    assert own.min() > 1.7 and own.max() < 5.3
+    assert own.min() > 1.73 and own.max() < 5.26
+    met = [(6.0 * step - times.mean()) / times.std() for step in (0, HALF - 1, YEAR - 1)]
+    assert met == pytest.approx([-1.73, 1.73, 5.25], abs=5e-3), "as the docstring of `patches` has it"
     x = in_year.context.x[..., 0].numpy()[:, :, None]
     off = np.abs(x - own[:, None]).min(-1)
     assert off[in_year.context.mask.numpy()].max() < 1e-6
@@ -191,6 +193,17 @@ def test_sizes_have_the_distribution_of_the_paper(sizes: str, low: int, high: in
     assert stats.chisquare(np.bincount(inside, minlength=6)).pvalue > 1e-3
     assert stats.chisquare(np.bincount(there.sum(1), minlength=3)).pvalue > 1e-3
     assert of.related_points == last
+
+
+@pytest.mark.parametrize(("sizes", "low", "high"), [("appendix", 5, 16), ("section", 1, 3)])
+def test_every_size_is_drawn_as_often_as_any_other_to_the_very_largest(sizes: str, low: int, high: int) -> None:
+    episodes = draw(of=family(cells=4, times=1, targets=1, related_sizes=sizes))
+    metres = elevation.embedded_elevation().isfinite()
+    whole = np.array([metres[r : r + 4, c : c + 4].all().item() for r, c in episodes.truth["corner"].tolist()])
+    related = episodes.related.counts.numpy()[whole]
+    for found, first, last in ((episodes.context.counts.numpy()[whole], 1, 5), (related[related > 0], low, high)):
+        assert found.min() == first and found.max() == last
+        assert stats.chisquare(np.bincount(found - first)).pvalue > 1e-3
 
 
 def test_training_and_evaluation_share_no_time_and_patches_of_an_episode_are_independent() -> None:
