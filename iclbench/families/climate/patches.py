@@ -17,8 +17,7 @@ clocks:
 - `patch`: hours since the patch began, standardised over its times: -1.22, 0 and 1.22;
 - `training`: hours since the year began, standardised over January to June, as the paper's words have it. Then six
   hours are 0.005, so that a network can hardly tell noon from midnight; it has met times from -1.73 to 1.73 and is
-  evaluated from there to 5.25. No published number says which clock it was told by; the authors' code has an option for
-  either.
+  evaluated from there to 5.25. The published numbers do not say which clock is behind them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from torch import Tensor
 
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points, take
-from iclbench.core.errors import UsageError
+from iclbench.core.errors import DataError, UsageError
 from iclbench.families.base import Family
 from iclbench.families.climate.region import ROWS, STEP_HOURS, YEAR, Scale, latitudes, longitudes, steps_until
 from iclbench.families.request import Request
@@ -174,7 +173,10 @@ class Patches(Family):
         """Where a patch may begin: first rows and columns."""
         size = self.parameters.cells
         land = self.elevation.isfinite().unfold(0, size, 1).unfold(1, size, 1).sum((-1, -2))
-        return (2 * land >= size**2).nonzero()
+        found = (2 * land >= size**2).nonzero()
+        if not len(found):
+            raise DataError(f"no patch of {size} x {size} cells has land in half of them; lower task.cells")
+        return found
 
     @cached_property
     def scale(self) -> Scale:

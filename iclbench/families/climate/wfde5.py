@@ -72,7 +72,7 @@ def _files(folder: Path, year: int) -> list[Path]:
 
 
 def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
-    for package in ("xarray", "h5netcdf"):
+    for package in ("xarray", "h5netcdf", "h5py"):
         if find_spec(package) is None:
             raise DataError(f"netCDF is read by {package}, which is not installed; pip install 'iclbench[climate]'")
     elevation, *months = files
@@ -124,11 +124,15 @@ def _time(year: int, step: int) -> str:
 @contextmanager
 def _variable(path: Path, name: str, dims: tuple[str, ...], unit: str) -> Iterator[DataArray]:
     """A variable of a file, its values not yet read."""
+    import h5py
     import xarray
 
     try:
+        # Where one of these fails, h5netcdf would too, and print a traceback when its half-made object is deleted.
+        with h5py.File(path) as file:
+            file.attrs.get("_nc3_strict")
         # Without indices nothing but attributes is read, however long an axis says it is.
-        with xarray.open_dataset(path, create_default_indexes=False) as dataset:
+        with xarray.open_dataset(path, engine="h5netcdf", create_default_indexes=False) as dataset:
             yield _checked(dataset, path, name, dims, unit)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{path} cannot be read as netCDF ({said(error)}); download it again") from None

@@ -1,5 +1,6 @@
 """The user's netCDF files as episodes, against what xarray itself selects, and what is said of files that do not do."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,7 +137,7 @@ def test_what_was_read_is_kept_until_a_file_changes(
         np.testing.assert_array_equal(load_region(files, 2019), first)
         replaced(files, 12, made.tair(12) + 1)
         with pytest.raises(
-            DataError, match=r"read by xarray, which is not installed; pip install 'iclbench\[climate\]'"
+            DataError, match=r"by xarray, which is not installed; pip install 'iclbench\[climate\]'"
         ):
             load_region(files, 2019)
     assert np.nanmax(load_region(files, 2019) - first) == 1 and len(list(cache.iterdir())) == 2
@@ -191,10 +192,14 @@ def test_a_file_with_something_else_in_it_is_one_line_that_names_it(words: str, 
     assert said.startswith(f"{path}: ") and words in said and "\n" not in said
 
 
-def test_a_file_that_is_cut_off_or_no_netcdf_is_one_line_that_names_it(files: Path) -> None:
+def test_a_file_that_is_cut_off_or_no_netcdf_is_one_line_that_names_it(
+    files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = made.tair_path(files, 1)
     content = path.read_bytes()
-    for damaged in (content[: len(content) // 2], content[:100], b"", b"<html>Not Found</html>"):
+    attributes = content.index(b"WATCH Forcing")
+    flipped = content[:attributes] + b"X" + content[attributes + 1 :]  # whose checksum is another
+    for damaged in (content[: len(content) // 2], content[:100], b"", b"<html>Not Found</html>", flipped):
         path.unlink()
         path.write_bytes(damaged)
         with pytest.raises(DataError) as raised:
@@ -202,6 +207,8 @@ def test_a_file_that_is_cut_off_or_no_netcdf_is_one_line_that_names_it(files: Pa
         said = str(raised.value)
         assert said.startswith(f"{path} cannot be read as netCDF (") and said.endswith("download it again")
         assert "\n" not in said
+    gc.collect()
+    assert capfd.readouterr().err == "", "nothing is printed when half-made objects are deleted"
 
 
 def test_missing_months_two_of_a_month_and_gaps_are_one_line(files: Path) -> None:
