@@ -207,6 +207,7 @@ def test_a_file_that_is_cut_off_or_no_netcdf_is_one_line_that_names_it(
         said = str(raised.value)
         assert said.startswith(f"{path} cannot be read as netCDF (") and said.endswith("download it again")
         assert "\n" not in said
+    del raised
     gc.collect()
     assert not printed, "no traceback when half-made objects are deleted"
 
