@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jaxtyping
-from beartype import beartype
-from beartype.roar import BeartypeCallHintViolation
+from beartype import BeartypeConf, beartype
 
 _jaxtyped = jaxtyping.jaxtyped
 _axes = _jaxtyped("context")
+# A `TypeError`, as Python and torch raise where something is of another type.
+_typed = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
 
 def install() -> None:
@@ -46,7 +47,7 @@ def checked(decorated: Any, typechecker: Callable[[Any], Any]) -> Any:
     shapes = [shape for hint in hints.values() for shape in _shapes(hint)]
     if inspect.isgeneratorfunction(decorated) or any("{" in shape for shape in shapes):
         return _jaxtyped(decorated, typechecker=typechecker)
-    typed = beartype(_annotated(decorated, hints))
+    typed = _typed(_annotated(decorated, hints))
     if not hasattr(typed, "__wrapped__"):  # nothing to check
         return decorated
     if not shapes:
@@ -57,7 +58,7 @@ def checked(decorated: Any, typechecker: Callable[[Any], Any]) -> Any:
         with _axes:
             try:
                 return typed(*args, **kwargs)
-            except BeartypeCallHintViolation as violation:
+            except jaxtyping.TypeCheckError as violation:
                 if not hasattr(violation, "__notes__"):
                     violation.add_note(_sizes())
                 raise
