@@ -17,6 +17,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def loaded(results: Path) -> Results:
+    return load(results)
+
+
+@pytest.fixture(scope="session")
+def sections(loaded: Results) -> list[Section]:
+    """The sections of a report on them."""
+    return report(loaded)
+
+
+@pytest.fixture(scope="session")
 def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a report without figure files."""
     return build(results, tmp_path_factory.mktemp("report"), formats=()).page

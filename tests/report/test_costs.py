@@ -6,7 +6,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.report.blocks import Figure, Table
-from iclbench.report.data import load
+from iclbench.report.data import Results, load
 from iclbench.report.sections import costs
 from tests.report import synthetic, vega_lite
 
@@ -105,7 +105,7 @@ def test_figures_hold_the_tables_numbers_and_are_valid(blocks: dict[str, Table |
         vega_lite.validate(figure.live)
 
 
-def test_without_such_measurements_there_is_the_long_table_alone(results: Path) -> None:
-    section = costs.section(load(results))
+def test_without_such_measurements_there_is_the_long_table_alone(loaded: Results) -> None:
+    section = costs.section(loaded)
     assert section is not None
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())

@@ -10,10 +10,10 @@ import pytest
 
 from iclbench.core.formats import fixed, number, seconds, slug
 from iclbench.report import exports
-from iclbench.report.blocks import Column, Figure, Table
-from iclbench.report.data import load
+from iclbench.report.blocks import Column, Figure, Section, Table
+from iclbench.report.data import Results
 from iclbench.report.drawing import Drawer
-from iclbench.report.sections import extrapolation, report
+from iclbench.report.sections import extrapolation
 from iclbench.report.style import vega_lite
 
 NASTY = "a|b_c & 50% of $x^2 {y} \\ <i> `z` [w]\nnew line #1 ~"
@@ -55,8 +55,8 @@ def test_csv_round_trips(table: Table, tmp_path: Path) -> None:
     _read_back(tmp_path / "t.csv", table.frame)
 
 
-def test_every_table_of_a_report_round_trips(results: Path, page: Path) -> None:
-    tables = [block for section in report(load(results)) for block in section.walk() if isinstance(block, Table)]
+def test_every_table_of_a_report_round_trips(sections: list[Section], page: Path) -> None:
+    tables = [block for section in sections for block in section.walk() if isinstance(block, Table)]
     assert len(tables) > 10
     for block in tables:
         _read_back(page.parent / "tables" / f"{block.name}.csv", block.frame)
@@ -84,8 +84,8 @@ def test_latex_escapes_every_special_character(table: Table) -> None:
     assert text.count(r"\addlinespace") == 1, "a gap where the rank changes"
 
 
-def test_figures_are_written_as_png_and_svg(results: Path, tmp_path: Path) -> None:
-    task = next(s for s in load(results).slices if s.task == "linear")
+def test_figures_are_written_as_png_and_svg(loaded: Results, tmp_path: Path) -> None:
+    task = next(s for s in loaded.slices if s.task == "linear")
     section = extrapolation.section(task)
     assert section is not None
     (figure,) = [block for block in section.blocks if isinstance(block, Figure)]

@@ -12,17 +12,16 @@ from iclbench import tables
 from iclbench.config.registry import BACKBONES, Backbones, Variant
 from iclbench.core.metrics import metric
 from iclbench.report import style
-from iclbench.report.blocks import Figure
-from iclbench.report.data import load
+from iclbench.report.blocks import Figure, Section
+from iclbench.report.data import Results, load
 from iclbench.report.figures import curves, learning
-from iclbench.report.sections import report
 from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, SHIPPED, Look, looks
 from tests.report import vega_lite
 
 
 @pytest.fixture(scope="module")
-def figures(results: Path) -> dict[str, Figure]:
-    blocks = [block for section in report(load(results)) for block in section.walk()]
+def figures(sections: list[Section]) -> dict[str, Figure]:
+    blocks = [block for section in sections for block in section.walk()]
     return {block.name: block for block in blocks if isinstance(block, Figure)}
 
 
@@ -69,12 +68,12 @@ def test_every_seed_has_its_line_and_a_backbone_alone_its_band(figures: dict[str
     assert "linear-gpt2-small-s2" in set(rows["label"])
 
 
-def test_tables_average_seeds_and_enclose_their_intervals(results: Path) -> None:
+def test_tables_average_seeds_and_enclose_their_intervals(loaded: Results, results: Path) -> None:
     values = tables.read_all("values", results)
     three = values.query("task == 'linear' and contestant == 'gpt2' and shift == 'none' and n_context == 7")
     three = three[three["kind"] == "backbone"]
     assert len(three) == 3
-    task = next(s for s in load(results).slices if s.task == "linear")
+    task = next(s for s in loaded.slices if s.task == "linear")
     mean = task.curves.query("contestant == 'gpt2' and shift == 'none' and n_context == 7").iloc[0]
     assert mean["value"] == pytest.approx(sum(three["value"]) / 3, rel=1e-15)
     assert (mean["low"], mean["high"], mean["runs"]) == (min(three["low"]), max(three["high"]), 3)

@@ -170,7 +170,8 @@ def test_without_a_final_evaluation_the_last_step_counts(bursty: Results, tmp_pa
     rows = stored(bursty)
     rows = rows[rows["kind"].eq("backbone") & rows["task"].eq("bursty")]
     tables.write("values", rows[rows["axis"].notna()].copy(), tmp_path / "a.values.parquet", {})
-    found = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if not isinstance(b, Text)}
+    made = report(load(tmp_path), ["in-context", "missing"])
+    found = {b.name: b for s in made for b in s.walk() if not isinstance(b, Text)}
     frame = table(found, "bursty-small-in-context").frame.set_index("name")
     assert frame.loc["coqe-paper", "icl"] == accuracy("coqe-paper", "bursty", "icl", 0)[-1]
     assert set(table(found, "missing").frame["what"]) == {"evaluation"}
@@ -182,7 +183,8 @@ def test_variants_are_not_asked_for_on_other_tasks(bursty: Results, tmp_path: Pa
     other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
     other = other.assign(task="other", run="other-" + other["run"])
     tables.write("values", pd.concat([rows, other], ignore_index=True), tmp_path / "a.values.parquet", {})
-    found = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if not isinstance(b, Text)}
+    made = report(load(tmp_path), ["missing"])
+    found = {b.name: b for s in made for b in s.walk() if not isinstance(b, Text)}
     assert table(found, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
     skipped = {
         "cell": "x",
@@ -196,7 +198,8 @@ def test_variants_are_not_asked_for_on_other_tasks(bursty: Results, tmp_path: Pa
         "version": "0",
     }
     tables.write("cells", [skipped], tmp_path / "b.cells.parquet", {})
-    names = {block.name for section in report(load(tmp_path)) for block in section.walk() if isinstance(block, Table)}
+    made = report(load(tmp_path), ["missing"])
+    names = {block.name for section in made for block in section.walk() if isinstance(block, Table)}
     assert "missing" not in names, "what makes no sense at one preset does so at none"
 
 

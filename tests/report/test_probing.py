@@ -8,7 +8,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.report import build
-from iclbench.report.blocks import Figure, Table
+from iclbench.report.blocks import Figure, Section, Table
 from iclbench.report.data import Results, load
 from iclbench.report.sections import report
 from tests.report import synthetic, vega_lite
@@ -114,8 +114,8 @@ def blocks(probed: Results) -> dict[str, Figure | Table]:
 
 
 @pytest.fixture(scope="module")
-def before(results: Path) -> dict[str, Figure | Table]:
-    found = [block for section in report(load(results)) for block in section.walk()]
+def before(sections: list[Section]) -> dict[str, Figure | Table]:
+    found = [block for section in sections for block in section.walk()]
     return {block.name: block for block in found if isinstance(block, Figure | Table)}
 
 

@@ -178,7 +178,7 @@ def test_published_numbers_compare_with_scores_under_the_ceiling_of_the_task(
     adjusted = values.assign(metric="log_likelihood_adjusted", **ends)
     folder = tmp_path / "results" / "tables" / synthetic.prompt_set("gp-mixture", "none") / "summary"
     tables.write("values", adjusted, folder / "gaps.values.parquet", {})
-    sections = report(load(tmp_path / "results"))
+    sections = report(load(tmp_path / "results"), ["related", "published"])
     blocks = {block.name: block for s in sections for block in s.walk() if not isinstance(block, Text)}
     own = adjusted[adjusted["contestant"].eq("icicl-tnp")].set_index("n_related")["value"]
     row = _table(blocks, f"{GP}-published").frame.set_index("n_related").loc[1]
@@ -243,7 +243,7 @@ def test_a_baseline_without_hope_does_not_squeeze_the_others(targets_results: Pa
         contestant="gp-rbf", run="gp-rbf", kind="baseline", seed=None, value=-1e4, low=-2e4, high=-1e3
     )
     tables.write("values", pd.concat([values, hopeless]), tmp_path / "a.values.parquet", {})
-    blocks = {b.name: b for s in report(load(tmp_path)) for b in s.walk() if isinstance(b, Figure)}
+    blocks = {b.name: b for s in report(load(tmp_path), ["related"]) for b in s.walk() if isinstance(b, Figure)}
     figure = blocks[f"{GP}-related"]
     scale = figure.live["layer"][0]["encoding"]["y"]["scale"]
     assert scale["domain"][0] > -2

@@ -35,6 +35,12 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
         yield data.load(folder)
 
 
+@pytest.fixture(scope="module")
+def told(unfair: Results) -> list[Section]:
+    """The sections of a report on it."""
+    return report(unfair)
+
+
 def test_nobody_is_told_to_be_worse_than_it(grid_results: Results, unfair: Results) -> None:
     before, _ = ranking(normalised.contests(grid_results, "grid"))
     after, _ = ranking(normalised.contests(unfair, "grid"))
@@ -66,20 +72,19 @@ def test_only_tasks_where_others_are_tuned_count(unfair: Results, grid_results: 
     assert untuned(grid_results.slices) == {}
 
 
-def test_every_table_that_compares_it_marks_it(unfair: Results, grid_results: Results) -> None:
-    sections = report(unfair)
-    text = [line for s in sections for block in s.walk() if isinstance(block, Text) for line in block.items]
+def test_every_table_that_compares_it_marks_it(told: list[Section], grid_results: Results) -> None:
+    text = [line for s in told for block in s.walk() if isinstance(block, Text) for line in block.items]
     assert "gpt2: gp-mixture, linear" in text
-    said = {t.name: "".join(cell.text for row in t.rows() for cell in row) for s in sections for t in tables(s)}
-    headers = {t.name: [column.header for column in t.columns] for s in sections for t in tables(s)}
+    said = {t.name: "".join(cell.text for row in t.rows() for cell in row) for s in told for t in tables(s)}
+    headers = {t.name: [column.header for column in t.columns] for s in told for t in tables(s)}
     assert "gpt2 (untuned)" in said["gp-mixture-grid-leaderboard-targets"]
     assert "gpt2" in said["bursty-grid-in-context"] and "untuned" not in said["bursty-grid-in-context"], (
         "nobody is there"
     )
     assert all("gpt2 (untuned on 2 tasks)" in said[name] for name in ("ranking-grid", "scores"))
     assert "gpt2 (untuned on 2 tasks)" in headers["heat-map-grid-numbers"] and "s4d" in headers["heat-map-grid-numbers"]
-    assert not any(f"{other} (untuned" in told for other in BACKBONES if other != "gpt2" for told in said.values())
-    heat_map = next(block for s in sections for block in s.walk() if isinstance(block, Figure) and "heat" in block.name)
+    assert not any(f"{other} (untuned" in shown for other in BACKBONES if other != "gpt2" for shown in said.values())
+    heat_map = next(block for s in told for block in s.walk() if isinstance(block, Figure) and "heat" in block.name)
     assert "as others were: gpt2." in heat_map.caption
     nobody = [cell.text for s in report(grid_results) for t in tables(s) for row in t.rows() for cell in row]
     assert not any("untuned" in cell for cell in nobody)
@@ -111,8 +116,8 @@ def test_it_shares_its_rank_with_the_next_one_below_and_its_place_among_the_rank
     assert among(contests, ranked, {name}).set_index("contestant")["place"][name] == f"{number}–{of} of {of}"
 
 
-def test_files_of_a_table_say_it_in_a_column_and_keep_the_name(unfair: Results) -> None:
-    table = next(t for s in report(unfair) for t in tables(s) if t.name == "ranking-grid")
+def test_files_of_a_table_say_it_in_a_column_and_keep_the_name(told: list[Section]) -> None:
+    table = next(t for s in told for t in tables(s) if t.name == "ranking-grid")
     assert table.frame.set_index("contestant")["untuned"].to_dict() == {
         name: name == "gpt2" for name in table.frame["contestant"]
     }
@@ -125,6 +130,7 @@ def tables(section: Section) -> list[Table]:
 
 def board(folder: Path) -> tuple[list[str], dict[str, int]]:
     """Who holds a rank on the leaderboard of a task, in order, and which."""
-    found = next(t for s in report(data.load(folder)) for t in tables(s) if t.name == "linear-small-leaderboard-next")
+    made = report(data.load(folder), ["leaderboard"])
+    found = next(t for s in made for t in tables(s) if t.name == "linear-small-leaderboard-next")
     rank = found.frame.dropna(subset="rank").set_index("contestant")["rank"]
     return rank.index.tolist(), {str(name): int(value) for name, value in rank.items()}

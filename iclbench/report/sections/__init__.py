@@ -114,9 +114,9 @@ def jobs(results: Results, wanted: Collection[str]) -> list[Job]:
     return [*of_all(OPENING), *tasks, *of_all(CLOSING)]
 
 
-def report(results: Results) -> list[Section]:
-    """All sections that have something to say."""
-    made = [job.make() for job in jobs(results, names())]
+def report(results: Results, only: Collection[str] = ()) -> list[Section]:
+    """The sections of these names that have something to say, of all if there are none."""
+    made = [job.make() for job in jobs(results, chosen(only))]
     return [section for section in made if section is not None]
 
 
