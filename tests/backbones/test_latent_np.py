@@ -127,7 +127,7 @@ def test_more_samples_raise_the_bound_and_the_joint_score_in_expectation() -> No
 
 
 def test_masked_targets_are_neither_asked_nor_read_in_training() -> None:
-    model, episodes = build("np", question="targets"), batch((4, 3), targets=3)
+    model, episodes = build("np"), batch((4, 3), targets=3)
     longer = batch((4, 3), targets=5)
     x, y = longer.targets.x.clone(), longer.targets.y.clone()
     x[:, :3], y[:, :3] = episodes.targets.x, episodes.targets.y

@@ -78,10 +78,11 @@ def test_the_state_of_pooled_encoders_never_grows(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_parameter_and_are_finite(name: str) -> None:
-    model, episodes = build(name, question="next"), batch()
+    """Beyond rounding errors, which is all that keys get of contexts of one point."""
+    model, episodes = build(name), batch()
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].backward()
     for key, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), key
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.norm() > 1e-6, key
 
 
 def test_sizes_that_attention_cannot_have_are_refused() -> None:

@@ -15,13 +15,13 @@ SIZES = (5, 1, 7, 0)
 Rows = tuple[np.ndarray, np.ndarray]
 
 
-def build(name: str, head: str = "gaussian", question: str = "targets", **settings: object) -> Backbone:
+def build(name: str, head: str = "gaussian", **settings: object) -> Backbone:
     """In double precision, with nothing hidden behind a bias of zero or a gain of one."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     attention = {"heads": 2} if "heads" in cls.Settings.model_fields else {}
     classes = 4 if head == "categorical" else None
-    shape = TaskShape(x_dim=2, points=9, y_dim=2, classes=classes, head=head, question=question)
+    shape = TaskShape(x_dim=2, points=9, y_dim=2, classes=classes, head=head, question="targets")
     model = cls(cls.Settings(**SMALL | attention | settings), shape)
     with torch.no_grad():
         for parameter in model.parameters():
