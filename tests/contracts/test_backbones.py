@@ -37,7 +37,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
     "lbanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3}],
     "cmanp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2}],
-    "cmanp-and": [{"layers": 1, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2, "block": 2}],
+    "cmanp-and": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2, "block": 2}],
     "cmhp": [
         {"layers": 2, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "chunk": 2},
         {"layers": 1, "width": 8, "heads": 2, "hidden": 8, "latents": 3, "encode": "gap", "residual": "normed"},
@@ -53,7 +53,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "tnp": [{"layers": 2, "width": 16, "heads": 2, "fourier": 2}],
     "tnp-d": [{"layers": 2, "width": 8, "heads": 2}],
     "tnp-nd": [
-        {"layers": 1, "width": 8, "heads": 2},
+        {"layers": 2, "width": 8, "heads": 2},
         {"layers": 1, "width": 8, "heads": 2, "covariance": "low-rank"},
     ],
     "tnp-a": [{"layers": 1, "width": 8, "heads": 2, "samples": 3}],

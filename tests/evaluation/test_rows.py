@@ -245,7 +245,9 @@ def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_pa
     ]
     found = [row for row in told("values", folder / "summary" / "gaps.values.parquet") if "axis" not in row]
     assert found == [
-        expected | {"metric": "gap", "n_related": n, "value": 0.0, "low": 0.0, "high": 0.0} for n in (0, 1, 2)
+        expected | {"metric": gap, "n_related": n, "value": 0.0, "low": 0.0, "high": 0.0}
+        for gap in ("gap", "gap_joint")
+        for n in (0, 1, 2)
     ]
 
 
@@ -369,7 +371,7 @@ def test_rows_of_the_examples_that_are_drawn(related: PromptSet, tmp_path: Path)
     }
     inputs = related.family.display_inputs()
     assert inputs is not None
-    rows = told("examples", folder / "a-run.examples.parquet")
+    rows = [row for row in told("examples", folder / "a-run.examples.parquet") if row["role"] == "predicted"]
     assert len(rows) == 4 * 3 * len(inputs)
     for row in rows:
         about = {"run": "a-run", "contestant": "gpt2", "kind": "backbone", "seed": 3, "role": "predicted"}

@@ -59,7 +59,7 @@ def test_the_decoded_last_layer_is_the_model(name: str, head: str) -> None:
     decoded = decode_layers(model, prompts)
     episodes = prompts.episodes
     assert decoded.shape[1:] == (70, 10, 1)
-    assert len(decoded) > 1
+    assert len(decoded) > 1, model.settings
     for query in range(3):  # by the other path: one pass over the whole sequence, the query its last point
         asked = episodes.asked.span(query, query + 1)
         with torch.no_grad():
