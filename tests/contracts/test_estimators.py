@@ -11,7 +11,7 @@ from iclbench.core.events import EventPrediction
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 
 # What belongs to one family is tested with it.
-OF_ONE_FAMILY = ("oracle-climate", "gp-", "event-oracle")
+OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle")
 BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.
 LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}
