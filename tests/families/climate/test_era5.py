@@ -160,7 +160,7 @@ def _with_time(change) -> xr.Dataset:
     return dataset.assign_coords(time=change(dataset["time"]))
 
 
-REGION = made.tair(1)["Tair"].sel(lat=slice(42, 53), lon=slice(8, 28)) - 273.15
+CELSIUS = made.tair(1)["Tair"].sel(lat=slice(42, 53), lon=slice(8, 28)) - 273.15
 NAMED = {
     "no variable 'Tair' (there is Qair)": lambda: made.tair(1).rename(Tair="Qair"),
     "'Tair' is over (time, y, lon), expected (time, lat, lon)": lambda: made.tair(1).rename(lat="y"),
@@ -168,7 +168,7 @@ NAMED = {
         Tair=made.tair(1)["Tair"].assign_attrs(units="degC")
     ),
     "'Tair' is in '', expected 'K'": lambda: made.tair(1).assign(Tair=made.tair(1)["Tair"].drop_attrs()),
-    f"temperatures from {float(REGION.min()):g} to {float(REGION.max()):g}, which are not in K": lambda: (
+    f"temperatures from {float(CELSIUS.min()):g} to {float(CELSIUS.max()):g}, which are not in K": lambda: (
         (made.tair(1) - 273.15).assign_attrs().map(lambda a: a.assign_attrs(units="K"))
     ),
     "a grid of 1 degrees in latitude, expected 0.5": lambda: made.tair(1).isel(lat=slice(0, None, 2)),
