@@ -113,6 +113,7 @@ def _build(
     finally:
         if _drawer.cache_info().currsize:
             _drawer().close()
+            _drawer.cache_clear()  # the next report tries anew what could not be drawn in this one
     missing = {name: reason for each in parts for name, reason in each.missing.items()}
     return Report(page, sum(each.pictures for each in parts) - len(missing), missing, undrawn)
 
@@ -141,7 +142,7 @@ def _write(job: Job, out: Path, formats: tuple[str, ...], own: frozenset[str]) -
 
 @cache
 def _drawer() -> Drawer:
-    """One for each process."""
+    """One for each process and report."""
     return Drawer(vega_lite())
 
 
