@@ -81,6 +81,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         grows: settings by which it takes a size: the first of them that it has is searched until a preset's budget is
             met, then the next, as finer ones (`iclbench.config.sizes`).
         events_only: whether it reads event sequences and nothing else.
+        own_context_targets: how it scores the context points in training, where the task's `context_targets` would show
+            it each of them twice.
         head_step: what the width of a head is a multiple of where the width is searched.
     """
 
@@ -89,6 +91,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     default_encoder: ClassVar[EncoderName] = "resnet-64"
     grows: ClassVar[tuple[str, ...]] = ("width", "feedforward", "hidden", "pseudo_tokens", "latents", "state")
     events_only: ClassVar[bool] = False
+    own_context_targets: ClassVar[str | None] = None
     head_step: ClassVar[int] = 1
     heads = tuple(HEADS)
 

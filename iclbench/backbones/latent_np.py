@@ -49,6 +49,7 @@ _Settings = TypeVar("_Settings", bound=LatentNPSettings)
 class LatentNP(TwoPathNP[_Settings], abstract=True):
     """The latent path: training and answers."""
 
+    own_context_targets = "reconstruct=all"
     normals: Tensor
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:

@@ -13,8 +13,8 @@ class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
     What differs from the released code:
 
     - The mean of no point is 0; there it is not a number.
-    - Training scores the targets. There context points too: `reconstruct=all`. (`task.context_targets=true` is not for
-      this model: the latent encoder would see every context point twice.)
+    - Training scores the targets. There context points too: `reconstruct=all`. (`task.context_targets=true` is
+      refused: the latent encoder would see every context point twice.)
     - The loss is a mean over episodes, each divided by its own number of points, of which there all of a batch have
       equally many.
     - Answers draw z by one table of numbers, the same for all episodes; there anew each time.

@@ -181,8 +181,10 @@ class TNPA(TNPD[TNPASettings]):
     def _table(self, x: Float[Tensor, "B Q Dx"]) -> _Table:
         """What the paths of an answer are drawn by: the same on every device."""
         size = (self.settings.samples, x.shape[1])
-        order, uniform = (torch.rand(size, generator=stream(0, f"paths-{what}")) for what in ("order", "uniform"))
-        normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"))
+        order, uniform = (
+            torch.rand(size, generator=stream(0, f"paths-{what}"), device="cpu") for what in ("order", "uniform")
+        )
+        normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"), device="cpu")
         return self._ordered(order, uniform, normal, x)
 
     def _new_table(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _Table:

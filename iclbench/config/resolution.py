@@ -420,6 +420,11 @@ def resolve_tables(
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
     if (why := unfit(name, frozen.name, card.head)) is not None:
         raise UsageError(why)
+    if frozen.context_targets and (own := backbone_class(name).own_context_targets) is not None:
+        raise UsageError(
+            f"task '{frozen.name}': context_targets would show '{name}' every context point twice; "
+            f"leave it out, and write -o backbone.{own}"
+        )
     settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
     rates = Rates.of(canonical(preset), frozen.name, frozen.card, results) if tuned else Rates()
     training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as, rates=rates)

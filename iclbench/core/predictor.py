@@ -217,27 +217,6 @@ class Predictor:
 class Oracle(Predictor, abstract=True):
     """A predictor that may read how the episodes were made."""
 
-    def joint_scores(
-        self,
-        answer: Prediction,
-        context: Points,
-        targets: Points,
-        scored: Bool[Tensor, "batch targets"],
-        related: Points | None = None,
-    ) -> dict[str, Float[Tensor, " batch"]]:
-        """Scores of the outputs at all targets together, per target that counts: the joint log-likelihood where there
-        is one. Who knows a joint density that its answer does not give writes its own.
-
-        Args:
-            answer: what `predict_targets` has answered.
-            context: the points that it was given.
-            targets: what was asked, and what is true.
-            scored: the targets that count.
-            related: the related datasets that it was given.
-        """
-        joint = answer.joint_log_likelihood(targets.y, scored)
-        return {} if joint is None else {"log_likelihood_joint": joint / scored.sum(1)}
-
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
         raise NotImplementedError
 

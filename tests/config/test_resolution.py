@@ -208,5 +208,12 @@ def test_context_targets_are_part_of_what_was_trained_and_of_nothing_else() -> N
     assert plain.variant != scored.variant
 
 
+@pytest.mark.parametrize("backbone", ["np", "anp"])
+def test_a_latent_that_reads_targets_is_not_shown_the_context_twice(backbone: str) -> None:
+    with pytest.raises(UsageError, match=f"'{backbone}' every context point twice.* -o backbone.reconstruct=all"):
+        resolve_run("gp-mixture", backbone, "smoke", overrides=["task.context_targets=true"])
+    resolve_run("gp-mixture", backbone, "smoke", overrides=["backbone.reconstruct=all"])
+
+
 def test_difference_shows_old_and_new() -> None:
     assert difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}) == ["a.c: 2 -> 3", "d: None -> 4"]
