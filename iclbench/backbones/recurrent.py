@@ -7,7 +7,7 @@ is one token that comes next after a state and leaves no trace.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TypeVar
@@ -20,7 +20,6 @@ from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import take, valid_first
 from iclbench.core.predictor import State
-from iclbench.core.records import cat
 from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import INPUTS
 
@@ -32,6 +31,19 @@ class RecurrentState(State):
     """What each block keeps, batch first."""
 
     layers: tuple[BlockState, ...]
+
+
+def joined(states: Sequence[RecurrentState]) -> RecurrentState:
+    """States along the batch. Of what grows with the tokens there are unequally many: fewer are padded on the left."""
+
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        if len({t.shape[1:] for t in tensors}) > 1:
+            longest = max(t.shape[1] for t in tensors)
+            tensors = [torch.cat([t.new_zeros(len(t), longest - t.shape[1], *t.shape[2:]), t], 1) for t in tensors]
+        return torch.cat(list(tensors))
+
+    layers = zip(*(state.layers for state in states), strict=True)
+    return RecurrentState(tuple(tuple(map(join, zip(*blocks, strict=True))) for blocks in layers))
 
 
 class RecurrentBlock(nn.Module, ABC):
@@ -124,7 +136,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
 
     def _go_on(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
+    ) -> tuple[Float[Tensor, "B T _"], RecurrentState]:
         after = []
         for block, held in zip(self._blocks(), state.layers, strict=True):
             tokens, new = block.resume(tokens, held, mask)
@@ -141,7 +153,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         if len(groups) == 1:
             return self._resume(state, tokens, order, int(counts[0]))
         parts = [self._resume(state[rows], tokens[rows], order[rows], int(counts[rows[0]])) for rows in groups]
-        return cat(parts)[torch.argsort(torch.cat(groups))]
+        return joined(parts)[torch.argsort(torch.cat(groups))]
 
     def _resume(self, state: RecurrentState, tokens: Tensor, order: Tensor, count: int) -> RecurrentState:
         """The first `count` tokens in the order given, for all episodes."""

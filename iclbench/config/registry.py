@@ -354,6 +354,12 @@ VARIANTS = {
         "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)", "hexagon"
     ),
     "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)", "saltire"),
+    "mambaformer": Variant(
+        "hybrid",
+        {"mixers": ["mamba", "attention"], "mlp": "none"},
+        "one Mamba block first, then attention and Mamba in turn (Park et al. 2024)",
+        "house",
+    ),
 }
 
 BACKBONES = Backbones(
@@ -387,6 +393,81 @@ BACKBONES = Backbones(
             "iclbench.backbones.s4:S4",
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
             line=Stroke("#CC79A7", "cross", "causal"),
+        ),
+        "attention": Entry(
+            "iclbench.backbones.mixers:Attention",
+            "causal softmax attention without positions, generic block (Vaswani et al. 2017)",
+            line=Stroke("#882255", "circle", "causal"),
+        ),
+        "linear-attention": Entry(
+            "iclbench.backbones.mixers:LinearAttention",
+            "linear attention, elu + 1, normalised (Katharopoulos et al. 2020)",
+            line=Stroke("#AA4499", "square", "causal"),
+        ),
+        "based": Entry(
+            "iclbench.backbones.mixers:Based",
+            "linear attention with Taylor features of exp (Arora et al. 2024)",
+            line=Stroke("#DDCC77", "cross", "causal"),
+        ),
+        "retnet": Entry(
+            "iclbench.backbones.mixers:RetNet",
+            "retention: fixed decays, rotary (Sun et al. 2023)",
+            line=Stroke("#6699CC", "diamond", "causal"),
+        ),
+        "mamba2": Entry(
+            "iclbench.backbones.mixers:Mamba2",
+            "state-space duality (Dao and Gu 2024)",
+            line=Stroke("#CC3311", "triangle-up", "causal"),
+        ),
+        "gla": Entry(
+            "iclbench.backbones.mixers:GLA",
+            "gated linear attention (Yang et al. 2024)",
+            line=Stroke("#0077BB", "triangle-down", "causal"),
+        ),
+        "deltanet": Entry(
+            "iclbench.backbones.mixers:DeltaNet",
+            "the delta rule (Schlag et al. 2021; Yang et al. 2024)",
+            line=Stroke("#33BBEE", "triangle-right", "causal"),
+        ),
+        "gated-deltanet": Entry(
+            "iclbench.backbones.mixers:GatedDeltaNet",
+            "the delta rule on a decaying state (Yang et al. 2025)",
+            line=Stroke("#EE7733", "triangle-left", "causal"),
+        ),
+        "kda": Entry(
+            "iclbench.backbones.mixers:KDA",
+            "Kimi delta attention: decays per channel (Kimi Team 2025)",
+            line=Stroke("#EE3377", "star", "causal"),
+        ),
+        "rwkv7": Entry(
+            "iclbench.backbones.mixers:RWKV7",
+            "RWKV-7: generalised delta rule (Peng et al. 2025)",
+            line=Stroke("#225555", "pentagon", "causal"),
+        ),
+        "mlstm": Entry(
+            "iclbench.backbones.mixers:MLSTM",
+            "xLSTM's matrix memory (Beck et al. 2024)",
+            line=Stroke("#997700", "hexagon", "causal"),
+        ),
+        "lstm": Entry(
+            "iclbench.backbones.mixers:LSTM",
+            "long short-term memory (Hochreiter and Schmidhuber 1997)",
+            line=Stroke("#777777", "saltire", "causal"),
+        ),
+        "gru": Entry(
+            "iclbench.backbones.mixers:GRU",
+            "gated recurrent unit (Cho et al. 2014)",
+            line=Stroke("#AAAA00", "bow-tie", "causal"),
+        ),
+        "hyena": Entry(
+            "iclbench.backbones.mixers:Hyena",
+            "gates around a long convolution (Poli et al. 2023)",
+            line=Stroke("#225522", "trapezoid", "causal"),
+        ),
+        "hybrid": Entry(
+            "iclbench.backbones.sequence_model:Hybrid",
+            "a mixer for every layer, Mamba-2 and attention in turn",
+            line=Stroke("#000000", "parallelogram", "causal"),
         ),
         "thp": Entry(
             "iclbench.backbones.thp:THP",
@@ -490,6 +571,44 @@ BACKBONES = Backbones(
         ),
     },
     VARIANTS,
+)
+
+# What mixes tokens in a layer of `hybrid`, and of the backbones of one mixer each.
+MIXERS = Registry(
+    "mixer",
+    {
+        "mamba": Entry("iclbench.layers.mixers.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
+        "attention": Entry(
+            "iclbench.layers.mixers.attention:Attention",
+            "causal softmax attention without positions, generic block (Vaswani et al. 2017)",
+        ),
+        "linear-attention": Entry(
+            "iclbench.layers.mixers.linear_attention:LinearAttention",
+            "linear attention, elu + 1, normalised (Katharopoulos et al. 2020)",
+        ),
+        "based": Entry(
+            "iclbench.layers.mixers.based:Based", "linear attention with Taylor features of exp (Arora et al. 2024)"
+        ),
+        "retnet": Entry("iclbench.layers.mixers.retnet:RetNet", "retention: fixed decays, rotary (Sun et al. 2023)"),
+        "mamba2": Entry("iclbench.layers.mixers.mamba2:Mamba2", "state-space duality (Dao and Gu 2024)"),
+        "gla": Entry("iclbench.layers.mixers.gla:GLA", "gated linear attention (Yang et al. 2024)"),
+        "deltanet": Entry(
+            "iclbench.layers.mixers.deltanet:DeltaNet", "the delta rule (Schlag et al. 2021; Yang et al. 2024)"
+        ),
+        "gated-deltanet": Entry(
+            "iclbench.layers.mixers.gated_deltanet:GatedDeltaNet",
+            "the delta rule on a decaying state (Yang et al. 2025)",
+        ),
+        "kda": Entry("iclbench.layers.mixers.kda:KDA", "Kimi delta attention: decays per channel (Kimi Team 2025)"),
+        "rwkv7": Entry("iclbench.layers.mixers.rwkv7:RWKV7", "RWKV-7: generalised delta rule (Peng et al. 2025)"),
+        "mlstm": Entry("iclbench.layers.mixers.mlstm:MLSTM", "xLSTM's matrix memory (Beck et al. 2024)"),
+        "lstm": Entry(
+            "iclbench.layers.mixers.recurrent_cells:LSTM", "long short-term memory (Hochreiter and Schmidhuber 1997)"
+        ),
+        "gru": Entry("iclbench.layers.mixers.recurrent_cells:GRU", "gated recurrent unit (Cho et al. 2014)"),
+        "hyena": Entry("iclbench.layers.mixers.hyena:Hyena", "gates around a long convolution (Poli et al. 2023)"),
+    },
+    "iclbench.layers.mixers.mixer:Mixer",
 )
 
 ESTIMATORS = Registry(

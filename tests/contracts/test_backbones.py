@@ -29,6 +29,27 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 1, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "variant": "paper"},
     ],
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
+    **{
+        name: [{"layers": 2, "width": 8, "heads": 2}]
+        for name in ("linear-attention", "gla", "deltanet", "gated-deltanet", "kda", "rwkv7", "mlstm", "attention")
+    },
+    "based": [{"layers": 2, "width": 8, "heads": 2, "state": 3}],
+    "retnet": [{"layers": 2, "width": 8, "heads": 2, "conv": 4}],
+    "mamba2": [{"layers": 2, "width": 8, "heads": 2, "state": 4}],
+    "lstm": [{"layers": 2, "width": 8}],
+    "gru": [{"layers": 2, "width": 8, "conv": 4, "mlp": "swiglu"}],
+    "hyena": [{"layers": 2, "width": 8, "max_points": 60}],
+    "hybrid": [
+        {
+            "layers": 4,
+            "width": 8,
+            "heads": 2,
+            "state": 4,
+            "mixers": ["mamba2", "attention", "rwkv7", "hyena"],
+            "max_points": 60,
+        },
+        {"layers": 3, "width": 8, "heads": 2, "mixers": ["rwkv7", "attention", "rwkv7"], "norm": "layer"},
+    ],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
     "s4d": [{"layers": 2, "width": 8, "state": 8}],
     "thp": [
@@ -96,7 +117,7 @@ def build_on_images(name: str, encoder: str) -> Backbone:
     shape = TaskShape(
         x_dim=SIDE * SIDE, points=12, classes=5, x_shape=(SIDE, SIDE), head="categorical", question="targets"
     )
-    return for_task(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape).eval()
+    return _awake(for_task(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape)).eval()
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
@@ -113,7 +134,15 @@ def _built(name: str, settings: str, head: str, related: int) -> Backbone:
     shape = TaskShape(x_dim=4, points=12, y_dim=2, classes=classes, head=head, question=question, related=related)
     if head == "event":
         shape = TaskShape(x_dim=0, points=12, y_dim=3, marks=MARKS, head=head)
-    return cls(cls.Settings(**json.loads(settings)), shape).eval()
+    return _awake(cls(cls.Settings(**json.loads(settings)), shape)).eval()
+
+
+def _awake(backbone: Backbone) -> Backbone:
+    """With the matrices drawn that begin at 0: what is behind them would be no part of the answers."""
+    for weight in backbone.parameters():
+        if weight.dim() > 1 and not weight.any():
+            torch.nn.init.normal_(weight, std=0.3)
+    return backbone
 
 
 def reads_related(name: str, settings: dict[str, object]) -> bool:

@@ -1,0 +1,203 @@
+"""Sequence models of any mixers: a block is (norm, mixer, norm, channel MLP or none).
+
+What papers on these architectures do not hold equal are settings of every mixer: whether there is a short convolution,
+how much state is kept per channel of values, and whether there is a channel MLP; the budget of a preset holds the
+parameters equal. `iclbench.layers.mixers` has one file per mixer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import AfterValidator, Field
+from torch import Tensor
+
+from iclbench.backbones.base import BackboneSettings
+from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
+from iclbench.config.cards import PositiveInt
+from iclbench.config.registry import MIXERS
+from iclbench.core.errors import UsageError
+from iclbench.core.task import TaskShape
+from iclbench.layers.mixer_block import ChannelMLP, norm, residual
+from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
+
+# Settings that mixers may have no use for, and what they are called in `Sizes`.
+_OF_MIXERS = ("state", "conv", "rank")
+
+
+def _taps(value: int) -> int:
+    if value < 0 or value == 1:
+        raise ValueError("0 for no convolution, or at least 2 taps (4 is usual)")
+    return value
+
+
+class SequenceSettings(BackboneSettings):
+    """Sizes and controlled factors; what is not set is as in the mixer's paper."""
+
+    layers: PositiveInt = 12
+    """Blocks."""
+    width: PositiveInt = 256
+    """Width D of a token."""
+    heads: PositiveInt = 4
+    """Heads of a mixer that has some."""
+    state: PositiveInt | None = None
+    """Rows of a head's state: numbers kept per channel of values; by default the mixer's own."""
+    conv: Annotated[int, AfterValidator(_taps)] | None = None
+    """Taps of the short convolution (4 is usual), 0 for none; by default the mixer's own."""
+    mlp: Mlp | None = None
+    """Channel MLP of a block: none, gelu, swiglu, relu2; by default the mixer's own."""
+    feedforward: PositiveInt | None = None
+    """Hidden width of the channel MLP; by default four times that of a token, 8/3 times for swiglu."""
+    norm: Literal["rms", "layer"] = "rms"
+    """Norms before mixers and channel MLPs, and behind the last block."""
+    rank: PositiveInt | None = None
+    """Rank of low-rank maps (gates of gla, kda, rwkv7; mamba's step sizes); by default the mixer's own."""
+    max_points: PositiveInt | None = None
+    """Points that hyena's filter is made for; by default those of the longest trained sequence."""
+
+
+class HybridSettings(SequenceSettings):
+    """The same with a mixer for every layer."""
+
+    mixers: Annotated[list[str], Field(min_length=1)] = ["mamba2", "attention"]
+    """Mixers of the layers, first to last; a shorter list starts again."""
+
+
+class MixerBlock(RecurrentBlock):
+    """Norm, mixer, residual; norm, channel MLP, residual.
+
+    Behind the channels of a token there may stand further ones: what a mixer of the first such layer hands on to later
+    ones (RWKV-7's values). Other mixers pass them by.
+    """
+
+    def __init__(self, mixer: Mixer, width: int, kind: str, mlp: ChannelMLP | None) -> None:
+        super().__init__()
+        self.width = width
+        self.norm, self.mixer = norm(kind, width), mixer
+        self.norm_mlp, self.mlp = (None, None) if mlp is None else (norm(kind, width), mlp)
+
+    def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
+        return self.resume(x, self.start(len(x)))[0]
+
+    def start(self, batch: int) -> BlockState:
+        return self.mixer.start(batch)
+
+    def resume(
+        self, x: Float[Tensor, "B T _"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T _"], BlockState]:
+        mixed, after = self.mixer(self._normed(x), state, mask)
+        return self._added(x, mixed), after
+
+    def peek(self, queries: Float[Tensor, "B Q _"], state: BlockState) -> Float[Tensor, "B Q _"]:
+        return self._added(queries, self.mixer.peek(self._normed(queries), state))
+
+    def fork(
+        self, x: Float[Tensor, "B T _"], queries: Float[Tensor, "B N _"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], BlockState | None]:
+        held = self.start(len(x)) if state is None else state
+        mixed, answers, after = self.mixer.fork(self._normed(x), self._normed(queries), held)
+        return self._added(x, mixed), self._added(queries, answers), None if state is None else after
+
+    def _normed(self, x: Tensor) -> Tensor:
+        """What the mixer reads."""
+        normed = self.norm(residual(self.norm, x[..., : self.width]))
+        handed = x[..., self.width :]
+        return torch.cat([normed, handed.to(normed)], -1) if self.mixer.hands_on and handed.shape[-1] else normed
+
+    def _added(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The block's output, with what is handed on."""
+        handed = mixed[..., self.width :] if self.mixer.hands_on else x[..., self.width :]
+        hidden = residual(self.norm, x[..., : self.width]) + mixed[..., : self.width]
+        if self.norm_mlp is not None and self.mlp is not None:
+            hidden = hidden + self.mlp(self.norm_mlp(hidden))
+        return torch.cat([hidden, handed.to(hidden)], -1) if handed.shape[-1] else hidden
+
+
+_Settings = TypeVar("_Settings", bound=SequenceSettings)
+
+
+class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
+    """A stack of mixer blocks and a norm, without positions.
+
+    Raises:
+        UsageError: a mixer does not exist, heads do not divide the width, something is set that no mixer of the model
+            has a use for, or there are more mixers than layers.
+    """
+
+    def __init__(self, settings: _Settings, shape: TaskShape, mixers: Sequence[str]) -> None:
+        classes = [MIXERS.subclass(name) for name in mixers]
+        self._refuse_unused(settings, mixers, classes)
+        points = settings.max_points or shape.points + 1 + shape.related * (shape.related_points + 1)
+        bounded = any("longest" in cls.uses for cls in classes)
+        blocks: list[MixerBlock] = []
+        for layer in range(settings.layers):
+            cls = classes[layer % len(classes)]
+            given = {key: getattr(settings, key) for key in _OF_MIXERS if key in cls.uses}
+            sizes = Sizes(
+                settings.width,
+                settings.heads,
+                **given,
+                longest=2 * points,
+                layers=settings.layers,
+                layer=layer,
+                first=cls not in classes[:layer],
+            )
+            kind = settings.mlp or cls.mlp
+            mlp = None if kind == "none" else ChannelMLP(kind, settings.width, settings.feedforward, settings.layers)
+            blocks.append(MixerBlock(cls(sizes), settings.width, settings.norm, mlp))
+        super().__init__(settings, shape, settings.width, blocks)
+        self.norm = norm(settings.norm, settings.width)
+        self.longest = points if bounded else None
+
+    @staticmethod
+    def _refuse_unused(settings: SequenceSettings, mixers: Sequence[str], classes: Sequence[type[Mixer]]) -> None:
+        if len(mixers) > settings.layers:
+            raise UsageError(
+                f"backbone.mixers names {len(mixers)} mixers for backbone.layers={settings.layers}; "
+                f"write -o backbone.layers={len(mixers)}, or fewer mixers"
+            )
+        used = {key for cls in classes for key in cls.uses} | {"max_points" for cls in classes if "longest" in cls.uses}
+        for key in (*_OF_MIXERS, "max_points"):
+            if getattr(settings, key) is not None and key not in used:
+                raise UsageError(
+                    f"backbone.{key} is nothing that {' or '.join(dict.fromkeys(mixers))} has; leave it out"
+                )
+        kinds = [settings.mlp or cls.mlp for cls in classes]
+        if settings.feedforward is not None and all(kind == "none" for kind in kinds):
+            raise UsageError("backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or leave it out")
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Decays and skips are not decayed, as in mamba-ssm."""
+        fixed = (".A_log", ".D", ".dt_bias", ".skip")
+        others = [p for name, p in self.named_parameters() if not name.endswith(fixed)]
+        kept = [p for name, p in self.named_parameters() if name.endswith(fixed)]
+        return [{"params": others}, *([{"params": kept, "weight_decay": 0.0}] if kept else [])]
+
+    def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:
+        return self.norm(residual(self.norm, hidden[..., : self.settings.width]))
+
+
+class Hybrid(SequenceModel[HybridSettings]):
+    """A mixer for every layer: `backbone.mixers = ["mamba2", "attention"]`."""
+
+    Settings = HybridSettings
+
+    def __init__(self, settings: HybridSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape, settings.mixers)
+
+
+class UniformModel(SequenceModel[SequenceSettings], abstract=True):
+    """The same mixer in every layer.
+
+    Attributes:
+        mixer: its name.
+    """
+
+    Settings = SequenceSettings
+    mixer: ClassVar[str]
+
+    def __init__(self, settings: SequenceSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape, (self.mixer,))

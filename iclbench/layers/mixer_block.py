@@ -1,0 +1,55 @@
+"""A layer of a sequence model: norm, mixer, norm, channel MLP or none, each of the two with a residual connection."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iclbench.layers.activations import gelu_tanh
+from iclbench.layers.mixers.mixer import Mlp
+
+# Hidden widths over the width where nobody says.
+_WIDER = {"gelu": 4.0, "relu2": 4.0, "swiglu": 8 / 3}
+
+
+class ChannelMLP(nn.Module):
+    """Two linear layers between which channels meet: tanh-GELU with biases (GPT-2), relu² (RWKV), or SwiGLU, a gate
+    beside the hidden layer (Llama), without.
+
+    Args:
+        kind: which.
+        width: D.
+        hidden: of the layer between; None: 4 D, SwiGLU's 8/3 D.
+        layers: of the model, by whose root outputs are shrunk.
+    """
+
+    def __init__(self, kind: Mlp, width: int, hidden: int | None, layers: int) -> None:
+        super().__init__()
+        hidden = hidden or round(_WIDER[kind] * width)
+        self.kind, bias = kind, kind == "gelu"
+        self.up = nn.Linear(width, 2 * hidden if kind == "swiglu" else hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+        self.down.weight.data /= math.sqrt(layers)
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        hidden = self.up(x)
+        if self.kind == "swiglu":
+            gate, hidden = hidden.chunk(2, -1)
+            return self.down(F.silu(gate) * hidden)
+        return self.down(gelu_tanh(hidden) if self.kind == "gelu" else F.relu(hidden).square())
+
+
+def norm(kind: str, width: int) -> nn.Module:
+    """RMSNorm or LayerNorm."""
+    return nn.RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width)
+
+
+def residual(norm: nn.Module, x: Tensor) -> Tensor:
+    """The residual stream in the weights' precision, also under autocast."""
+    weight = norm.weight
+    assert isinstance(weight, torch.Tensor)
+    return x.to(weight.dtype)

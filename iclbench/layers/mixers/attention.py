@@ -1,0 +1,93 @@
+"""Causal softmax attention (Vaswani et al. 2017), without positions."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.layers.key_value_cache import attend_past_and_self, causal
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, divided, heads, joined, shrunk, silenced
+from iclbench.layers.mixers.window import Window
+
+
+class Attention(Mixer):
+    """softmax(q K^T / sqrt(C)) V over the tokens so far.
+
+    4 D² + 4 D parameters, GPT-2's layer; its state are all keys and values, and which of them are there. PyTorch's
+    initialisation of linear layers, outputs shrunk with depth. A convolution, where one is asked for, goes over q, k
+    and v, without an activation.
+    """
+
+    uses = frozenset({"heads", "conv"})
+    mlp: Mlp = "gelu"
+    grows = True
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        divided(sizes)
+        self.heads, self.width = sizes.heads, sizes.width
+        self.in_proj = nn.Linear(sizes.width, 3 * sizes.width)
+        self.window = Window(3 * sizes.width, sizes.conv or 0)
+        self.out_proj = shrunk(nn.Linear(sizes.width, sizes.width), sizes)
+
+    def start(self, batch: int) -> MixerState:
+        weight = self.out_proj.weight
+        empty = weight.new_zeros(batch, 0, self.width)
+        return self.window.start(batch, weight), empty, empty, torch.zeros_like(empty[..., 0], dtype=torch.bool)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], MixerState]:
+        tail, *cache = state
+        u, tail = self.window(silenced(self.in_proj(x), mask), tail)
+        q, keys, values, there = self._grown(u, cache, mask)
+        visible = None
+        if keys.shape[2] > x.shape[1] or mask is not None:
+            visible = _visible(there, x.shape[1])
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, is_causal=visible is None)
+        return self.out_proj(joined(mixed)), (tail, joined(keys), joined(values), there)
+
+    def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
+        tail, keys, values, there = state
+        q, k, v = self._by_head(self.window.peek(self.in_proj(x), tail))
+        visible = there[:, None, None].expand(-1, 1, x.shape[1], -1)
+        past = (heads(t.to(k), self.heads) for t in (keys, values))
+        return self.out_proj(joined(attend_past_and_self(q, *past, visible, k, v)))
+
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
+        tail, *cache = state
+        before, asked = self.in_proj(x), self.in_proj(queries)
+        own = self._by_head(self.window.fork(before, asked, tail))
+        u, tail = self.window(before, tail)
+        q, keys, values, there = self._grown(u, cache, None)
+        visible, held = _visible(there, x.shape[1]), keys.shape[2] - x.shape[1]
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
+        answers = attend_past_and_self(own[0], keys, values, visible.tril(held - 1)[..., ::2, :], *own[1:])
+        outputs = self.out_proj(joined(mixed)), self.out_proj(joined(answers))
+        return *outputs, (tail, joined(keys), joined(values), there)
+
+    def _grown(
+        self, u: Tensor, cache: list[Tensor], mask: Bool[Tensor, "B T"] | None
+    ) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "B T"]]:
+        """Queries, all keys and values by head, and which of them are there."""
+        keys, values, there = cache
+        q, k, v = self._by_head(u)
+        new = there.new_ones(u.shape[:2]) if mask is None else mask
+        k, v = (torch.cat([heads(old.to(t), self.heads), t], 2) for old, t in ((keys, k), (values, v)))
+        return q, k, v, torch.cat([there, new], 1)
+
+    def _by_head(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (heads(t, self.heads) for t in u.chunk(3, -1))
+        return q, k, v
+
+
+def _visible(there: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
+    """What the last tokens see: what is there, up to themselves; one that is not there itself alone, so that its unused
+    row is no softmax over nothing."""
+    held = there.shape[1] - new
+    own = torch.eye(new, there.shape[1], dtype=torch.bool, device=there.device).roll(held, 1)
+    return causal(new, held, there.device) & there[:, None, None] | own

@@ -1,0 +1,46 @@
+"""DeltaNet (Schlag et al. 2021; Yang et al. 2024): the delta rule, one step of gradient descent per token."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from iclbench.layers.linear_recurrence import Terms
+from iclbench.layers.mixers.linear_mixer import LinearMixer
+from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk, unit
+from iclbench.layers.mixers.window import Window
+
+
+class DeltaNet(LinearMixer):
+    """S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), beta = sigmoid; q and k of length 1
+    after a convolution of 4 with SiLU, v after one; each head's answer through an RMS norm.
+
+    4 D² + D H + 12 D parameters, and a norm weight per channel of a head. PyTorch's initialisation of linear layers,
+    outputs shrunk with depth.
+    """
+
+    conv = 4
+
+    def __init__(self, sizes: Sizes) -> None:
+        width, value = sizes.width, divided(sizes)
+        keys = sizes.state or value
+        self.parts = [sizes.heads * keys, sizes.heads * keys, width]
+        super().__init__(
+            Window(sum(self.parts), self.conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
+        )
+        self.heads, self.keys = sizes.heads, keys
+        self.in_proj = nn.Linear(width, sum(self.parts) + sizes.heads, bias=False)
+        self.norm = nn.RMSNorm(value, eps=1e-5)
+        self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
+
+    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        u, beta = self.in_proj(x).split([sum(self.parts), self.heads], -1)
+        return u, beta
+
+    def terms(self, u: Tensor, rest: Tensor) -> Terms:
+        q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))
+        k, beta = unit(k), rest.sigmoid().mT.unsqueeze(-1)
+        return Terms(unit(q) * self.keys**-0.5, beta * k, v, None, k, -beta * k)
+
+    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
+        return self.out_proj(joined(self.norm(o)))

@@ -1,0 +1,107 @@
+"""Hyena (Poli et al. 2023): gates around a convolution as long as the sequence, whose filter is a small network."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.core.errors import UsageError
+from iclbench.layers.long_convolution import long_convolution
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Sizes, shrunk, silenced
+from iclbench.layers.mixers.window import Window
+
+_ORDER, _FAST, _SLOW, _TARGET = 64, 0.3, 1.5, 1e-2
+
+
+class Hyena(Mixer):
+    """y = x0 (h * (x1 v) + d x1 v), order 2: x0, x1, v through a short convolution of 3, h_t = (window)_t MLP(t).
+
+    The filter network reads [t, cos, sin] at t in [0, 1] over the longest sequence, has three hidden layers of 64 with
+    sines, and is times e^(-t |delta|), delta per channel from log(0.01) / 1.5 to log(0.01) / 0.3. It ends at the
+    longest sequence. About 4 D² + 64 D; PyTorch's initialisation of linear layers, outputs shrunk with depth. Its state
+    are all past x1 v.
+    """
+
+    uses = frozenset({"conv", "longest"})
+    conv = 3
+    grows = True
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, self.longest = sizes.width, sizes.longest
+        self.in_proj = nn.Linear(width, 3 * width)
+        self.window = Window(3 * width, self.conv if sizes.conv is None else sizes.conv, bias=True)
+        self.filter = nn.ModuleList([nn.Linear(3, _ORDER), nn.Linear(_ORDER, _ORDER), nn.Linear(_ORDER, _ORDER)])
+        self.filter_out = nn.Linear(_ORDER, width, bias=False)
+        self.skip = nn.Parameter(torch.randn(width))
+        self.out_proj = shrunk(nn.Linear(width, width), sizes)
+
+    def start(self, batch: int) -> MixerState:
+        return self.window.start(batch, self.skip), self.skip.new_zeros(batch, 0, len(self.skip))
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], MixerState]:
+        tail, past = state
+        u, tail = self.window(silenced(self.in_proj(x), mask), tail)
+        gate, inner = _gated(silenced(u, mask))
+        inner = torch.cat([past.to(inner), inner], 1)
+        return self._out(gate, self._convolved(inner)[:, past.shape[1] :]), (tail, inner.to(past))
+
+    def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
+        tail, past = state
+        gate, inner = _gated(self.window.peek(self.in_proj(x), tail))
+        kernel = self._kernel(past.shape[1] + 1)
+        heard = torch.einsum("btd,td->bd", past.to(inner), kernel[1:].flip(0))
+        return self._out(gate, heard.unsqueeze(1) + kernel[0] * inner)
+
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
+        before, asked = self.in_proj(x), self.in_proj(queries)
+        tail, past = state
+        gate, own = _gated(self.window.fork(before, asked, tail))
+        u, tail = self.window(before, tail)
+        outer, inner = _gated(u)
+        inner = torch.cat([past.to(inner), inner], 1)
+        held = self._convolved(inner)
+        # What a query hears of the past is what the token in its place does, but for that token itself.
+        kernel = self._kernel(1)[0]
+        first = past.shape[1]
+        heard = held[:, first::2] - kernel * inner[:, first::2]
+        answers = self._out(gate, heard + kernel * own)
+        return self._out(outer, held[:, first:]), answers, (tail, inner.to(past))
+
+    def _kernel(self, tokens: int) -> Float[Tensor, "T D"]:
+        """The filter's first values, the skip d at once."""
+        if tokens > self.longest:
+            raise UsageError(
+                f"hyena's filter ends at {self.longest} tokens, two a point, asked for {tokens}; train with "
+                f"-o backbone.max_points=N for longer contexts"
+            )
+        t = torch.arange(self.longest, device=self.skip.device, dtype=self.skip.dtype)[:tokens, None]
+        angle = 2 * math.pi * t / self.longest * 1e-4
+        t = t / max(1, self.longest - 1)
+        hidden = torch.cat([t, angle.cos(), -angle.sin()], 1)
+        for layer in self.filter:
+            hidden = layer(hidden).sin()
+        decay = torch.linspace(math.log(_TARGET) / _SLOW, math.log(_TARGET) / _FAST, len(self.skip)).to(t)
+        kernel = self.filter_out(hidden) * torch.exp(-t * decay.abs())
+        return torch.cat([kernel[:1] + self.skip, kernel[1:]])
+
+    def _convolved(self, inner: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        with torch.autocast(inner.device.type, enabled=False):
+            kernel = self._kernel(inner.shape[1])
+            return long_convolution(inner.to(kernel).permute(2, 0, 1).contiguous(), kernel.T).permute(1, 2, 0)
+
+    def _out(self, gate: Tensor, mixed: Tensor) -> Tensor:
+        return self.out_proj(gate * mixed.to(gate))
+
+
+def _gated(u: Float[Tensor, "B T D3"]) -> tuple[Tensor, Tensor]:
+    """x0 and x1 v."""
+    outer, inner, value = u.chunk(3, -1)
+    return outer, inner * value

@@ -1,0 +1,59 @@
+"""Linear attention (Katharopoulos et al. 2020, equations 16 to 20)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from iclbench.layers.linear_recurrence import Terms
+from iclbench.layers.mixers.linear_mixer import LinearMixer
+from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk
+from iclbench.layers.mixers.window import Window
+
+# Below it a sum of positive features is that of no token.
+_EPS = 1e-12
+
+
+class LinearAttention(LinearMixer):
+    """S_t = S_{t-1} + phi(k_t) [v_t, 1]^T; o = S^T phi(q), divided by its last entry; phi = elu + 1.
+
+    4 D² parameters. PyTorch's initialisation of linear layers, outputs shrunk with depth. A convolution, where one is
+    asked for, is followed by SiLU.
+    """
+
+    features = 1
+
+    def __init__(self, sizes: Sizes) -> None:
+        width, value = sizes.width, divided(sizes)
+        self.heads, self.keys = sizes.heads, sizes.state or self.own_keys(value)
+        parts = [sizes.heads * self.keys, sizes.heads * self.keys, width]
+        taps = sizes.conv or 0
+        super().__init__(Window(sum(parts), taps), (sizes.heads, self.rows(self.keys), value + 1))
+        self.parts, self.convolved = parts, taps > 0
+        self.in_proj = nn.Linear(width, sum(parts), bias=False)
+        self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
+
+    @staticmethod
+    def own_keys(value: int) -> int:
+        """Channels of a head's keys: those of its values."""
+        return value
+
+    @staticmethod
+    def rows(keys: int) -> int:
+        """Features of so many channels."""
+        return keys
+
+    @staticmethod
+    def feature(x: Tensor) -> Tensor:
+        """phi, positive."""
+        return F.elu(x) + 1
+
+    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.in_proj(x), x[..., :0]
+
+    def terms(self, u: Tensor, rest: Tensor) -> Terms:
+        q, k, v = (heads(t, self.heads) for t in (F.silu(u) if self.convolved else u).split(self.parts, -1))
+        return Terms(self.feature(q), self.feature(k), F.pad(v, (0, 1), value=1.0))
+
+    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
+        return self.out_proj(joined(o[..., :-1] / o[..., -1:].clamp(min=_EPS)))

@@ -1,0 +1,116 @@
+"""Mixers over one linear recurrence (`iclbench.layers.linear_recurrence`): a subclass says what its terms are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from iclbench.layers import linear_recurrence as recurrence
+from iclbench.layers.linear_recurrence import Terms
+from iclbench.layers.mixers.mixer import Mixer, MixerState, silenced
+from iclbench.layers.mixers.window import Window
+
+
+class LinearMixer(Mixer):
+    """Channels that go through a short window, beside others that do not; both give the terms of the recurrence and
+    what becomes of its answers.
+
+    Its state are the window's tail, `(B, taps - 1, E)`, and the recurrence's, `(B, H, K, V)`, always of the weights'
+    precision.
+
+    Args:
+        window: of E channels.
+        state: H, K and V.
+    """
+
+    def __init__(self, window: Window, state: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.window, self.kept = window, state
+
+    @abstractmethod
+    def channels(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T R"]]:
+        """What goes through the window, and what does not."""
+
+    @abstractmethod
+    def terms(self, u: Float[Tensor, "B T E"], rest: Float[Tensor, "B T R"]) -> Terms:
+        """What tokens do to the state; u has gone through the window."""
+
+    @abstractmethod
+    def out(
+        self, o: Float[Tensor, "B H T V"], terms: Terms, u: Float[Tensor, "B T E"], rest: Float[Tensor, "B T R"]
+    ) -> Float[Tensor, "B T _"]:
+        """What becomes of the answers."""
+
+    def placed(self, terms: Terms, places: range) -> Terms:
+        """The terms of tokens that stand so many places after the state, 1 being the next; one place: all of them. For
+        mixers that tell places apart."""
+        return terms
+
+    def moved(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
+        """A state that places are counted from, so many tokens later."""
+        return state
+
+    @property
+    def _weight(self) -> Tensor:
+        return next(self.parameters())
+
+    def start(self, batch: int) -> MixerState:
+        return self.window.start(batch, self._weight), self._weight.new_zeros(batch, *self.kept)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T _"], MixerState]:
+        tail, held = state
+        before, rest = self.channels(x)
+        u, tail = self.window(silenced(before, mask), tail)
+        with _in_full(x):
+            terms = self._terms(u, rest, held, range(1, x.shape[1] + 1))
+            o, held = recurrence.linear_recurrence(_without(terms, mask), held)
+            held = self.moved(held, x.shape[1])
+        return self.out(o.to(u), terms, u, rest), (tail, held)
+
+    def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
+        tail, held = state
+        before, rest = self.channels(x)
+        u = self.window.peek(before, tail)
+        with _in_full(x):
+            terms = self._terms(u, rest, held, range(1, 2))
+            o = recurrence.peek(terms, held)
+        return self.out(o.to(u), terms, u, rest)
+
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
+    ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
+        tail, held = state
+        (before, rest), (asked, asked_rest) = self.channels(x), self.channels(queries)
+        v = self.window.fork(before, asked, tail)
+        u, tail = self.window(before, tail)
+        with _in_full(x):
+            terms = self._terms(u, rest, held, range(1, x.shape[1] + 1))
+            asking = self._terms(v, asked_rest, held, range(1, x.shape[1] + 1, 2))
+            o, answers, held = recurrence.fork(terms, asking, held)
+            held = self.moved(held, x.shape[1])
+        outputs = self.out(o.to(u), terms, u, rest), self.out(answers.to(v), asking, v, asked_rest)
+        return *outputs, (tail, held)
+
+    def _terms(self, u: Tensor, rest: Tensor, held: Tensor, places: range) -> Terms:
+        return self.placed(self.terms(u.to(held), rest.to(held)), places)
+
+
+def _in_full(x: Tensor) -> torch.autocast:
+    """Sums over all tokens are not for half precision."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def _without(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:
+    """Nothing is written where there is no token, and nothing taken away."""
+    if mask is None:
+        return terms
+    there = mask[:, None, :, None]
+    b = None if terms.b is None else terms.b * there
+    g = None if terms.g is None else terms.g * there
+    return replace(terms, k=terms.k * there, b=b, g=g)

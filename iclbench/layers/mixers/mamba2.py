@@ -1,0 +1,58 @@
+"""Mamba-2 (Dao and Gu 2024): state-space duality."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from iclbench.layers.linear_recurrence import Terms
+from iclbench.layers.mixers.linear_mixer import LinearMixer
+from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, gated, heads, joined, shrunk
+from iclbench.layers.mixers.step_sizes import first_dt
+from iclbench.layers.mixers.window import Window
+
+_EXPAND, _STATE = 2, 64
+_EPS = 1e-5
+
+
+class Mamba2(LinearMixer):
+    """S_t = e^(-A dt_t) S_{t-1} + B_t (dt_t x_t)^T, y = S^T C + D x, all heads sharing B and C; then RMSNorm(y
+    SiLU(z)).
+
+    Names, layout, initialisation and arithmetic of mamba-ssm's and transformers' layers with one group: inner width E =
+    2 D, one convolution with SiLU over x, B and C, dt = softplus with first values log-uniform in [0.001, 0.1], A
+    uniform in [1, 16], D = 1. D (2E + 2N + H) + 5 (E + 2N) + 3H + E + E D parameters, state N = 64 per channel (the
+    papers' language models have 128 and heads of 64 channels; here `heads` says how many there are).
+    """
+
+    conv = 4
+    mlp: Mlp = "none"
+
+    def __init__(self, sizes: Sizes) -> None:
+        width, inner, state = sizes.width, _EXPAND * sizes.width, sizes.state or _STATE
+        value = divided(sizes, inner)
+        taps = self.conv if sizes.conv is None else sizes.conv
+        super().__init__(Window(inner + 2 * state, taps, bias=True), (sizes.heads, state, value))
+        self.heads, self.state, self.inner = sizes.heads, state, inner
+        self.in_proj = nn.Linear(width, 2 * inner + 2 * state + sizes.heads, bias=False)
+        self.dt_bias = nn.Parameter(first_dt(sizes.heads))
+        self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(sizes.heads))
+        self.norm = nn.RMSNorm(inner, eps=_EPS)
+        self.out_proj = shrunk(nn.Linear(inner, width, bias=False), sizes)
+
+    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z, u, dt = self.in_proj(x).split([self.inner, self.window.channels, self.heads], -1)
+        return u, torch.cat([z, dt], -1)
+
+    def terms(self, u: Tensor, rest: Tensor) -> Terms:
+        x, B, C = F.silu(u).split([self.inner, self.state, self.state], -1)
+        dt = F.softplus(rest[..., self.inner :] + self.dt_bias).mT.unsqueeze(-1)
+        decay = -self.A_log.exp()[:, None, None] * dt
+        return Terms(C.unsqueeze(1), B.unsqueeze(1), heads(x, self.heads) * dt, decay)
+
+    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
+        x = heads(F.silu(u[..., : self.inner]), self.heads)
+        y = joined(o + self.D[:, None, None] * x)
+        return self.out_proj(self.norm(gated(y, rest[..., : self.inner])))

@@ -1,0 +1,126 @@
+"""What mixes tokens in a layer of a sequence model: one contract for recurrences, convolutions and attention."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.core.errors import UsageError
+
+# What a mixer keeps of the tokens so far, batch first. What grows with them has them on its second axis, and is padded
+# on the left, with zeros, where episodes of unequal length go together.
+MixerState = tuple[Tensor, ...]
+Mlp = Literal["none", "gelu", "swiglu", "relu2"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How big a mixer is, and which layer it is of.
+
+    Attributes:
+        width: D of a token.
+        heads: H of them, where it has heads.
+        state: rows K of the state of a head, which are the numbers kept per channel of values; None: the mixer's own.
+        conv: taps of the short convolution; 0: none; None: the mixer's own.
+        rank: of low-rank maps; None: the mixer's own.
+        longest: tokens of the longest sequence, where that is bounded; None: the task's.
+        layers: of the model ...
+        layer: ... and which of them this is, from 0.
+        first: whether it is the first of its kind.
+    """
+
+    width: int
+    heads: int = 4
+    state: int | None = None
+    conv: int | None = None
+    rank: int | None = None
+    longest: int = 128
+    layers: int = 1
+    layer: int = 0
+    first: bool = True
+
+
+class Mixer(nn.Module, ABC):
+    """Tokens to tokens, each from those before it and itself.
+
+    Attributes:
+        uses: the sizes beside the width that it has a use for.
+        conv: taps of the convolution that its paper has; 0: none.
+        mlp: the channel MLP of its paper's blocks.
+        grows: whether its state grows with the tokens.
+        hands_on: whether it hands the values of the first such layer to all further ones.
+    """
+
+    uses: ClassVar[frozenset[str]] = frozenset({"heads", "state", "conv"})
+    conv: ClassVar[int] = 0
+    mlp: ClassVar[Mlp] = "swiglu"
+    grows: ClassVar[bool] = False
+    hands_on: ClassVar[bool] = False
+
+    @abstractmethod
+    def start(self, batch: int) -> MixerState:
+        """The state before any token."""
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T _"], MixerState]:
+        """A chunk of tokens after a state, and the state after it. Where the mask is False there is no token; this may
+        only be before an episode's first one, and leaves the start state as it is, exactly."""
+
+    @abstractmethod
+    def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
+        """Tokens that each come next after the state, on their own."""
+
+    @abstractmethod
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
+    ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
+        """A chunk of pairs of tokens after a state, tokens that each come after the state and the pairs before their
+        own and leave no trace, and the state after the chunk."""
+
+
+def divided(sizes: Sizes, width: int | None = None) -> int:
+    """Channels of a head; raises `UsageError` unless the width (None: D) divides into them."""
+    width = sizes.width if width is None else width
+    if width % sizes.heads:
+        raise UsageError(f"backbone.width={sizes.width} is not a multiple of backbone.heads={sizes.heads}")
+    return width // sizes.heads
+
+
+def shrunk(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
+    """A layer whose outputs go into the residual stream, smaller in deep models: by the root of their layers, as
+    mamba-ssm has it."""
+    linear.weight.data /= math.sqrt(sizes.layers)
+    return linear
+
+
+def heads(t: Float[Tensor, "B T HC"], count: int) -> Float[Tensor, "B H T C"]:
+    """Channels by head."""
+    return t.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def joined(t: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T HC"]:
+    """Heads side by side again."""
+    return t.transpose(1, 2).flatten(2)
+
+
+def unit(t: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
+    """Of length 1; as in flash-linear-attention, 1e-6 under the root."""
+    return t * (t.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def silenced(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T E"]:
+    """0 where there is no token."""
+    return x if mask is None else x.masked_fill(~mask.unsqueeze(2), 0.0)
+
+
+def gated(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
+    """Times the gate's SiLU."""
+    return t * F.silu(gate)

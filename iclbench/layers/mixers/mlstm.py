@@ -1,0 +1,148 @@
+"""mLSTM (Beck et al. 2024, xLSTM): a matrix memory behind exponential gates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.layers import linear_recurrence as recurrence
+from iclbench.layers.linear_recurrence import Terms
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, divided, gated, heads, joined, silenced
+from iclbench.layers.mixers.window import Window
+
+_BLOCK = 4  # channels that q, k and v are made of together
+
+
+class MLSTM(Mixer):
+    """C_t = f' C_{t-1} + i' k v^T / sqrt(K), n likewise, h = C^T q / max(|n.q|, e^-m), with m_t = max(log f + m_{t-1},
+    i), f' = e^(log f + m_{t-1} - m_t), i' = e^(i - m_t) and log f = log sigmoid of the gate.
+
+    The recurrence with a column of ones among the values, whose answers are n.q. The block of the paper: up to 2E =
+    4 D; on one half a convolution of 4 with SiLU, then q and k in blocks of 4 channels, v from before it, gates from
+    all three; each head's answer through a layer norm, beside a skip, times the SiLU of the other half, down again. About
+    6 D². Gate weights 0, input bias N(0, 0.1), forget biases from 3 to 6 over the heads, projections of variance
+    2 / (5 D), the last of standard deviation 2 / (layers sqrt(D)). With `state` q and k have so many channels per head,
+    each made of all of the head's.
+    """
+
+    conv = 4
+    mlp: Mlp = "none"
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, inner = sizes.width, 2 * sizes.width
+        value = divided(sizes, inner)
+        taps = self.conv if sizes.conv is None else sizes.conv
+        self.heads, self.inner, self.keys, self.values = sizes.heads, inner, sizes.state or value, value
+        self.window = Window(inner, taps, bias=True)
+        self.up_proj = nn.Linear(width, 2 * inner, bias=False)
+        block = math.gcd(inner, _BLOCK)
+        per_key = (inner // block, block, block) if sizes.state is None else (sizes.heads, self.keys, value)
+        spread = math.sqrt(2 / (5 * width))
+        self.q, self.k = (nn.Parameter(torch.randn(per_key) * spread) for _ in range(2))
+        self.v = nn.Parameter(torch.randn(inner // block, block, block) * spread)
+        self.gates = nn.Linear(2 * sizes.heads * self.keys + inner, 2 * sizes.heads)
+        self.norm = nn.GroupNorm(sizes.heads, inner, eps=1e-5)
+        self.norm.bias = None
+        self.skip = nn.Parameter(torch.ones(inner))
+        self.down_proj = nn.Linear(inner, width, bias=False)
+        nn.init.normal_(self.up_proj.weight, std=spread)
+        nn.init.normal_(self.down_proj.weight, std=2 / (sizes.layers * math.sqrt(width)))
+        nn.init.zeros_(self.gates.weight)
+        with torch.no_grad():
+            self.gates.bias[: sizes.heads].normal_(0, 0.1)
+            self.gates.bias[sizes.heads :] = torch.linspace(3, 6, sizes.heads)
+
+    def start(self, batch: int) -> MixerState:
+        weight = self.skip
+        memory = weight.new_zeros(batch, self.heads, self.keys, self.values + 1)
+        return self.window.start(batch, weight), memory, weight.new_zeros(batch, self.heads, 1)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], MixerState]:
+        tail, memory, most = state
+        before, z = self._channels(x)
+        u, tail = self.window(silenced(before, mask), tail)
+        with torch.autocast(x.device.type, enabled=False):
+            terms, log_f, i = self._ungated(u, before)
+            if mask is not None:
+                log_f = log_f.masked_fill(~mask.unsqueeze(1), 0.0)
+                i = i.masked_fill(~mask.unsqueeze(1), -torch.inf)
+            m = running_max(log_f, i, most)
+            o, memory = recurrence.linear_recurrence(gated_terms(terms, log_f, i, m), memory)
+        return self._out(o, m[..., 1:], u, z), (tail, memory, m[..., -1:])
+
+    def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
+        tail, memory, most = state
+        before, z = self._channels(x)
+        u = self.window.peek(before, tail)
+        with torch.autocast(x.device.type, enabled=False):
+            terms, log_f, i = self._ungated(u, before)
+            terms, m = alone(terms, log_f, i, most)
+            o = recurrence.peek(terms, memory)
+        return self._out(o, m, u, z)
+
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
+        tail, memory, most = state
+        (before, z), (asked, asked_z) = self._channels(x), self._channels(queries)
+        v = self.window.fork(before, asked, tail)
+        u, tail = self.window(before, tail)
+        with torch.autocast(x.device.type, enabled=False):
+            terms, log_f, i = self._ungated(u, before)
+            m = running_max(log_f, i, most)
+            asking, m_asked = alone(*self._ungated(v, asked), m[..., :-1:2])
+            o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), asking, memory)
+        outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_asked, v, asked_z)
+        return *outputs, (tail, memory, m[..., -1:])
+
+    def _channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = self.up_proj(x).chunk(2, -1)
+        return first, second
+
+    def _ungated(self, u: Tensor, before: Tensor) -> tuple[Terms, Tensor, Tensor]:
+        """Terms without gates, log f and i, `(B, H, T)`."""
+        dtype = self.skip.dtype
+        convolved = F.silu(u.to(dtype))
+        q, k, v = (_blocks(t, w) for t, w in ((convolved, self.q), (convolved, self.k), (before.to(dtype), self.v)))
+        i, f = self.gates(torch.cat([q, k, v], -1)).mT.chunk(2, 1)
+        q, k, v = (heads(t, self.heads) for t in (q, k, v))
+        return Terms(q, k * self.keys**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
+
+    def _out(self, o: Tensor, m: Float[Tensor, "B H T"], u: Tensor, z: Tensor) -> Tensor:
+        h = o[..., :-1] / torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
+        normed = F.group_norm(joined(h).flatten(0, 1), self.heads, self.norm.weight, None, self.norm.eps)
+        return self.down_proj(gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
+
+
+def _blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"]) -> Float[Tensor, "B T HK"]:
+    return torch.einsum("btni,noi->btno", x.unflatten(-1, (len(weight), -1)), weight).flatten(2)
+
+
+def running_max(
+    log_f: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"], most: Float[Tensor, "B H 1"]
+) -> Float[Tensor, "B H T1"]:
+    """m before each token and after the last. Answers are the same for any m that keeps numbers in range, so that no
+    gradient goes through it."""
+    c = log_f.detach().double().cumsum(-1)
+    highest = torch.maximum(most.double(), (i.detach() - c).cummax(-1).values)
+    return torch.cat([most, (c + highest).to(most)], -1)
+
+
+def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1"]) -> Terms:
+    """With the decays f' and the keys times i'."""
+    decay = log_f + m[..., :-1] - m[..., 1:]
+    return replace(terms, k=terms.k * (i - m[..., 1:]).exp().unsqueeze(-1), g=decay.unsqueeze(-1))
+
+
+def alone(terms: Terms, log_f: Tensor, i: Tensor, most: Float[Tensor, "B H _"]) -> tuple[Terms, Tensor]:
+    """The same for tokens that each come next after a state whose m is `most`, and their own m."""
+    m = torch.maximum(log_f + most, i).detach()
+    return replace(terms, k=terms.k * (i - m).exp().unsqueeze(-1), g=(log_f + most - m).unsqueeze(-1)), m

@@ -1,0 +1,113 @@
+"""PyTorch's LSTM and GRU as mixers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, silenced
+from iclbench.layers.mixers.window import Window
+
+
+class Cells(Mixer):
+    """A recurrent network of one layer and the width of a token; its state are the window's tail and the cells'.
+
+    Attributes:
+        kind: PyTorch's module.
+        parts: tensors of its state.
+    """
+
+    uses = frozenset({"conv"})
+    mlp: Mlp = "none"
+    kind: type[nn.LSTM | nn.GRU]
+    parts: int
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.window = Window(sizes.width, sizes.conv or 0)
+        self.cells = self.kind(sizes.width, sizes.width, batch_first=True)
+
+    def start(self, batch: int) -> MixerState:
+        weight = self.cells.weight_hh_l0
+        held = tuple(weight.new_zeros(batch, self.cells.hidden_size) for _ in range(self.parts))
+        return self.window.start(batch, weight), *held
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], MixerState]:
+        tail, *held = state
+        u, tail = self.window(silenced(x, mask), tail)
+        out, held = (
+            self._run(self._activated(u), held) if mask is None else self._padded(self._activated(u), held, mask)
+        )
+        return out, (tail, *held)
+
+    def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
+        tail, *held = state
+        u = self._activated(self.window.peek(x, tail))
+        each = [t.repeat_interleave(x.shape[1], 0) for t in held]
+        return self._run(u.flatten(0, 1).unsqueeze(1), each)[0].view_as(x)
+
+    def fork(
+        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
+        tail, *held = state
+        asked = self._activated(self.window.fork(x, queries, tail))
+        u, tail = self.window(x, tail)
+        outputs, before = [], []
+        for pair in self._activated(u).split(2, 1):
+            before.append(held)
+            out, held = self._run(pair, held)
+            outputs.append(out)
+        each = [torch.stack(part, 1).flatten(0, 1) for part in zip(*before, strict=True)]
+        answers = self._run(asked.flatten(0, 1).unsqueeze(1), each)[0].view_as(queries)
+        return torch.cat(outputs, 1), answers, (tail, *held)
+
+    def _activated(self, u: Tensor) -> Tensor:
+        return u if self.window.conv1d is None else F.silu(u)
+
+    def _run(self, x: Any, held: list[Tensor]) -> tuple[Any, list[Tensor]]:
+        given = tuple(t.unsqueeze(0) for t in held)
+        out, after = self.cells(x, given if self.parts > 1 else given[0])
+        return out, [t.squeeze(0) for t in (after if self.parts > 1 else (after,))]
+
+    def _padded(self, x: Tensor, held: list[Tensor], mask: Bool[Tensor, "B T"]) -> tuple[Tensor, list[Tensor]]:
+        """Tokens that are there come last; an episode without any keeps its state."""
+        counts, length = mask.sum(1), x.shape[1]
+        place = torch.arange(length, device=x.device)
+        order = (place + (length - counts).unsqueeze(1)) % length
+        rolled = x.gather(1, order.unsqueeze(2).expand_as(x))
+        packed = pack_padded_sequence(rolled, counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+        out, after = self._run(packed, held)
+        out = pad_packed_sequence(out, batch_first=True, total_length=length)[0]
+        back = (place + counts.unsqueeze(1)) % length
+        some = (counts > 0).unsqueeze(1)
+        kept = [torch.where(some, new, old) for new, old in zip(after, held, strict=True)]
+        return out.gather(1, back.unsqueeze(2).expand_as(out)), kept
+
+
+class LSTM(Cells):
+    """c_t = f c_{t-1} + i g, h_t = o tanh(c_t), gates sigmoids and g the tanh of linear maps of x_t and h_{t-1}
+    (Hochreiter and Schmidhuber 1997; Gers et al. 2000): torch.nn.LSTM, 8 D² + 8 D parameters, its own initialisation.
+
+    Cannot be gone through in parallel: time grows with the tokens one by one. A convolution, where one is asked for,
+    is before it, with SiLU.
+    """
+
+    kind, parts = nn.LSTM, 2
+
+
+class GRU(Cells):
+    """h_t = (1 - z) n + z h_{t-1}, n = tanh(W x_t + r (U h_{t-1})), gates r and z sigmoids of x_t and h_{t-1} (Cho et
+    al. 2014): torch.nn.GRU, 6 D² + 6 D parameters, its own initialisation.
+
+    Cannot be gone through in parallel: time grows with the tokens one by one. A convolution, where one is asked for,
+    is before it, with SiLU.
+    """
+
+    kind, parts = nn.GRU, 1
