@@ -31,12 +31,18 @@ if TYPE_CHECKING:
     from iclbench.api.models import CMHP as CMHP
     from iclbench.api.models import CNP as CNP
     from iclbench.api.models import EQTNP as EQTNP
+    from iclbench.api.models import GLA as GLA
     from iclbench.api.models import GPT2 as GPT2
+    from iclbench.api.models import GRU as GRU
     from iclbench.api.models import ICICLCNP as ICICLCNP
     from iclbench.api.models import ICICLTNP as ICICLTNP
+    from iclbench.api.models import KDA as KDA
     from iclbench.api.models import LBANP as LBANP
+    from iclbench.api.models import LSTM as LSTM
+    from iclbench.api.models import MLSTM as MLSTM
     from iclbench.api.models import NP as NP
     from iclbench.api.models import PTTNP as PTTNP
+    from iclbench.api.models import RWKV7 as RWKV7
     from iclbench.api.models import S4 as S4
     from iclbench.api.models import S4D as S4D
     from iclbench.api.models import THP as THP
@@ -44,8 +50,17 @@ if TYPE_CHECKING:
     from iclbench.api.models import TNPA as TNPA
     from iclbench.api.models import TNPD as TNPD
     from iclbench.api.models import TNPND as TNPND
+    from iclbench.api.models import Attention as Attention
+    from iclbench.api.models import Based as Based
     from iclbench.api.models import CoQE as CoQE
+    from iclbench.api.models import DeltaNet as DeltaNet
+    from iclbench.api.models import GatedDeltaNet as GatedDeltaNet
+    from iclbench.api.models import Hybrid as Hybrid
+    from iclbench.api.models import Hyena as Hyena
+    from iclbench.api.models import LinearAttention as LinearAttention
     from iclbench.api.models import Mamba as Mamba
+    from iclbench.api.models import Mamba2 as Mamba2
+    from iclbench.api.models import RetNet as RetNet
     from iclbench.api.models import Transformer as Transformer
     from iclbench.api.models import TwoPathCNP as TwoPathCNP
     from iclbench.api.models import backbone as backbone
@@ -67,9 +82,10 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "tasks": ("Task", "task"),
     "models": (
-        *("backbone", "ANP", "BANP", "BNP", "CANP", "CMANP", "CMANPAND", "CMHP", "CNP", "CoQE", "EQTNP", "GPT2"),
-        *("ICICLCNP", "ICICLTNP", "LBANP", "Mamba", "NP", "PTTNP", "S4", "S4D", "THP", "TNP", "TNPA", "TNPD"),
-        *("TNPND", "Transformer", "TwoPathCNP"),
+        *("backbone", "ANP", "Attention", "BANP", "Based", "BNP", "CANP", "CMANP", "CMANPAND", "CMHP", "CNP", "CoQE"),
+        *("DeltaNet", "EQTNP", "GatedDeltaNet", "GLA", "GPT2", "GRU", "Hybrid", "Hyena", "ICICLCNP", "ICICLTNP"),
+        *("KDA", "LBANP", "LinearAttention", "LSTM", "Mamba", "Mamba2", "MLSTM", "NP", "PTTNP", "RetNet", "RWKV7"),
+        *("S4", "S4D", "THP", "TNP", "TNPA", "TNPD", "TNPND", "Transformer", "TwoPathCNP"),
     ),
     "train": ("fit", "train"),
     "score": ("evaluate",),

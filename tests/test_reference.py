@@ -51,4 +51,8 @@ def test_counts_of_parameters_are_those_of_the_equation(generate: ModuleType) ->
     assert generate.formula("thp") == r"$6\,L\,D^2 + 7\,L\,D + D^2 + 2\,D\,K + 26\,D + K + 24$."
     text = generate.backbones()
     assert all(f"\n## {name}\n" in text for name in BACKBONES.shipped if name in BACKBONES.architectures())
-    assert text.count("Parameters: $") == len([n for n in BACKBONES.shipped if n in BACKBONES.architectures()])
+    ours = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
+    assert text.count("Parameters: ") == len(ours)
+    # Hidden layers of SwiGLU have 8/3 D, rounded; rwkv7's maps have ranks rounded up; the layers of hybrid differ.
+    rounded = {"linear-attention", "based", "retnet", "gla", "deltanet", "gated-deltanet", "kda", "hyena"}
+    assert {name for name in ours if not generate.formula(name).startswith("$")} == {*rounded, "rwkv7", "hybrid"}

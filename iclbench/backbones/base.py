@@ -116,6 +116,11 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         column = sum(budget >= limit for limit in _LIMITS)
         return {key: values[column] for key, values in _AT_BUDGET.items() if key in cls.Settings.model_fields}
 
+    @classmethod
+    def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The settings of `grows` by which it takes a size beside these."""
+        return cls.grows
+
     def read(self, raw: Float[Tensor, "B Q raw"]) -> Prediction:
         """The task's kind of prediction from raw outputs."""
         return self.shape.prediction.from_raw(raw, self.shape.outputs, self.shape.head_settings)

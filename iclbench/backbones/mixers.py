@@ -1,89 +1,119 @@
-"""The sequence models of one mixer each; what the mixer computes says `iclbench.layers.mixers`."""
+"""The sequence models of one mixer each; what a mixer computes says its file of `iclbench.layers.mixers`."""
 
 from __future__ import annotations
 
-from iclbench.backbones.sequence_model import UniformModel
+from iclbench.backbones.sequence_model import (
+    SequenceSettings,
+    UniformModel,
+    WithHeads,
+    WithLength,
+    WithRank,
+    WithState,
+)
 
 
-class Attention(UniformModel):
+class WithStateAndRank(WithState, WithRank):
+    """Both."""
+
+
+class WithHeadsAndRank(WithHeads, WithRank):
+    """Both."""
+
+
+class Attention(UniformModel[WithHeads]):
     """`attention` in every layer."""
 
+    Settings = WithHeads
     mixer = "attention"
 
 
-class LinearAttention(UniformModel):
+class LinearAttention(UniformModel[WithState]):
     """`linear-attention` in every layer."""
 
+    Settings = WithState
     mixer = "linear-attention"
 
 
-class Based(UniformModel):
+class Based(UniformModel[WithState]):
     """`based` in every layer."""
 
+    Settings = WithState
     mixer = "based"
 
 
-class RetNet(UniformModel):
+class RetNet(UniformModel[WithState]):
     """`retnet` in every layer."""
 
+    Settings = WithState
     mixer = "retnet"
+    head_step = 2  # queries and keys are turned in pairs of channels
 
 
-class Mamba2(UniformModel):
+class Mamba2(UniformModel[WithState]):
     """`mamba2` in every layer."""
 
+    Settings = WithState
     mixer = "mamba2"
 
 
-class GLA(UniformModel):
+class GLA(UniformModel[WithStateAndRank]):
     """`gla` in every layer."""
 
+    Settings = WithStateAndRank
     mixer = "gla"
 
 
-class DeltaNet(UniformModel):
+class DeltaNet(UniformModel[WithState]):
     """`deltanet` in every layer."""
 
+    Settings = WithState
     mixer = "deltanet"
 
 
-class GatedDeltaNet(UniformModel):
+class GatedDeltaNet(UniformModel[WithState]):
     """`gated-deltanet` in every layer."""
 
+    Settings = WithState
     mixer = "gated-deltanet"
 
 
-class KDA(UniformModel):
+class KDA(UniformModel[WithStateAndRank]):
     """`kda` in every layer."""
 
+    Settings = WithStateAndRank
     mixer = "kda"
 
 
-class RWKV7(UniformModel):
+class RWKV7(UniformModel[WithHeadsAndRank]):
     """`rwkv7` in every layer."""
 
+    Settings = WithHeadsAndRank
     mixer = "rwkv7"
 
 
-class MLSTM(UniformModel):
+class MLSTM(UniformModel[WithState]):
     """`mlstm` in every layer."""
 
+    Settings = WithState
     mixer = "mlstm"
 
 
-class LSTM(UniformModel):
+class LSTM(UniformModel[SequenceSettings]):
     """`lstm` in every layer."""
 
+    Settings = SequenceSettings
     mixer = "lstm"
 
 
-class GRU(UniformModel):
+class GRU(UniformModel[SequenceSettings]):
     """`gru` in every layer."""
 
+    Settings = SequenceSettings
     mixer = "gru"
 
 
-class Hyena(UniformModel):
+class Hyena(UniformModel[WithLength]):
     """`hyena` in every layer."""
 
+    Settings = WithLength
     mixer = "hyena"

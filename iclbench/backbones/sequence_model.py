@@ -7,7 +7,7 @@ parameters equal. `iclbench.layers.mixers` has one file per mixer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -24,8 +24,8 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.mixer_block import ChannelMLP, norm, residual
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
 
-# Settings that mixers may have no use for, and what they are called in `Sizes`.
-_OF_MIXERS = ("state", "conv", "rank")
+# Settings that not every mixer has a use for.
+_OF_MIXERS = ("heads", "state", "rank")
 
 
 def _taps(value: int) -> int:
@@ -35,16 +35,12 @@ def _taps(value: int) -> int:
 
 
 class SequenceSettings(BackboneSettings):
-    """Sizes and controlled factors; what is not set is as in the mixer's paper."""
+    """Sizes and controlled factors of all mixers; what is not set is as in the mixer's paper."""
 
     layers: PositiveInt = 12
-    """Blocks."""
+    """Mixer blocks."""
     width: PositiveInt = 256
     """Width D of a token."""
-    heads: PositiveInt = 4
-    """Heads of a mixer that has some."""
-    state: PositiveInt | None = None
-    """Rows of a head's state: numbers kept per channel of values; by default the mixer's own."""
     conv: Annotated[int, AfterValidator(_taps)] | None = None
     """Taps of the short convolution (4 is usual), 0 for none; by default the mixer's own."""
     mlp: Mlp | None = None
@@ -52,15 +48,39 @@ class SequenceSettings(BackboneSettings):
     feedforward: PositiveInt | None = None
     """Hidden width of the channel MLP; by default four times that of a token, 8/3 times for swiglu."""
     norm: Literal["rms", "layer"] = "rms"
-    """Norms before mixers and channel MLPs, and behind the last block."""
+    """Norms before mixers and channel MLPs, and behind the last block: rms, layer."""
+
+
+class WithHeads(SequenceSettings):
+    """Of mixers with heads."""
+
+    heads: PositiveInt = 4
+    """Heads H of a mixer."""
+
+
+class WithState(WithHeads):
+    """Of mixers whose heads keep a matrix."""
+
+    state: PositiveInt | None = None
+    """Rows of a head's state: numbers kept per channel of values; by default the mixer's own."""
+
+
+class WithRank(SequenceSettings):
+    """Of mixers with low-rank maps."""
+
     rank: PositiveInt | None = None
-    """Rank of low-rank maps (gates of gla, kda, rwkv7; mamba's step sizes); by default the mixer's own."""
+    """Rank of low-rank maps (gates of gla, kda and rwkv7, mamba's step sizes); by default the mixer's own."""
+
+
+class WithLength(SequenceSettings):
+    """Of mixers that end at a longest sequence."""
+
     max_points: PositiveInt | None = None
     """Points that hyena's filter is made for; by default those of the longest trained sequence."""
 
 
-class HybridSettings(SequenceSettings):
-    """The same with a mixer for every layer."""
+class HybridSettings(WithState, WithRank, WithLength):
+    """All of these, and a mixer for every layer."""
 
     mixers: Annotated[list[str], Field(min_length=1)] = ["mamba2", "attention"]
     """Mixers of the layers, first to last; a shorter list starts again."""
@@ -77,7 +97,8 @@ class MixerBlock(RecurrentBlock):
         super().__init__()
         self.width = width
         self.norm, self.mixer = norm(kind, width), mixer
-        self.norm_mlp, self.mlp = (None, None) if mlp is None else (norm(kind, width), mlp)
+        self.norm_mlp = None if mlp is None else norm(kind, width)
+        self.mlp = mlp
 
     def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
         return self.resume(x, self.start(len(x)))[0]
@@ -123,23 +144,48 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     """A stack of mixer blocks and a norm, without positions.
 
     Raises:
-        UsageError: a mixer does not exist, heads do not divide the width, something is set that no mixer of the model
-            has a use for, or there are more mixers than layers.
+        UsageError: a mixer does not exist, heads do not divide the width, or something is set that no mixer of the
+            model has a use for.
     """
 
     def __init__(self, settings: _Settings, shape: TaskShape, mixers: Sequence[str]) -> None:
         classes = [MIXERS.subclass(name) for name in mixers]
+        points = self._points(settings, shape)
         self._refuse_unused(settings, mixers, classes)
-        points = settings.max_points or shape.points + 1 + shape.related * (shape.related_points + 1)
-        bounded = any("longest" in cls.uses for cls in classes)
-        blocks: list[MixerBlock] = []
+        super().__init__(settings, shape, settings.width, self._blocks_of(settings, classes, points))
+        self.norm = norm(settings.norm, settings.width)
+        self.longest = points if any("longest" in cls.uses for cls in classes) else None
+
+    @classmethod
+    def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
+        """Names of the mixers at these settings."""
+        raise NotImplementedError
+
+    @classmethod
+    def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
+        """The state is a factor of its own: a budget leaves it as it is."""
+        return {key: value for key, value in super().at_budget(budget, shape).items() if key != "state"}
+
+    @classmethod
+    def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The hidden width of the channel MLP makes the finer steps; where there is none, the state does."""
+        own = (settings.get("mlp") or MIXERS.subclass(name).mlp for name in cls.mixers_of(settings))
+        return ("width", "state") if all(mlp == "none" for mlp in own) else ("width", "feedforward")
+
+    @staticmethod
+    def _points(settings: SequenceSettings, shape: TaskShape) -> int:
+        """Of the longest sequence that is trained, the query and separators included."""
+        given = settings.max_points if isinstance(settings, WithLength) else None
+        return given or shape.points + 1 + shape.related * (shape.related_points + 1)
+
+    @staticmethod
+    def _blocks_of(settings: SequenceSettings, classes: Sequence[type[Mixer]], points: int) -> Iterator[MixerBlock]:
         for layer in range(settings.layers):
             cls = classes[layer % len(classes)]
-            given = {key: getattr(settings, key) for key in _OF_MIXERS if key in cls.uses}
             sizes = Sizes(
                 settings.width,
-                settings.heads,
-                **given,
+                **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key))},
+                conv=settings.conv,
                 longest=2 * points,
                 layers=settings.layers,
                 layer=layer,
@@ -147,26 +193,16 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             )
             kind = settings.mlp or cls.mlp
             mlp = None if kind == "none" else ChannelMLP(kind, settings.width, settings.feedforward, settings.layers)
-            blocks.append(MixerBlock(cls(sizes), settings.width, settings.norm, mlp))
-        super().__init__(settings, shape, settings.width, blocks)
-        self.norm = norm(settings.norm, settings.width)
-        self.longest = points if bounded else None
+            yield MixerBlock(cls(sizes), settings.width, settings.norm, mlp)
 
     @staticmethod
     def _refuse_unused(settings: SequenceSettings, mixers: Sequence[str], classes: Sequence[type[Mixer]]) -> None:
-        if len(mixers) > settings.layers:
-            raise UsageError(
-                f"backbone.mixers names {len(mixers)} mixers for backbone.layers={settings.layers}; "
-                f"write -o backbone.layers={len(mixers)}, or fewer mixers"
-            )
         used = {key for cls in classes for key in cls.uses} | {"max_points" for cls in classes if "longest" in cls.uses}
-        for key in (*_OF_MIXERS, "max_points"):
-            if getattr(settings, key) is not None and key not in used:
-                raise UsageError(
-                    f"backbone.{key} is nothing that {' or '.join(dict.fromkeys(mixers))} has; leave it out"
-                )
-        kinds = [settings.mlp or cls.mlp for cls in classes]
-        if settings.feedforward is not None and all(kind == "none" for kind in kinds):
+        for key in ("state", "rank", "max_points"):
+            if getattr(settings, key, None) is not None and key not in used:
+                names = " or ".join(dict.fromkeys(mixers))
+                raise UsageError(f"backbone.{key} is nothing that {names} has; leave it out")
+        if settings.feedforward is not None and all((settings.mlp or cls.mlp) == "none" for cls in classes):
             raise UsageError("backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or leave it out")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -188,16 +224,23 @@ class Hybrid(SequenceModel[HybridSettings]):
     def __init__(self, settings: HybridSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape, settings.mixers)
 
+    @classmethod
+    def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
+        return settings.get("mixers") or HybridSettings().mixers
 
-class UniformModel(SequenceModel[SequenceSettings], abstract=True):
+
+class UniformModel(SequenceModel[_Settings], abstract=True):
     """The same mixer in every layer.
 
     Attributes:
         mixer: its name.
     """
 
-    Settings = SequenceSettings
     mixer: ClassVar[str]
 
-    def __init__(self, settings: SequenceSettings, shape: TaskShape) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape, (self.mixer,))
+
+    @classmethod
+    def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
+        return (cls.mixer,)

@@ -52,13 +52,13 @@ def sized(name: str, cls: type[Backbone], budget: int, shape: TaskShape, given: 
         UsageError: no settings come within `TOLERANCE` of the budget; the line names the nearest.
     """
     start = {**cls.at_budget(budget, shape), **given}
-    growing = [key for key in cls.grows if key in cls.Settings.model_fields]
+    growing = [key for key in cls.growing(start) if key in cls.Settings.model_fields]
     if not growing:
         own = _parameters(name, cls, shape, start, budget)
         if abs(deviation(own, budget)) > TOLERANCE:
             tell_once(
                 f"'{name}' has {count(own)} parameters where the budget is {count(budget)}, and no setting by which it "
-                f"could grow (none of {', '.join(cls.grows)})"
+                f"could grow (none of {', '.join(cls.growing(start))})"
             )
         return start
     if "size" in given or growing[0] in given:
@@ -87,7 +87,7 @@ def _searched(
     """The settings that come nearest, and the parameters at them."""
     best: dict[str, Any] = json.loads(start)
     own = dict(cls.Settings())
-    growing = [key for key in cls.grows if key in own and key not in given]
+    growing = [key for key in cls.growing(best) if key in own and key not in given]
     ratios = {
         key: own[key] / own[growing[0]]
         for key in _PROPORTIONAL

@@ -67,7 +67,7 @@ class Terms(TensorRecord):
         names = ("q", "k", "v", "g", "a", "b")
         parts = [None if (t := getattr(self, name)) is None else t.split(size, 2) for name in names]
         count = -(-self.v.shape[2] // size)
-        return [Terms(*(None if part is None else part[n] for part in parts)) for n in range(count)]  # type: ignore[arg-type]
+        return [Terms(*(None if part is None else part[n] for part in parts)) for n in range(count)]
 
 
 def linear_recurrence(
@@ -285,7 +285,8 @@ class _OfRowsApart(_Decays):
         self.length = c.shape[2]
         self.extra = (1 << (self.length - 1).bit_length()) - self.length
         self.now, self.rest = c.exp().to(dtype), (c[:, :, -1:] - c).to(dtype).exp()
-        c = F.pad(c, (0, 0, 0, self.extra))  # beyond the chunk rows and columns are 0, whatever decays
+        # Beyond the chunk nothing decays, and rows and columns are 0.
+        c = torch.cat([c, c[:, :, -1:].expand(-1, -1, self.extra, -1)], 2)
         self.decays = []
         for level in range((c.shape[2] - 1).bit_length()):
             first, second = _halves(c, level)

@@ -54,7 +54,7 @@ def test_an_image_unfolds_row_by_row() -> None:
 @pytest.mark.parametrize("name", [n for n in BACKBONES.architectures() if not BACKBONES.get(n).events_only])
 def test_of_a_batch_batchnorm_sees_every_image_once(name: str) -> None:
     """Its running mean after one loss is that of all images together, queries included."""
-    model, episodes = ours(name, replace(SHAPE, related=2)).train(), image_episodes(related=2)
+    model, episodes = ours(name, replace(SHAPE, related=2, related_points=6)).train(), image_episodes(related=2)
     assert isinstance(model, ImageBackbone) and episodes.targets is not None and episodes.related is not None
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))
     net = model.images.net

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -21,7 +23,7 @@ class Attention(Mixer):
     """
 
     uses = frozenset({"heads", "conv"})
-    mlp: Mlp = "gelu"
+    mlp: ClassVar[Mlp] = "gelu"
     grows = True
 
     def __init__(self, sizes: Sizes) -> None:
@@ -53,20 +55,20 @@ class Attention(Mixer):
         tail, keys, values, there = state
         q, k, v = self._by_head(self.window.peek(self.in_proj(x), tail))
         visible = there[:, None, None].expand(-1, 1, x.shape[1], -1)
-        past = (heads(t.to(k), self.heads) for t in (keys, values))
-        return self.out_proj(joined(attend_past_and_self(q, *past, visible, k, v)))
+        keys, values = (heads(t.to(k), self.heads) for t in (keys, values))
+        return self.out_proj(joined(attend_past_and_self(q, keys, values, visible, k, v)))
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, *cache = state
         before, asked = self.in_proj(x), self.in_proj(queries)
-        own = self._by_head(self.window.fork(before, asked, tail))
+        r, k, v = self._by_head(self.window.fork(before, asked, tail))
         u, tail = self.window(before, tail)
         q, keys, values, there = self._grown(u, cache, None)
         visible, held = _visible(there, x.shape[1]), keys.shape[2] - x.shape[1]
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
-        answers = attend_past_and_self(own[0], keys, values, visible.tril(held - 1)[..., ::2, :], *own[1:])
+        answers = attend_past_and_self(r, keys, values, visible.tril(held - 1)[..., ::2, :], k, v)
         outputs = self.out_proj(joined(mixed)), self.out_proj(joined(answers))
         return *outputs, (tail, joined(keys), joined(values), there)
 

@@ -19,14 +19,14 @@ class DeltaNet(LinearMixer):
     outputs shrunk with depth.
     """
 
-    conv = 4
+    own_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
         width, value = sizes.width, divided(sizes)
         keys = sizes.state or value
         self.parts = [sizes.heads * keys, sizes.heads * keys, width]
         super().__init__(
-            Window(sum(self.parts), self.conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
+            Window(sum(self.parts), self.own_conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
         )
         self.heads, self.keys = sizes.heads, keys
         self.in_proj = nn.Linear(width, sum(self.parts) + sizes.heads, bias=False)

@@ -23,7 +23,7 @@ class GatedDeltaNet(LinearMixer):
     log-uniform in [0.001, 0.1]). Other layers as PyTorch draws them, outputs shrunk with depth.
     """
 
-    conv = 4
+    own_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
         width = sizes.width
@@ -31,7 +31,7 @@ class GatedDeltaNet(LinearMixer):
         keys = sizes.state or value // 2
         self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
         super().__init__(
-            Window(sum(self.parts), self.conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
+            Window(sum(self.parts), self.own_conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
         )
         self.heads, self.keys = sizes.heads, keys
         self.rest = [sizes.heads * value, sizes.heads, sizes.heads]

@@ -26,14 +26,14 @@ class Hyena(Mixer):
     """
 
     uses = frozenset({"conv", "longest"})
-    conv = 3
+    own_conv = 3
     grows = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, self.longest = sizes.width, sizes.longest
         self.in_proj = nn.Linear(width, 3 * width)
-        self.window = Window(3 * width, self.conv if sizes.conv is None else sizes.conv, bias=True)
+        self.window = Window(3 * width, self.own_conv if sizes.conv is None else sizes.conv, bias=True)
         self.filter = nn.ModuleList([nn.Linear(3, _ORDER), nn.Linear(_ORDER, _ORDER), nn.Linear(_ORDER, _ORDER)])
         self.filter_out = nn.Linear(_ORDER, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
@@ -88,7 +88,8 @@ class Hyena(Mixer):
         hidden = torch.cat([t, angle.cos(), -angle.sin()], 1)
         for layer in self.filter:
             hidden = layer(hidden).sin()
-        decay = torch.linspace(math.log(_TARGET) / _SLOW, math.log(_TARGET) / _FAST, len(self.skip)).to(t)
+        slow, fast = math.log(_TARGET) / _SLOW, math.log(_TARGET) / _FAST
+        decay = torch.linspace(slow, fast, len(self.skip), dtype=t.dtype, device=t.device)
         kernel = self.filter_out(hidden) * torch.exp(-t * decay.abs())
         return torch.cat([kernel[:1] + self.skip, kernel[1:]])
 

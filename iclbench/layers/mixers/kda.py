@@ -23,14 +23,14 @@ class KDA(LinearMixer):
     """
 
     uses = frozenset({"heads", "state", "conv", "rank"})
-    conv = 4
+    own_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
         width, value = sizes.width, divided(sizes)
         keys, rank = sizes.state or value, sizes.rank or value
         self.parts = [sizes.heads * keys, sizes.heads * keys, width]
         super().__init__(
-            Window(sum(self.parts), self.conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
+            Window(sum(self.parts), self.own_conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
         )
         self.heads, self.keys, self.rest = sizes.heads, keys, [rank, rank, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.parts) + sum(self.rest), bias=False)

@@ -7,6 +7,7 @@ exchanged with it and with `transformers.MambaModel`.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +30,8 @@ class Mamba(Mixer):
     """
 
     uses = frozenset({"state", "conv", "rank"})
-    conv = 4
-    mlp: Mlp = "none"
+    own_conv = 4
+    mlp: ClassVar[Mlp] = "none"
 
     def __init__(self, sizes: Sizes, expand: int = 2, scan: Backend = "auto") -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class Mamba(Mixer):
         self.rank = sizes.rank or math.ceil(width / 16)
         self.state, self.backend = sizes.state or 16, scan
         self.in_proj = nn.Linear(width, 2 * inner, bias=False)
-        taps = self.conv if sizes.conv is None else sizes.conv
+        taps = self.own_conv if sizes.conv is None else sizes.conv
         self.conv1d = nn.Conv1d(inner, inner, taps, groups=inner, padding=taps - 1) if taps else None
         self.x_proj = nn.Linear(inner, self.rank + 2 * self.state, bias=False)
         self.dt_proj = nn.Linear(self.rank, inner)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,13 +28,13 @@ class Mamba2(LinearMixer):
     papers' language models have 128 and heads of 64 channels; here `heads` says how many there are).
     """
 
-    conv = 4
-    mlp: Mlp = "none"
+    own_conv = 4
+    mlp: ClassVar[Mlp] = "none"
 
     def __init__(self, sizes: Sizes) -> None:
         width, inner, state = sizes.width, _EXPAND * sizes.width, sizes.state or _STATE
         value = divided(sizes, inner)
-        taps = self.conv if sizes.conv is None else sizes.conv
+        taps = self.own_conv if sizes.conv is None else sizes.conv
         super().__init__(Window(inner + 2 * state, taps, bias=True), (sizes.heads, state, value))
         self.heads, self.state, self.inner = sizes.heads, state, inner
         self.in_proj = nn.Linear(width, 2 * inner + 2 * state + sizes.heads, bias=False)

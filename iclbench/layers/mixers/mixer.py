@@ -51,14 +51,14 @@ class Mixer(nn.Module, ABC):
 
     Attributes:
         uses: the sizes beside the width that it has a use for.
-        conv: taps of the convolution that its paper has; 0: none.
+        own_conv: taps of the convolution that its paper has; 0: none.
         mlp: the channel MLP of its paper's blocks.
         grows: whether its state grows with the tokens.
         hands_on: whether it hands the values of the first such layer to all further ones.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset({"heads", "state", "conv"})
-    conv: ClassVar[int] = 0
+    own_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
     grows: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,20 +25,20 @@ class MLSTM(Mixer):
 
     The recurrence with a column of ones among the values, whose answers are n.q. The block of the paper: up to 2E =
     4 D; on one half a convolution of 4 with SiLU, then q and k in blocks of 4 channels, v from before it, gates from
-    all three; each head's answer through a layer norm, beside a skip, times the SiLU of the other half, down again. About
-    6 D². Gate weights 0, input bias N(0, 0.1), forget biases from 3 to 6 over the heads, projections of variance
+    all three; each head's answer through a layer norm, beside a skip, times the SiLU of the other half, down again.
+    About 6 D². Gate weights 0, input bias N(0, 0.1), forget biases from 3 to 6 over the heads, projections of variance
     2 / (5 D), the last of standard deviation 2 / (layers sqrt(D)). With `state` q and k have so many channels per head,
     each made of all of the head's.
     """
 
-    conv = 4
-    mlp: Mlp = "none"
+    own_conv = 4
+    mlp: ClassVar[Mlp] = "none"
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, inner = sizes.width, 2 * sizes.width
         value = divided(sizes, inner)
-        taps = self.conv if sizes.conv is None else sizes.conv
+        taps = self.own_conv if sizes.conv is None else sizes.conv
         self.heads, self.inner, self.keys, self.values = sizes.heads, inner, sizes.state or value, value
         self.window = Window(inner, taps, bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)
@@ -47,8 +48,7 @@ class MLSTM(Mixer):
         self.q, self.k = (nn.Parameter(torch.randn(per_key) * spread) for _ in range(2))
         self.v = nn.Parameter(torch.randn(inner // block, block, block) * spread)
         self.gates = nn.Linear(2 * sizes.heads * self.keys + inner, 2 * sizes.heads)
-        self.norm = nn.GroupNorm(sizes.heads, inner, eps=1e-5)
-        self.norm.bias = None
+        self.norm_weight = nn.Parameter(torch.ones(inner))
         self.skip = nn.Parameter(torch.ones(inner))
         self.down_proj = nn.Linear(inner, width, bias=False)
         nn.init.normal_(self.up_proj.weight, std=spread)
@@ -118,7 +118,7 @@ class MLSTM(Mixer):
 
     def _out(self, o: Tensor, m: Float[Tensor, "B H T"], u: Tensor, z: Tensor) -> Tensor:
         h = o[..., :-1] / torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
-        normed = F.group_norm(joined(h).flatten(0, 1), self.heads, self.norm.weight, None, self.norm.eps)
+        normed = F.group_norm(joined(h).flatten(0, 1), self.heads, self.norm_weight, None, 1e-5)
         return self.down_proj(gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,18 +23,18 @@ class Cells(Mixer):
     """
 
     uses = frozenset({"conv"})
-    mlp: Mlp = "none"
+    mlp: ClassVar[Mlp] = "none"
     kind: type[nn.LSTM | nn.GRU]
     parts: int
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.window = Window(sizes.width, sizes.conv or 0)
+        self.width, self.window = sizes.width, Window(sizes.width, sizes.conv or 0)
         self.cells = self.kind(sizes.width, sizes.width, batch_first=True)
 
     def start(self, batch: int) -> MixerState:
-        weight = self.cells.weight_hh_l0
-        held = tuple(weight.new_zeros(batch, self.cells.hidden_size) for _ in range(self.parts))
+        weight = next(self.cells.parameters())
+        held = tuple(weight.new_zeros(batch, self.width) for _ in range(self.parts))
         return self.window.start(batch, weight), *held
 
     def forward(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,7 @@ class RWKV7(LinearMixer):
     """
 
     uses = frozenset({"heads", "conv", "rank"})
-    mlp: Mlp = "relu2"
+    mlp: ClassVar[Mlp] = "relu2"
     hands_on = True
 
     def __init__(self, sizes: Sizes) -> None:

@@ -1,0 +1,378 @@
+"""Every mixer against its equation, token by token in float64, written here from the papers."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from iclbench.config.registry import MIXERS
+from iclbench.layers.mixers.mixer import Mixer, Sizes
+
+WIDTH, HEADS, TOKENS, BATCH = 16, 2, 45, 2
+
+
+def made(name: str, conv: int | None = None, state: int | None = None, first: bool = True) -> Mixer:
+    """A mixer whose every weight matters."""
+    torch.manual_seed(0)
+    sizes = Sizes(WIDTH, HEADS, state=state, conv=conv, layers=2, layer=0 if first else 1, first=first, longest=64)
+    mixer = MIXERS.subclass(name)(sizes).double().eval()
+    for weight in mixer.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape, dtype=torch.float64)
+    return mixer
+
+
+def tokens(width: int = WIDTH, seed: int = 1) -> Tensor:
+    return torch.randn(BATCH, TOKENS, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def convolved(m: Mixer, x: Tensor) -> Tensor:
+    """The sum over taps, with zeros before the first token."""
+    conv = m.window.conv1d
+    if conv is None:
+        return x
+    taps = conv.kernel_size[0]
+    padded = torch.cat([x.new_zeros(len(x), taps - 1, x.shape[2]), x], 1)
+    out = torch.zeros_like(x) if conv.bias is None else conv.bias.expand_as(x).clone()
+    for k in range(taps):
+        out = out + conv.weight[:, 0, k] * padded[:, k : k + x.shape[1]]
+    return out
+
+
+def by_head(t: Tensor) -> Tensor:
+    return t.unflatten(-1, (HEADS, -1))
+
+
+def recurrence(step: Callable[[int, Tensor], tuple[Tensor, Tensor]], rows: int, columns: int) -> Tensor:
+    """`(B, T, H, V)` of a step that takes t and S, `(B, H, rows, columns)`, to S and the answer."""
+    S, outputs = torch.zeros(BATCH, HEADS, rows, columns, dtype=torch.float64), []
+    for t in range(TOKENS):
+        S, o = step(t, S)
+        outputs.append(o)
+    return torch.stack(outputs, 1)
+
+
+def outer(k: Tensor, v: Tensor) -> Tensor:
+    return k.unsqueeze(-1) * v.unsqueeze(-2)
+
+
+def asked(S: Tensor, q: Tensor) -> Tensor:
+    return (S * q.unsqueeze(-1)).sum(-2)
+
+
+def rms(t: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    normed = t / (t.square().mean(-1, keepdim=True) + eps).sqrt()
+    return normed if weight is None else normed * weight
+
+
+def silu_if_convolved(m: Mixer, u: Tensor) -> Tensor:
+    return F.silu(convolved(m, u)) if m.window.conv1d is not None else u
+
+
+def linear_attention(m: Mixer, x: Tensor) -> Tensor:
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.parts, -1))
+    phi = F.elu
+    answers = torch.empty_like(v)
+    for t in range(TOKENS):  # the sum of equation 8, without a state
+        weights = torch.einsum("bhk,bshk->bhs", phi(q[:, t]) + 1, phi(k[:, : t + 1]) + 1)
+        answers[:, t] = torch.einsum("bhs,bshv->bhv", weights / weights.sum(-1, keepdim=True), v[:, : t + 1])
+    return answers.flatten(2) @ m.out_proj.weight.T
+
+
+def based(m: Mixer, x: Tensor) -> Tensor:
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.parts, -1))
+    answers = torch.empty_like(v)
+    for t in range(TOKENS):  # the Taylor series itself
+        s = torch.einsum("bhk,bshk->bhs", q[:, t], k[:, : t + 1]) / math.sqrt(q.shape[-1])
+        weights = 1 + s + s.square() / 2
+        answers[:, t] = torch.einsum("bhs,bshv->bhv", weights / weights.sum(-1, keepdim=True), v[:, : t + 1])
+    return answers.flatten(2) @ m.out_proj.weight.T
+
+
+def retnet(m: Mixer, x: Tensor) -> Tensor:
+    parts = [*m.parts, m.parts[2]]
+    q, k, v, gate = (x @ m.in_proj.weight.T).split(parts, -1)
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, torch.cat([q, k, v], -1)).split(m.parts, -1))
+    gamma = 1 - 2.0 ** (-5 - torch.arange(HEADS, dtype=torch.float64))
+    size = q.shape[-1]
+    frequency = 10_000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    pairs = [torch.complex(t[..., : size // 2], t[..., size // 2 :]) for t in (q, k)]
+    answers = torch.zeros_like(v)
+    for n in range(
+        TOKENS
+    ):  # equation 5: the sum over m <= n of gamma^(n - m) Re(q e^(i n theta) conj(k e^(i m theta))) v
+        for s in range(n + 1):
+            turned = (
+                pairs[0][:, n] * torch.polar(torch.ones_like(frequency), (n - s) * frequency) * pairs[1][:, s].conj()
+            )
+            weight = gamma ** (n - s) * turned.real.sum(-1) / math.sqrt(size)
+            answers[:, n] += weight.unsqueeze(-1) * v[:, s]
+    return (rms(answers, None, 1e-6).flatten(2) * F.silu(gate)) @ m.out_proj.weight.T
+
+
+def mamba2(m: Mixer, x: Tensor) -> Tensor:
+    inner, N = 2 * WIDTH, m.state
+    z, u, dt = (x @ m.in_proj.weight.T).split([inner, inner + 2 * N, HEADS], -1)
+    values, key, query = F.silu(convolved(m, u)).split([inner, N, N], -1)
+    values, dt = by_head(values), F.softplus(dt + m.dt_bias)
+
+    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+        decay = torch.exp(-m.A_log.exp() * dt[:, t])[..., None, None]
+        S = decay * S + outer(key[:, t, None].expand(-1, HEADS, -1), dt[:, t, :, None] * values[:, t])
+        return S, asked(S, query[:, t, None]) + m.D[:, None] * values[:, t]
+
+    y = recurrence(step, N, inner // HEADS).flatten(2) * F.silu(z)
+    return rms(y, m.norm.weight, 1e-5) @ m.out_proj.weight.T
+
+
+def gla(m: Mixer, x: Tensor) -> Tensor:
+    u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.parts), WIDTH, 16], -1)
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, u).split(m.parts, -1))
+    alpha = by_head(torch.sigmoid(low @ m.decay_proj.weight.T + m.decay_proj.bias) ** (1 / 16))
+
+    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+        S = alpha[:, t].unsqueeze(-1) * S + outer(k[:, t], v[:, t])
+        return S, asked(S, q[:, t]) / math.sqrt(q.shape[-1])
+
+    o = recurrence(step, q.shape[-1], v.shape[-1])
+    return (rms(o, m.norm.weight, 1e-5).flatten(2) * F.silu(gate)) @ m.out_proj.weight.T
+
+
+def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, alpha: Tensor | None = None) -> Tensor:
+    """The delta rule: what the state says of a key moves by beta towards the value (Schlag et al., equation 24), after
+    the state has decayed."""
+    q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
+
+    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+        S = S if alpha is None else alpha[:, t] * S
+        S = S + outer(k[:, t], beta[:, t, :, None] * (v[:, t] - asked(S, k[:, t])))
+        return S, asked(S, q[:, t]) / math.sqrt(q.shape[-1])
+
+    return recurrence(step, q.shape[-1], v.shape[-1])
+
+
+def deltanet(m: Mixer, x: Tensor) -> Tensor:
+    u, beta = (x @ m.in_proj.weight.T).split([sum(m.parts), HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.parts, -1))
+    return rms(delta(q, k, v, beta.sigmoid()), m.norm.weight, 1e-5).flatten(2) @ m.out_proj.weight.T
+
+
+def gated_deltanet(m: Mixer, x: Tensor) -> Tensor:
+    u, gate, beta, a = (x @ m.in_proj.weight.T).split([sum(m.parts), m.parts[2], HEADS, HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.parts, -1))
+    alpha = torch.exp(-m.A_log.exp() * F.softplus(a + m.dt_bias))[..., None, None]
+    o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-6).flatten(2)
+    return (o * F.silu(gate)) @ m.out_proj.weight.T
+
+
+def kda(m: Mixer, x: Tensor) -> Tensor:
+    rank = m.rest[0]
+    u, low, low_gate, beta = (x @ m.in_proj.weight.T).split([sum(m.parts), rank, rank, HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.parts, -1))
+    dt = by_head(F.softplus(low @ m.decay_proj.weight.T + m.dt_bias))
+    alpha = torch.exp(-m.A_log.exp()[:, None] * dt).unsqueeze(-1)
+    o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-5).flatten(2)
+    return (o * (low_gate @ m.gate_proj.weight.T).sigmoid()) @ m.out_proj.weight.T
+
+
+def rwkv7(m: Mixer, x: Tensor) -> Tensor:
+    x, first = (x, None) if m.first else x.split(WIDTH, -1)
+    before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
+    if m.window.kept != 1:
+        before = convolved(m, x)
+    xr, xw, xk, xv, xa, xg = (x + (before - x) * mu for mu in m.mix)
+    r, k, v = m.r(xr), m.k(xk), m.v(xv)
+    w = torch.exp(-math.exp(-0.5) * m.w[1](torch.tanh(m.w[0](xw))).sigmoid())
+    a, g = m.a(xa).sigmoid(), m.g[1](m.g[0](xg).sigmoid())
+    if first is not None:
+        v = v + (first - v) * m.mixed(xv).sigmoid()
+    removed = by_head(k * m.k_k)
+    removed = removed / removed.norm(dim=-1, keepdim=True)
+    k = k * (1 + (a - 1) * m.k_a)
+    r, k, v, w, a = (by_head(t) for t in (r, k, v, w, a))
+
+    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+        S = (
+            w[:, t].unsqueeze(-1) * S
+            - outer(removed[:, t] * a[:, t], asked(S, removed[:, t]))
+            + outer(k[:, t], v[:, t])
+        )
+        return S, asked(S, r[:, t])
+
+    o = recurrence(step, r.shape[-1], v.shape[-1])
+    mean, spread = o.mean(-1, keepdim=True), o.var(-1, keepdim=True, unbiased=False)
+    normed = ((o - mean) / (spread + m.norm.eps).sqrt()).flatten(2) * m.norm.weight + m.norm.bias
+    bonus = (r * k * m.r_k.squeeze(1)).sum(-1, keepdim=True) * v
+    out = m.out_proj((normed + bonus.flatten(2)) * g)
+    return torch.cat([out, v.flatten(2) if first is None else first], -1)
+
+
+def mlstm(m: Mixer, x: Tensor) -> Tensor:
+    inner = 2 * WIDTH
+    u, z = (x @ m.up_proj.weight.T).chunk(2, -1)
+    c = F.silu(convolved(m, u))
+
+    def blocks(t: Tensor, weight: Tensor) -> Tensor:
+        return t @ torch.block_diag(*weight).T
+
+    q, k, v = blocks(c, m.q), blocks(c, m.k), blocks(u, m.v)
+    i, f = (torch.cat([q, k, v], -1) @ m.gates.weight.T + m.gates.bias).chunk(2, -1)
+    q, k, v = (by_head(t) for t in (q, k, v))
+    C = torch.zeros(BATCH, HEADS, q.shape[-1], v.shape[-1], dtype=torch.float64)
+    n, outputs = torch.zeros(BATCH, HEADS, q.shape[-1], dtype=torch.float64), []
+    for t in range(TOKENS):  # without any stabiliser: equations 19 to 27 as they stand
+        forget, write = f[:, t].sigmoid(), i[:, t].exp()
+        key = k[:, t] / math.sqrt(q.shape[-1])
+        C = forget[..., None, None] * C + write[..., None, None] * outer(key, v[:, t])
+        n = forget[..., None] * n + write[..., None] * key
+        outputs.append(asked(C, q[:, t]) / (n * q[:, t]).sum(-1, keepdim=True).abs().clamp(min=1))
+    h = torch.stack(outputs, 1)
+    mean, spread = h.mean(-1, keepdim=True), h.var(-1, keepdim=True, unbiased=False)
+    normed = ((h - mean) / (spread + 1e-5).sqrt()).flatten(2) * m.norm_weight
+    assert normed.shape[-1] == inner
+    return ((normed + m.skip * c) * F.silu(z)) @ m.down_proj.weight.T
+
+
+def lstm(m: Mixer, x: Tensor) -> Tensor:
+    x = silu_if_convolved(m, x)
+    h = c = torch.zeros(BATCH, WIDTH, dtype=torch.float64)
+    w, u, b, d = (getattr(m.cells, f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    outputs = []
+    for t in range(TOKENS):
+        i, f, g, o = (x[:, t] @ w.T + b + h @ u.T + d).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def gru(m: Mixer, x: Tensor) -> Tensor:
+    x = silu_if_convolved(m, x)
+    h = torch.zeros(BATCH, WIDTH, dtype=torch.float64)
+    w, u, b, d = (getattr(m.cells, f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    outputs = []
+    for t in range(TOKENS):
+        (r, z, n), (hr, hz, hn) = (x[:, t] @ w.T + b).chunk(3, -1), (h @ u.T + d).chunk(3, -1)
+        z = (z + hz).sigmoid()
+        h = (1 - z) * (n + (r + hr).sigmoid() * hn).tanh() + z * h
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def hyena(m: Mixer, x: Tensor) -> Tensor:
+    outer_gate, inner_gate, value = convolved(m, m.in_proj(x)).chunk(3, -1)
+    L = m.longest
+    u, h = inner_gate * value, torch.zeros(TOKENS, WIDTH, dtype=torch.float64)
+    fastest, slowest = math.log(1e-2) / 0.3, math.log(1e-2) / 1.5
+    for t in range(TOKENS):
+        w = 2 * math.pi * t / L * 1e-4
+        hidden = torch.tensor([t / (L - 1), math.cos(w), -math.sin(w)], dtype=torch.float64)
+        for layer in m.filter:
+            hidden = layer(hidden).sin()
+        decays = torch.linspace(slowest, fastest, WIDTH, dtype=torch.float64).abs()
+        h[t] = m.filter_out(hidden) * torch.exp(-t / (L - 1) * decays)
+    y = torch.stack([sum(h[t - s] * u[:, s] for s in range(t + 1)) + m.skip * u[:, t] for t in range(TOKENS)], 1)
+    return m.out_proj(outer_gate * y)
+
+
+def attention(m: Mixer, x: Tensor) -> Tensor:
+    q, k, v = (by_head(t) for t in convolved(m, m.in_proj(x)).chunk(3, -1))
+    answers = torch.empty_like(v)
+    for t in range(TOKENS):
+        scores = torch.einsum("bhk,bshk->bhs", q[:, t], k[:, : t + 1]) / math.sqrt(q.shape[-1])
+        answers[:, t] = torch.einsum("bhs,bshv->bhv", scores.softmax(-1), v[:, : t + 1])
+    return m.out_proj(answers.flatten(2))
+
+
+def mamba(m: Mixer, x: Tensor) -> Tensor:
+    u, gate = m.in_proj(x).chunk(2, -1)
+    if m.conv1d is not None:
+        u = m.conv1d(u.mT)[..., :TOKENS].mT
+    u = F.silu(u)
+    low, B, C = m.x_proj(u).split([m.rank, m.state, m.state], -1)
+    dt, h, outputs = F.softplus(m.dt_proj(low)), 0.0, []
+    for t in range(TOKENS):
+        decay = torch.exp(dt[:, t, :, None] * -m.A_log.exp())
+        h = decay * h + (dt[:, t] * u[:, t]).unsqueeze(-1) * B[:, t].unsqueeze(1)
+        outputs.append((h * C[:, t].unsqueeze(1)).sum(-1) + m.D * u[:, t])
+    return m.out_proj(torch.stack(outputs, 1) * F.silu(gate))
+
+
+EQUATIONS: dict[str, Callable[[Mixer, Tensor], Tensor]] = {
+    name.replace("_", "-"): globals()[name]
+    for name in (
+        *("mamba", "attention", "linear_attention", "based", "retnet", "mamba2", "gla", "deltanet", "gated_deltanet"),
+        *("kda", "rwkv7", "mlstm", "lstm", "gru", "hyena"),
+    )
+}
+
+
+def test_every_mixer_has_its_equation_here() -> None:
+    assert EQUATIONS.keys() == set(MIXERS.shipped)
+
+
+@pytest.mark.parametrize("conv", [None, 0, 4])
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_a_mixer_computes_its_equation(name: str, conv: int | None) -> None:
+    """Outputs and the gradients of all weights and inputs."""
+    mixer, x = made(name, conv), tokens().requires_grad_()
+    weight = tokens(2 * WIDTH if mixer.hands_on else WIDTH, seed=2)
+    found, expected = mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+    leaves = [x, *mixer.parameters()]
+    each = [torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in (found, expected)]
+    for one, other in zip(*each, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    single = mixer.float()(x.detach().float(), mixer.start(BATCH))[0]
+    assert (single - expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("name", [name for name in EQUATIONS if "state" in MIXERS.subclass(name).uses])
+def test_the_state_may_have_more_rows_or_fewer(name: str) -> None:
+    for rows in (2, 12):
+        mixer, x = made(name, state=rows), tokens()
+        if name != "mlstm":
+            torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
+        kept = {4 * rows + rows + 1} if name == "based" else {rows}
+        held = mixer.start(BATCH)[1]
+        assert held.shape[-2] in kept | {1 + rows + rows * rows}
+
+
+def test_layers_after_the_first_mix_its_values_in() -> None:
+    mixer, x = made("rwkv7", first=False), tokens(2 * WIDTH)
+    torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], rwkv7(mixer, x))
+
+
+@pytest.mark.parametrize("conv", [None, 0, 4])
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_states_queries_and_gaps(name: str, conv: int | None) -> None:
+    """A sequence in parts, queries after each of its prefixes, and one whose tokens are missing on the left."""
+    mixer, x, q = made(name, conv), tokens()[:, :22], tokens(seed=3)[:, :11]
+    with torch.no_grad():
+        whole, after = mixer(x, mixer.start(BATCH))
+        state, parts, alone = mixer.start(BATCH), [], []
+        for start, end in ((0, 1), (1, 2), (2, 9), (9, 22)):
+            part, state = mixer(x[:, start:end], state)
+            parts.append(part)
+        torch.testing.assert_close(torch.cat(parts, 1), whole)
+        for one, other in zip(state, after, strict=True):
+            torch.testing.assert_close(one, other)
+        state = mixer.start(BATCH)
+        for n in range(11):
+            alone.append(mixer.peek(q[:, n : n + 1], state))
+            torch.testing.assert_close(alone[-1], mixer(q[:, n : n + 1], state)[0])
+            _, state = mixer(x[:, 2 * n : 2 * n + 2], state)
+        outputs, answers, forked = mixer.fork(x, q, mixer.start(BATCH))
+        torch.testing.assert_close(outputs, whole)
+        torch.testing.assert_close(answers, torch.cat(alone, 1))
+        for one, other in zip(forked, after, strict=True):
+            torch.testing.assert_close(one, other)
+        mask = torch.ones(BATCH, 22, dtype=torch.bool)
+        mask[0, :5] = mask[1] = False
+        masked, held = mixer(x, mixer.start(BATCH), mask)
+        short, short_state = mixer(x[:1, 5:], mixer.start(1))
+        torch.testing.assert_close(masked[:1, 5:], short)
+        torch.testing.assert_close(mixer.peek(q, held)[:1], mixer.peek(q[:1], short_state))
+        torch.testing.assert_close(mixer.peek(q, held)[1:], mixer.peek(q[1:], mixer.start(1)))

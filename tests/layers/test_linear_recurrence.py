@@ -1,0 +1,154 @@
+"""The chunked recurrence against the same one token by token."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.layers import linear_recurrence as module
+from iclbench.layers.linear_recurrence import Terms, fork, linear_recurrence, peek
+
+B, H, K, V = 2, 3, 4, 5
+KINDS = [(decay, delta) for decay in ("none", "head", "row") for delta in (False, True)]
+
+
+def terms(tokens: int, decay: str, delta: bool, strength: float = 1.0, seed: int = 0) -> Terms:
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(B, H, tokens, *size, generator=draw, dtype=torch.float64)
+
+    q, k, v = normal(K), F.normalize(normal(K), dim=-1), normal(V)
+    g = {"none": None, "head": -strength * F.softplus(normal(1)), "row": -strength * F.softplus(normal(K))}[decay]
+    beta = 2 * normal(1).sigmoid()
+    return Terms(q, beta * k, v, g, k if delta else None, -beta * k if delta else None)
+
+
+def state(seed: int = 1) -> Tensor:
+    return torch.randn(B, H, K, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def by_token(given: Terms, S: Tensor) -> tuple[Tensor, Tensor]:
+    """S <- (diag(e^g) + b a^T) S + k v^T and o = S^T q, from the equation."""
+    outputs = []
+    for t in range(given.v.shape[2]):
+        q, k, v = (each[:, :, t] for each in (given.q, given.k, given.v))
+        kept = S if given.g is None else given.g[:, :, t].exp().unsqueeze(-1) * S
+        if given.a is not None and given.b is not None:
+            read = torch.einsum("bhk,bhkv->bhv", given.a[:, :, t], S)
+            kept = kept + torch.einsum("bhk,bhv->bhkv", given.b[:, :, t], read)
+        S = kept + torch.einsum("bhk,bhv->bhkv", k, v)
+        outputs.append(torch.einsum("bhk,bhkv->bhv", q, S))
+    return torch.stack(outputs, 2), S
+
+
+@pytest.mark.parametrize("strength", [0.1, 10.0, 1000.0])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 64])
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_chunks_equal_the_recurrence(decay: str, delta: bool, chunk: int, strength: float) -> None:
+    given, S = terms(67, decay, delta, strength), state()
+    expected, last = by_token(given, S)
+    outputs, after = linear_recurrence(given, S, chunk)
+    torch.testing.assert_close(outputs, expected, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(after, last, atol=1e-10, rtol=1e-10)
+    single, end = linear_recurrence(given.to(dtype=torch.float32), S.float(), chunk)
+    assert (single - expected).norm() < 1e-5 * expected.norm()
+    assert (end - last).norm() < 1e-5 * last.norm()
+
+
+@pytest.mark.parametrize("strength", [1.0, 1000.0])
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_gradients_equal_those_of_the_recurrence(
+    decay: str, delta: bool, strength: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, S = terms(45, decay, delta, strength), state()
+    leaves = {name: t.requires_grad_() for name, t in given.tensors().items()} | {"state": S.requires_grad_()}
+    weight = torch.randn(B, H, 45, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def gradients(run: object) -> tuple[Tensor, ...]:
+        outputs, after = run(given, S)  # type: ignore[operator]
+        return torch.autograd.grad((outputs * weight).sum() + after.square().sum(), list(leaves.values()))
+
+    expected = gradients(by_token)
+    for chunk in (1, 7, 16, 64):
+        for held in (0, 100):  # computed again on the way back, or held
+            monkeypatch.setattr(module, "_HELD", held)
+            found = gradients(lambda t, s, chunk=chunk: linear_recurrence(t, s, chunk))
+            for name, one, other in zip(leaves, found, expected, strict=True):
+                torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=f"{name}, chunks of {chunk}")
+
+
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_it_goes_on_from_a_state_at_odd_places(decay: str, delta: bool) -> None:
+    given, S = terms(50, decay, delta), state()
+    expected, last = by_token(given, S)
+    outputs = []
+    for start, end in ((0, 1), (1, 14), (14, 33), (33, 50)):
+        part, S = linear_recurrence(given.map(lambda t, a=start, b=end: t[:, :, a:b]), S, 16)
+        outputs.append(part)
+    torch.testing.assert_close(torch.cat(outputs, 2), expected, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(S, last, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_queries_leave_no_trace(decay: str, delta: bool) -> None:
+    """Each is answered as a token that comes next would be: all after one state, or one before every pair."""
+    given, S = terms(70, decay, delta), state()
+    asked = terms(35, decay, delta, seed=3)
+    outputs, answers, after = fork(given, asked, S)
+    expected, last = by_token(given, S)
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(after, last)
+    for n in (0, 1, 15, 16, 17, 34):
+        before = S if n == 0 else by_token(given.map(lambda t, n=n: t[:, :, : 2 * n]), S)[1]
+        one = asked.map(lambda t, n=n: t[:, :, n : n + 1])
+        next_one = by_token(one, before)[0]
+        torch.testing.assert_close(answers[:, :, n : n + 1], next_one)
+        torch.testing.assert_close(peek(one, before), next_one)
+
+
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_keys_of_all_heads_are_given_once(decay: str, delta: bool) -> None:
+    given, S = terms(40, decay, delta), state()
+    if delta:
+        pytest.skip("a and b are of every head")
+    shared = replace(given, q=given.q[:, :1], k=given.k[:, :1])
+    every = replace(given, q=shared.q.expand_as(given.q), k=shared.k.expand_as(given.k))
+    for one, other in zip(linear_recurrence(shared, S), linear_recurrence(every, S), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("gate", [0.0, -torch.inf, "in turn"])
+@pytest.mark.parametrize(("decay", "delta"), [kind for kind in KINDS if kind[0] != "none"])
+def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bool, gate: float | str) -> None:
+    """A decay to 0 forgets all that was before, and costs those after it no digits."""
+    given, S = terms(2000, decay, delta), state()
+    assert given.g is not None
+    g = given.g * 1e-3
+    g[:, :, ::3] = -1e30
+    given = replace(given, g=g if gate == "in turn" else torch.full_like(given.g, gate))
+    # With keys of length 1 and beta up to 2 what is not forgotten stays bounded.
+    expected, last = by_token(given, S)
+    leaves = given.to(dtype=torch.float32).map(lambda t: t.requires_grad_())
+    outputs, after = linear_recurrence(leaves, S.float())
+    assert (outputs - expected).norm() < 1e-5 * expected.norm() and (after - last).norm() < 1e-5 * last.norm() + 1e-6
+    outputs.square().mean().backward()
+    assert all(t.grad is not None and bool(t.grad.isfinite().all()) for t in leaves.tensors().values())
+
+
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_memory_beyond_tokens_and_states_does_not_grow_with_them(decay: str, delta: bool) -> None:
+    def extra(tokens: int) -> float:
+        given = terms(tokens, decay, delta).to(dtype=torch.float32).map(lambda t: t.requires_grad_())
+        S = state().float()
+        with LiveBytes() as live:
+            outputs, _ = linear_recurrence(given, S)
+            outputs.backward(torch.ones_like(outputs))
+        states = -(-tokens // module.CHUNK) * S.nbytes
+        # Outputs and their gradient; the gradients of all that is given, chunk by chunk and put together.
+        return live.peak - 2 * outputs.nbytes - 2 * given.nbytes - states
+
+    assert extra(4000) < 1.1 * max(extra(500), 50_000)
