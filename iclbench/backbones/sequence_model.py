@@ -30,7 +30,7 @@ _OF_MIXERS = ("heads", "state", "rank")
 
 def _taps(value: int) -> int:
     if value < 0 or value == 1:
-        raise ValueError("0 for no convolution, or at least 2 taps (4 is usual)")
+        raise ValueError(f"{value} is no number of taps; write 0 for no convolution, or at least 2 (4 is usual)")
     return value
 
 

@@ -1,0 +1,203 @@
+"""Against the layers of transformers, with the same weights, and the twins of gpt2 and mamba."""
+
+import os
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from iclbench.backbones.gpt2 import GPT2, GPT2Settings
+from iclbench.backbones.mamba import Mamba, MambaSettings
+from iclbench.backbones.mixers import Attention
+from iclbench.backbones.sequence_model import Hybrid, HybridSettings, WithHeads
+from iclbench.contracts import example_episodes
+from iclbench.core.task import TaskShape
+from iclbench.layers.linear_recurrence import Terms, linear_recurrence
+from iclbench.layers.mixers.gated_deltanet import GatedDeltaNet
+from iclbench.layers.mixers.kda import KDA
+from iclbench.layers.mixers.mamba2 import Mamba2
+from iclbench.layers.mixers.mixer import Mixer, Sizes
+from iclbench.layers.mixers.mlstm import gated_terms, running_max
+
+WIDTH, HEADS = 16, 4
+SHAPE = TaskShape(x_dim=4, points=12)
+
+
+def drawn(module: nn.Module) -> None:
+    torch.manual_seed(0)
+    for weight in module.parameters():
+        nn.init.normal_(weight, std=0.3)
+
+
+def tokens(count: int = 50) -> Tensor:
+    return torch.randn(2, count, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def agree(mixer: Mixer, theirs: nn.Module) -> None:
+    x = tokens()
+    with torch.no_grad():
+        expected = theirs(x)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        torch.testing.assert_close(mixer(x, mixer.start(2))[0], expected, atol=2e-6, rtol=1e-5)
+
+
+def test_mamba2_equals_that_of_transformers() -> None:
+    from transformers.models.mamba2.configuration_mamba2 import Mamba2Config
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+
+    config = Mamba2Config(
+        num_heads=HEADS, head_dim=2 * WIDTH // HEADS, hidden_size=WIDTH, state_size=8, n_groups=1, chunk_size=16
+    )
+    theirs, ours = Mamba2Mixer(config, 0), Mamba2(Sizes(WIDTH, HEADS, state=8))
+    drawn(theirs)
+    ours.load_state_dict({name.replace("conv1d", "window.conv1d"): w for name, w in theirs.state_dict().items()})
+    agree(ours, theirs)
+
+
+def test_gated_deltanet_equals_that_of_qwen3_next() -> None:
+    from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+    config = Qwen3NextConfig(
+        hidden_size=WIDTH,
+        linear_key_head_dim=3,
+        linear_value_head_dim=6,
+        linear_num_key_heads=HEADS,
+        linear_num_value_heads=HEADS,
+        rms_norm_eps=1e-6,
+    )
+    theirs, ours = Qwen3NextGatedDeltaNet(config, 0), GatedDeltaNet(Sizes(WIDTH, HEADS))
+    drawn(theirs)
+    # Theirs has q, k, v and z side by side for each head, ours heads side by side for each of them.
+    by_head = theirs.in_proj_qkvz.weight.data.view(HEADS, -1, WIDTH).split([3, 3, 6, 6], 1)
+    q, k, v, z = (part.flatten(0, 1) for part in by_head)
+    b, a = theirs.in_proj_ba.weight.data.view(HEADS, 2, WIDTH).unbind(1)
+    ours.in_proj.weight.data = torch.cat([q, k, v, z, b, a])
+    ours.window.conv1d.weight.data = theirs.conv1d.weight.data
+    ours.A_log.data, ours.dt_bias.data = theirs.A_log.data, theirs.dt_bias.data
+    ours.norm.weight.data, ours.out_proj.weight.data = theirs.norm.weight.data, theirs.out_proj.weight.data
+    agree(ours, theirs)
+
+
+def test_kda_equals_that_of_kimi_linear() -> None:
+    from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
+    from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+
+    config = KimiLinearConfig(
+        hidden_size=WIDTH, linear_head_dim=WIDTH // HEADS, linear_num_heads=HEADS, rms_norm_eps=1e-5
+    )
+    theirs, ours = KimiLinearDeltaAttention(config, 0), KDA(Sizes(WIDTH, HEADS))
+    drawn(theirs)
+    gate = theirs.forget_gate
+    inputs = (theirs.q_proj, theirs.k_proj, theirs.v_proj, gate.f_a_proj, theirs.g_a_proj, theirs.b_proj)
+    ours.in_proj.weight.data = torch.cat([linear.weight.data for linear in inputs])
+    ours.window.conv1d.weight.data = theirs.conv1d.weight.data
+    ours.decay_proj.weight.data, ours.gate_proj.weight.data = gate.f_b_proj.weight.data, theirs.g_b_proj.weight.data
+    ours.A_log.data, ours.dt_bias.data = gate.A_log.data.flatten(), gate.dt_bias.data
+    ours.norm.weight.data, ours.out_proj.weight.data = theirs.o_norm.weight.data, theirs.o_proj.weight.data
+    agree(ours, theirs)
+
+
+def test_the_cell_of_mlstm_equals_that_of_xlstm() -> None:
+    """Outputs and states of the recurrence of `transformers`; its layer is that of xLSTM 7B, another one than the
+    paper's."""
+    from transformers.models.xlstm import modeling_xlstm
+
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 45, 4, generator=draw) for _ in range(3))
+    i, f = (3 * torch.randn(2, 3, 45, generator=draw) for _ in range(2))
+    expected, (C, n, m) = modeling_xlstm.mlstm_recurrent_sequence_native(q, k, v, i, f, return_last_states=True, eps=0)
+    terms, log_f = Terms(q, k * 4**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f)
+    most = running_max(log_f, i, torch.zeros(2, 3, 1))
+    o, memory = linear_recurrence(gated_terms(terms, log_f, i, most), torch.zeros(2, 3, 4, 5))
+    h = o[..., :-1] / torch.maximum(o[..., -1:].abs(), (-most[..., 1:, None]).exp())
+    torch.testing.assert_close(h, expected, atol=1e-5, rtol=1e-5)
+    # Theirs keeps k as it is and divides q by the root.
+    torch.testing.assert_close(most[..., -1:], m.view(2, 3, 1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(memory[..., :-1] * 4**0.5, C, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(memory[..., -1] * 4**0.5, n.view(2, 3, 4), atol=1e-5, rtol=1e-5)
+
+
+def test_gpt2_equals_its_generic_twin() -> None:
+    torch.manual_seed(0)
+    gpt2 = GPT2(GPT2Settings(layers=3, width=WIDTH, heads=HEADS, init_std=0.3), SHAPE).eval()
+    twin = Attention(WithHeads(layers=3, width=WIDTH, heads=HEADS, norm="layer"), SHAPE).eval()
+    own = gpt2.state_dict()
+    given = {name: own[name] for name in own if name.startswith(("read_in", "read_out", "norm"))}
+    names = {"norm": "ln_1", "mixer.in_proj": "attn.c_attn", "mixer.out_proj": "attn.c_proj"}
+    names |= {"norm_mlp": "ln_2", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
+    for layer in range(3):
+        for ours, theirs in names.items():
+            weight = own[f"blocks.{layer}.{theirs}.weight"]
+            given[f"layers.{layer}.{ours}.weight"] = weight if weight.dim() == 1 else weight.T
+            given[f"layers.{layer}.{ours}.bias"] = own[f"blocks.{layer}.{theirs}.bias"]
+    twin.load_state_dict(given)
+    alike(gpt2, twin)
+
+
+def test_mamba_equals_its_generic_twin() -> None:
+    torch.manual_seed(0)
+    mamba = Mamba(MambaSettings(layers=3, width=WIDTH, state=4), SHAPE).eval()
+    twin = Hybrid(HybridSettings(layers=3, width=WIDTH, state=4, mixers=["mamba"]), SHAPE).eval()
+    twin.load_state_dict({name.replace("norm_f", "norm"): weight for name, weight in mamba.state_dict().items()})
+    alike(mamba, twin)
+
+
+def alike(one: nn.Module, other: nn.Module) -> None:
+    """The same number of parameters, and the same answers to both questions."""
+    assert one.parameter_count == other.parameter_count
+    episodes = example_episodes(points=12)
+    with torch.no_grad():
+        for question in ("next", "targets"):
+            found, expected = other.ask(episodes, question).point(), one.ask(episodes, question).point()
+            torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+
+
+# A checkout of flash-linear-attention, whose naive references need only torch and einops.
+FLA = os.environ.get("FLA_CHECKOUT")
+
+
+@pytest.mark.skipif(FLA is None, reason="FLA_CHECKOUT names no checkout of flash-linear-attention")
+@pytest.mark.parametrize(
+    ("path", "function"),
+    [
+        ("delta_rule", "delta_rule_recurrence"),
+        ("gated_delta_rule", "naive_recurrent_gated_delta_rule"),
+        ("kda", "naive_recurrent_kda"),
+        ("gla", "naive_recurrent_gla"),
+        ("simple_gla", "naive_recurrent_simple_gla"),
+    ],
+)
+def test_the_recurrence_equals_the_naive_ones_of_flash_linear_attention(path: str, function: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 40, 8, generator=draw) for _ in range(3))
+    k, beta = F.normalize(k, dim=-1), torch.rand(2, 3, 40, 1, generator=draw)
+    g = -torch.rand(2, 3, 40, 8 if path in ("kda", "gla") else 1, generator=draw)
+    t = [each.transpose(1, 2).contiguous() for each in (q, k, v, g, beta)]
+    naive = getattr(_loaded(Path(FLA or "") / "fla" / "ops" / path / "naive.py"), function)
+    scale = 8**-0.5
+    if path == "delta_rule":
+        expected, terms = naive(q, k, v, beta.squeeze(-1))[0], Terms(q * scale, beta * k, v, None, k, -beta * k)
+    elif path in ("gated_delta_rule", "kda"):
+        decays = t[3] if path == "kda" else t[3].squeeze(-1)
+        ordered = {"gated_delta_rule": (t[4].squeeze(-1), decays), "kda": (decays, t[4].squeeze(-1))}[path]
+        expected = naive(*t[:3], *ordered)[0].transpose(1, 2)
+        terms = Terms(q * scale, beta * k, v, g, g.exp() * k, -beta * k)
+    else:
+        expected = naive(*t[:3], t[3] if path == "gla" else t[3].squeeze(-1))
+        expected = (expected[0] if isinstance(expected, tuple) else expected).transpose(1, 2)
+        terms = Terms(q * scale, k, v, g)
+    found, _ = linear_recurrence(terms, torch.zeros(2, 3, 8, 8))
+    torch.testing.assert_close(found, expected.to(found), atol=2e-5, rtol=1e-4)
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.parent.name, path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
