@@ -190,7 +190,7 @@ def backbones() -> str:
         cls = BACKBONES.get(name)
         entry = BACKBONES.entry(name)
         module = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
-        own = inspect.cleandoc(cls.__doc__ or "") if cls.__doc__ and cls.__module__.startswith("iclbench") else ""
+        own = cls.explained() if cls.__module__.startswith("iclbench") else ""
         said = meanings(cls.Settings)
         rows = [
             [f"`{key}`", _cell(kind(field.annotation)), f"`{_value(field.default)}`", _cell(said.get(key, ""))]

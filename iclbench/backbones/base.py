@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -115,6 +116,11 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         """
         column = sum(budget >= limit for limit in _LIMITS)
         return {key: values[column] for key, values in _AT_BUDGET.items() if key in cls.Settings.model_fields}
+
+    @classmethod
+    def explained(cls) -> str:
+        """What it computes, as `iclbench show` and the reference say it; empty: nothing is said."""
+        return inspect.cleandoc(cls.__doc__ or "")
 
     @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ parameters equal. `iclbench.layers.mixers` has one file per mixer.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -228,6 +229,11 @@ class Hybrid(SequenceModel[HybridSettings]):
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
         return settings.get("mixers") or HybridSettings().mixers
 
+    @classmethod
+    def explained(cls) -> str:
+        known = "\n".join(f"- {name}: {entry.summary}" for name, entry in sorted(MIXERS.entries.items()))
+        return f"{super().explained()}\n\nMixers:\n\n{known}"
+
 
 class UniformModel(SequenceModel[_Settings], abstract=True):
     """The same mixer in every layer.
@@ -244,3 +250,7 @@ class UniformModel(SequenceModel[_Settings], abstract=True):
     @classmethod
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
         return (cls.mixer,)
+
+    @classmethod
+    def explained(cls) -> str:
+        return inspect.cleandoc(MIXERS.subclass(cls.mixer).__doc__ or "")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -33,6 +36,7 @@ def find(name: str) -> dict[str, Any]:
         "frozen": dict(variant.frozen),
         "class": entry.target,
         "summary": entry.summary or _first_line(cls),
+        "about": re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", cls.explained())[0].strip(),
         "order": cls.order,
         "heads": list(cls.heads),
         "uses_related": cls.uses_related,
@@ -60,6 +64,9 @@ def print_backbone(found: dict[str, Any]) -> None:
         ["forgets points", "yes" if found["removes_points"] else "no"],
     ]
     table("", ["backbone", found["backbone"]], [line for line in about if line[1]])
+    if found["about"]:
+        for line in ("", *_filled(found["about"], out.width)):
+            out.print(line, markup=False, highlight=False)
     if found["settings"]:
         out.print()
         rows = [
@@ -68,6 +75,17 @@ def print_backbone(found: dict[str, Any]) -> None:
         ]
         table("", ["setting", "default", "meaning"], rows)
     out.print("\nset one with -o backbone.NAME=VALUE; types: --json; a preset's budget of parameters sizes it")
+
+
+def _filled(text: str, width: int) -> Iterator[str]:
+    """A docstring's lines at another width: paragraphs and items of lists are filled anew, what is indented stays."""
+    for block in re.split(r"(\n\n|\n(?=- ))", text):
+        if block.isspace():
+            yield from [""] * (block.count("\n") - 1)
+        elif block.startswith("    "):
+            yield from block.splitlines()
+        else:
+            yield from textwrap.wrap(" ".join(block.split()), width, subsequent_indent="  " * block.startswith("- "))
 
 
 def type_name(annotation: Any) -> str:

@@ -65,6 +65,18 @@ def test_every_setting_of_a_backbone_is_explained(name: str, capsys: pytest.Capt
     assert "-o backbone.NAME=VALUE" in out
 
 
+def test_a_mixer_is_explained_by_its_equation_at_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = shown("kda", capsys=capsys)
+    assert "S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T" in " ".join(out.split())
+    assert json.loads(shown("kda", "--json", capsys=capsys))["about"].startswith("S_t = ")
+    lines = shown("np", capsys=capsys).splitlines()
+    assert any(line.startswith("- The mean of no point is 0") for line in lines), "lists stay lists"
+    assert all(len(line.rstrip()) <= 80 for line in [*out.splitlines(), *lines] if not line.startswith("set one"))
+
+
 def test_a_class_of_ones_own_is_shown_as_a_registered_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

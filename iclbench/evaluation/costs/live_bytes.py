@@ -29,7 +29,7 @@ class LiveBytes(TorchDispatchMode):
         before = {_address(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         result = func(*args, **(kwargs or {}))
         for t in tree_leaves(result):
-            if isinstance(t, Tensor) and _address(t) not in before | self._known.keys():
+            if isinstance(t, Tensor) and (address := _address(t)) not in before and address not in self._known:
                 self._add(t.untyped_storage())
         return result
 

@@ -1,0 +1,243 @@
+"""Sequence models at equal parameters: training, memory, state and queries, and the kernel they stand on.
+
+    python benchmarks/mixers.py
+
+Every mixer in a model of the budget of preset `grid` on `linear` (25 thousand parameters), beside `gpt2`, `mamba` and
+`mambaformer`. A training step is loss, gradients and Adam; episodes per step are fewer for longer ones, so that all
+have 2,560 points or one episode. Memory is the peak of live tensors of loss and gradients beyond weights (counted, not
+measured); a state is what is kept of one episode after n points. Seconds are CPU seconds of one thread, the best of
+three, all contestants of a size one after the other.
+
+Then the recurrence alone against its own matrix products, and mixers against the layers of transformers with the same
+sizes, forward and backward. Writes benchmarks/mixers.md.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from iclbench.backbones.base import Backbone
+from iclbench.backbones.sequence_model import SequenceModel
+from iclbench.config.cards import TrainSettings
+from iclbench.config.registry import BACKBONES
+from iclbench.config.resolution import resolve_run
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.formats import nbytes
+from iclbench.evaluation.costs.live_bytes import LiveBytes
+from iclbench.layers.linear_recurrence import CHUNK, Terms, linear_recurrence
+from iclbench.layers.mixers.gated_deltanet import GatedDeltaNet
+from iclbench.layers.mixers.kda import KDA
+from iclbench.layers.mixers.mamba2 import Mamba2
+from iclbench.layers.mixers.mixer import Sizes
+from iclbench.training.step import make_optimiser
+
+POINTS, TOTAL, QUERIES = (20, 100, 500, 2000), 2560, 40
+NAMES = (
+    "gpt2",
+    "mamba",
+    *(
+        name
+        for name in BACKBONES.architectures()
+        if issubclass(BACKBONES.get(name), SequenceModel) and name != "hybrid"
+    ),
+    "mambaformer",
+)
+
+
+def seconds(work: Callable[[], object], repeats: int = 3) -> float:
+    """The best of several, after one that warms up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def model(name: str) -> Backbone:
+    longest = ["backbone.max_points=2001"] if name == "hyena" else []
+    config = resolve_run("linear", name, "grid", overrides=longest)
+    torch.manual_seed(0)
+    return config.build(config.task.build())
+
+
+def episodes(model: Backbone, points: int, batch: int) -> Episodes:
+    context = Points.full(torch.randn(batch, points, model.shape.x_dim), torch.randn(batch, points, 1))
+    return Episodes(context=context, scored=context.mask)
+
+
+def step(model: Backbone, batch: Episodes) -> Callable[[], None]:
+    optimiser = make_optimiser(model, TrainSettings(steps=1))
+
+    def work() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        model.loss(batch, 0.0, torch.Generator())[0].backward()
+        optimiser.step()
+
+    return work
+
+
+def contestants() -> Iterator[dict[str, object]]:
+    for name in NAMES:
+        built = model(name)
+        row: dict[str, object] = {"model": name, "parameters": built.parameter_count}
+        for n in POINTS:
+            batch = episodes(built, n, max(1, TOTAL // n))
+            row[f"step {n}"] = seconds(step(built, batch)) / len(batch.context)
+            built.zero_grad(set_to_none=True)
+            with LiveBytes() as count:
+                built.loss(batch, 0.0, torch.Generator())[0].backward()
+            row[f"memory {n}"] = count.peak / len(batch.context)
+            with torch.inference_mode():
+                state = built.condition(batch.context[:1])
+                asked = torch.randn(1, QUERIES, built.shape.x_dim)
+                row[f"query {n}"] = seconds(partial(built.query, state, asked)) / QUERIES
+            row[f"state {n}"] = state.nbytes
+        print(row, flush=True)
+        yield row
+
+
+def terms(decay: str, delta: bool, batch: int, tokens: int, size: int) -> tuple[Terms, Tensor]:
+    heads = 4
+    q, k, v = (torch.randn(batch, heads, tokens, size) for _ in range(3))
+    k = nn.functional.normalize(k, dim=-1)
+    g = {"none": None, "head": -torch.rand(batch, heads, tokens, 1), "row": -torch.rand(batch, heads, tokens, size)}
+    both = (k, -0.5 * k) if delta else (None, None)
+    return Terms(q, k, v, g[decay], *both), torch.zeros(batch, heads, size, size)
+
+
+def products(given: Terms, state: Tensor) -> Tensor:
+    """The matrix products (and triangular systems) of the chunks alone: nothing decays, nothing is added up."""
+    outputs = []
+    for part in given.split(CHUNK):
+        scores, before = part.q @ part.k.mT, part.q @ state
+        out = scores @ part.v
+        if part.a is not None and part.b is not None:
+            first, system, seen = part.a @ part.k.mT, part.a @ part.b.mT, part.a @ state
+            taken = torch.linalg.solve_triangular(system, first @ part.v, upper=False, unitriangular=True)
+            out = (part.q @ part.b.mT) @ taken
+            _, _ = seen, part.b.mT @ taken
+        state = part.k.mT @ part.v
+        outputs += [out, before]
+    return sum(out.sum() for out in outputs) + state.sum()
+
+
+def kernel() -> Iterator[tuple[str, str, float, float]]:
+    for batch, tokens, size in ((64, 82, 16), (64, 82, 64), (16, 1000, 64)):
+        for decay in ("none", "head", "row"):
+            for delta in (False, True):
+                given, state = terms(decay, delta, batch, tokens, size)
+                with torch.inference_mode():
+                    ours = seconds(lambda: linear_recurrence(given, state), 7)  # noqa: B023
+                    alone = seconds(lambda: products(given, state), 7)  # noqa: B023
+                what = {"none": "no decay", "head": "decay per head", "row": "decay per row"}[decay]
+                yield f"{batch} x 4 heads, {tokens} tokens, K = V = {size}", what + ", delta" * delta, alone, ours
+
+
+def layers(width: int, heads: int) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """Our mixer and the layer of transformers, at the same sizes; weights need not agree here."""
+    from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
+    from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+    from transformers.models.mamba2.configuration_mamba2 import Mamba2Config
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+    from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+    sizes, value = Sizes(width, heads), 3 * width // (4 * heads)
+    mamba2 = Mamba2Config(
+        num_heads=heads, head_dim=2 * width // heads, hidden_size=width, state_size=64, n_groups=1, chunk_size=64
+    )
+    qwen = Qwen3NextConfig(
+        hidden_size=width,
+        linear_key_head_dim=value,
+        linear_value_head_dim=2 * value,
+        linear_num_key_heads=heads,
+        linear_num_value_heads=heads,
+    )
+    kimi = KimiLinearConfig(hidden_size=width, linear_head_dim=width // heads, linear_num_heads=heads)
+    yield "mamba2", Mamba2(sizes), Mamba2Mixer(mamba2, 0)
+    yield "gated-deltanet", GatedDeltaNet(sizes), Qwen3NextGatedDeltaNet(qwen, 0)
+    yield "kda", KDA(sizes), KimiLinearDeltaAttention(kimi, 0)
+
+
+def rivals() -> Iterator[tuple[str, str, float, float]]:
+    for width, batch, tokens in ((64, 32, 82), (64, 4, 1000), (256, 16, 82)):
+        for name, ours, theirs in layers(width, 4):
+            for weight in theirs.parameters():
+                nn.init.normal_(weight, std=0.1)
+            x = torch.randn(batch, tokens, width, requires_grad=True)
+
+            def their_step(theirs: nn.Module = theirs, x: Tensor = x) -> None:
+                out = theirs(x)
+                (out[0] if isinstance(out, tuple) else out).sum().backward()
+
+            def our_step(ours: nn.Module = ours, x: Tensor = x) -> None:
+                ours(x, ours.start(len(x)))[0].sum().backward()  # type: ignore[operator]
+
+            yield name, f"width {width}, {batch} x {tokens} tokens", seconds(their_step), seconds(our_step)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows = list(contestants())
+    unit = next(row for row in rows if row["model"] == "mamba")
+    lines = [
+        "# Sequence models: training, memory, state and queries at equal parameters",
+        "",
+        f"`python benchmarks/mixers.py`, {date.today()}, {platform.machine()}, one thread, torch {torch.__version__}.",
+        "Models of preset `grid` on `linear`. A training step, memory and state are per episode, a query per query of "
+        f"{QUERIES} side by side; times are CPU seconds over those of `mamba` (Mamba's scan) in the same run.",
+        "",
+        "| model | parameters | " + " | ".join(f"step, n = {n:,}" for n in POINTS) + " | "
+        + " | ".join(f"memory, n = {n:,}" for n in (20, 2000)) + " | "
+        + " | ".join(f"state, n = {n:,}" for n in (20, 2000)) + " | "
+        + " | ".join(f"query, n = {n:,}" for n in (20, 2000)) + " |",
+        "| --- " * (2 + len(POINTS) + 6) + "|",
+    ]  # fmt: skip
+    for row in rows:
+        cells = [str(row["model"]), f"{row['parameters']:,}"]
+        cells += [f"{row[f'step {n}'] / unit[f'step {n}']:.2f}" for n in POINTS]  # type: ignore[operator]
+        cells += [nbytes(int(row[f"{what} {n}"])) for what in ("memory", "state") for n in (20, 2000)]  # type: ignore[call-overload]
+        cells += [f"{row[f'query {n}'] / unit[f'query {n}']:.2f}" for n in (20, 2000)]  # type: ignore[operator]
+        lines.append(f"| {' | '.join(cells)} |")
+    times = ", ".join(f"{1e3 * float(str(unit[f'step {n}'])):.2f} ms at n = {n:,}" for n in POINTS)
+    lines += ["", f"One episode of a training step of `mamba` takes {times}.", "", "## The recurrence alone", ""]
+    lines += [
+        f"Forward, chunks of {CHUNK}, against the matrix products and triangular systems of the same chunks with "
+        "nothing in between.",
+        "",
+        "| size | recurrence | products, ms | whole, ms | whole / products |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for size, what, alone, ours in kernel():
+        lines.append(f"| {size} | {what} | {1e3 * alone:.1f} | {1e3 * ours:.1f} | {ours / alone:.2f} |")
+    lines += [
+        "",
+        "## Against the layers of transformers",
+        "",
+        "Forward and backward of one layer, in PyTorch on a CPU.",
+        "",
+    ]
+    lines += ["| mixer | size | transformers, ms | ours, ms | times as fast |", "| --- | --- | --- | --- | --- |"]
+    ratios = []
+    for name, size, theirs, ours in rivals():
+        ratios.append(theirs / ours)
+        lines.append(f"| {name} | {size} | {1e3 * theirs:.1f} | {1e3 * ours:.1f} | {theirs / ours:.1f} |")
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    lines.append(f"| geometric mean | | | | {mean:.1f} |")
+    Path(__file__).with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
