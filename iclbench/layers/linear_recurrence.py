@@ -22,6 +22,7 @@ after it no digits.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ from iclbench.core.records import TensorRecord
 
 # Tokens of a chunk. A constant, so that answers do not depend on the machine.
 CHUNK = 32
-# Beyond so many chunks a backward pass computes each of them again, from its tokens and the state before it: memory
-# grows with them alone. Below, that costs more time than it saves memory.
+# Of longer sequences a backward pass computes stretches of so many chunks again, each from its tokens and the state
+# before it: memory grows with these alone. Of shorter ones that would cost time and save little.
 _HELD = 8
 # A decay of e^-1000 is 0 in every precision; an infinite one would subtract from itself.
 _LEAST = -1000.0
@@ -125,21 +126,38 @@ def _own(terms: Terms) -> Float[Tensor, "B H Q V"]:
 def _run(
     terms: Terms, rows: Tensor | None, state: Tensor, chunk: int
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T V"] | None, Float[Tensor, "B H K V"]]:
-    """Chunk after chunk, `rows` being what reads the state before each token."""
-    parts = terms.split(chunk)
-    asking = [None] * len(parts) if rows is None else rows.split(chunk, 2)
-    again = len(parts) > _HELD and torch.is_grad_enabled()
-    outputs, reads = [], []
-    for part, asked in zip(parts, asking, strict=True):
-        if again:
-            o, read, state = checkpoint(
-                _chunk, part, asked, state, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
-            )
-        else:
-            o, read, state = _chunk(part, asked, state)
-        outputs.append(o)
-        reads.append(read)
-    return torch.cat(outputs, 2), None if rows is None else torch.cat(reads, 2), state
+    """Stretch after stretch of chunks, `rows` being what reads the state before each token."""
+    held = _HELD * chunk
+    if terms.v.shape[2] <= held or not torch.is_grad_enabled():
+        return _stretch(terms, rows, state, chunk)
+    parts = []
+    for part, asked in _stretches(terms, rows, held):
+        o, read, state = checkpoint(
+            _stretch, part, asked, state, chunk, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+        )
+        parts.append((o, read))
+    return _joined(parts, state)
+
+
+def _stretch(terms: Terms, rows: Tensor | None, state: Tensor, chunk: int) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Chunk after chunk."""
+    parts = []
+    for part, asked in _stretches(terms, rows, chunk):
+        o, read, state = _chunk(part, asked, state)
+        parts.append((o, read))
+    return _joined(parts, state)
+
+
+def _stretches(terms: Terms, rows: Tensor | None, size: int) -> Iterator[tuple[Terms, Tensor | None]]:
+    parts = terms.split(size)
+    return zip(parts, [None] * len(parts) if rows is None else rows.split(size, 2), strict=True)
+
+
+def _joined(parts: list[tuple[Tensor, Tensor | None]], state: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    if len(parts) == 1:
+        return *parts[0], state
+    reads = [read for _, read in parts if read is not None]
+    return torch.cat([o for o, _ in parts], 2), torch.cat(reads, 2) if reads else None, state
 
 
 def _chunk(terms: Terms, rows: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -6,7 +6,7 @@ The conventions, of which the first is everybody's and the others are said here 
     elementwise arithmetic, a comparison of numbers                 1 per output element
     exp, tanh, sigmoid, GELU, a power and the like, their derivatives   1 per output element, too
     a sum, mean, maximum, cumulative sum                            1 per input element
-    layer norm                                                      7 per element, on the way back 13
+    layer norm, group norm                                          7 per element, on the way back 13
     softmax                                                         5 per element, on the way back 4
     Fourier transform of length N                                   5 N log2 N, real ones half of it
     complex numbers                                                 a sum 2, a product 6, any other function 2
@@ -122,6 +122,20 @@ def _distances(args: Sequence[Any], out: Any) -> int:
     return 3 * out.numel() * args[0].shape[-1]
 
 
+def _lstm(args: Sequence[Any], out: Any) -> int:
+    """For every token the products with x and h, their sum with two biases, four activations, the new cell (three) and
+    the output (two)."""
+    tokens, inputs, hidden = prod(args[0].shape[:-1]), args[0].shape[-1], args[1].shape[0] // 4
+    return tokens * hidden * (8 * (inputs + hidden) + 3 * 4 + 4 + 3 + 2)
+
+
+def _lstm_backward(args: Sequence[Any], out: Any) -> int:
+    """Both products twice; derivatives of the activations and products with them, for the cell, the output and four
+    gates, and the sums for gradients of biases and states."""
+    tokens, inputs, hidden = prod(args[0].shape[:-1]), args[0].shape[-1], args[1].shape[0] // 4
+    return tokens * hidden * (16 * (inputs + hidden) + 3 * 4 + 4 + 8 + 3 + 4)
+
+
 def _first(out: Any) -> Tensor:
     found: Tensor = out[0] if isinstance(out, list | tuple) else out
     return found
@@ -158,6 +172,10 @@ FORMULAS: dict[str, Formula] = {
     "lerp": per_output(3),
     "native_layer_norm": per_output(7),
     "native_layer_norm_backward": per_input(13),
+    "native_group_norm": per_output(7),
+    "native_group_norm_backward": per_input(13),
+    "mkldnn_rnn_layer": _lstm,
+    "mkldnn_rnn_layer_backward": _lstm_backward,
     "_softmax": per_output(5),
     "_safe_softmax": per_output(5),
     "_softmax_backward_data": per_output(4),
@@ -171,6 +189,7 @@ FORMULAS: dict[str, Formula] = {
     "var_mean": per_input(4),
     "cumsum": per_input(),
     "cumprod": per_input(),
+    "cummax": per_input(),
     "prod": per_input(),
     "mse_loss": per_input(3),
     "glu": per_output(2),
@@ -179,6 +198,9 @@ FORMULAS: dict[str, Formula] = {
     "native_dropout": per_output(),
     "polar": per_output(2),
     "softplus_backward": per_output(),
+    "log_sigmoid_forward": per_output(),
+    "log_sigmoid_backward": per_output(),
+    "elu_backward": per_output(),
     "logaddexp": per_output(),
     "embedding_dense_backward": per_input(),
     "index_add": per_input(position=3),
@@ -195,7 +217,7 @@ _MOVING = """
     new_empty new_empty_strided new_full new_ones new_zeros nonzero normal ones ones_like pad
     rand rand_like randint randn randn_like random randperm reflection_pad1d reflection_pad2d repeat
     repeat_interleave replication_pad1d replication_pad2d resize roll scalar_tensor scatter select_backward
-    select_scatter set slice_backward slice_scatter sort split_with_sizes_copy squeeze stack topk tril triu uniform
-    unsqueeze view_copy where zero zeros zeros_like
+    select_scatter set slice_backward slice_scatter sort split_with_sizes_copy squeeze stack topk transpose tril triu
+    uniform unsafe_split unsqueeze view_copy where zero zeros zeros_like
 """
 MOVING = frozenset(_MOVING.split())

@@ -149,6 +149,29 @@ def test_linear_systems_take_the_textbook_counts() -> None:
     assert count_flops(lambda: torch.linalg.solve(z, both)) == 4 * B * (2 * n**3 // 3 + 2 * n**2 * sides)
 
 
+def test_recurrent_networks_count_as_their_cells_written_out() -> None:
+    """The library's LSTM is one operation; without that library it is many, which the count sees one by one."""
+    x = random(B, T, D, grad=True)
+    lstm, gru = torch.nn.LSTM(D, 16, batch_first=True), torch.nn.GRU(D, 16, batch_first=True)
+    fused = count_flops(lambda: lstm(x)[0]), count_flops(lambda: both_ways(lstm(x)[0]))
+    with torch.backends.mkldnn.flags(enabled=False):
+        plain = count_flops(lambda: lstm(x)[0]), count_flops(lambda: both_ways(lstm(x)[0]))
+    assert fused == pytest.approx(plain, rel=0.03)
+    products = B * T * 6 * 16 * (D + 16)
+    assert products < count_flops(lambda: gru(x)[0]) < 1.3 * products
+
+
+def test_group_norm_counts_as_layer_norm_and_gates_as_their_functions() -> None:
+    x = random(B, T, D, grad=True)
+    flat, grouped = x.detach().flatten(0, 1), torch.nn.GroupNorm(1, D)
+    assert count_flops(lambda: grouped(flat)) == count_flops(lambda: F.layer_norm(flat, (D,))) == 7 * flat.numel()
+    for gate in (F.logsigmoid, F.elu, F.softplus):
+        assert count_flops(lambda gate=gate: gate(x)) == x.numel()
+        x.grad = None
+        assert count_flops(lambda gate=gate: both_ways(gate(x))) == 2 * x.numel()
+    assert count_flops(lambda: x.detach().cummax(1)) == x.numel()
+
+
 def test_a_distance_takes_three_per_dimension() -> None:
     near, far = random(B, T, D), random(B, 5, D)
     assert count_flops(lambda: torch.cdist(near, far)) == 3 * B * T * 5 * D
