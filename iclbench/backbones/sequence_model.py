@@ -1,8 +1,8 @@
 """Sequence models of any mixers: a block is (norm, mixer, norm, channel MLP or none).
 
-What papers on these architectures do not hold equal are settings of every mixer: whether there is a short convolution,
-how much state is kept per channel of values, and whether there is a channel MLP; the budget of a preset holds the
-parameters equal. `iclbench.layers.mixers` has one file per mixer.
+What papers on these architectures do not hold equal are settings here: whether there is a short convolution, whether
+there is a channel MLP, and, of mixers whose heads keep a matrix, how much state is kept per channel of values; the
+budget of a preset holds the parameters equal. `iclbench.layers.mixers` has one file per mixer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _taps(value: int) -> int:
 
 
 class SequenceSettings(BackboneSettings):
-    """Sizes and controlled factors of all mixers; what is not set is as in the mixer's paper."""
+    """Sizes and controlled factors of all mixers; where nothing is set, what the mixer says for itself."""
 
     layers: PositiveInt = 12
     """Mixer blocks."""
@@ -63,7 +63,8 @@ class WithState(WithHeads):
     """Of mixers whose heads keep a matrix."""
 
     state: PositiveInt | None = None
-    """Rows of a head's state: numbers kept per channel of values; by default the mixer's own."""
+    """Rows of a head's state: numbers kept per channel of values (based: features f of 1 + f + f² rows); by default the
+    mixer's own."""
 
 
 class WithRank(SequenceSettings):
@@ -181,19 +182,21 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @staticmethod
     def _blocks_of(settings: SequenceSettings, classes: Sequence[type[Mixer]], points: int) -> Iterator[MixerBlock]:
-        for layer in range(settings.layers):
+        kinds = [settings.mlp or classes[layer % len(classes)].mlp for layer in range(settings.layers)]
+        residuals = settings.layers + sum(kind != "none" for kind in kinds)
+        for layer, kind in enumerate(kinds):
             cls = classes[layer % len(classes)]
             sizes = Sizes(
                 settings.width,
                 **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key))},
                 conv=settings.conv,
                 longest=2 * points,
+                residuals=residuals,
                 layers=settings.layers,
                 layer=layer,
                 first=cls not in classes[:layer],
             )
-            kind = settings.mlp or cls.mlp
-            mlp = None if kind == "none" else ChannelMLP(kind, settings.width, settings.feedforward, settings.layers)
+            mlp = None if kind == "none" else ChannelMLP(kind, settings.width, settings.feedforward, residuals)
             yield MixerBlock(cls(sizes), settings.width, settings.norm, mlp)
 
     @staticmethod

@@ -203,6 +203,7 @@ def _decays(terms: Terms) -> _Decays:
     c = terms.g.double().clamp(min=_LEAST).cumsum(2)
     if terms.g.shape[-1] == 1:
         return _OfHeads(c, terms.k.dtype)
+    # Decided for the batch at once: neighbours change the way, and so the last digits.
     few = bool((c[:, :, -1] > -_STRONG).all())
     return (_OfRows if few else _OfRowsApart)(c, terms.k.dtype)
 

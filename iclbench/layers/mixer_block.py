@@ -24,16 +24,16 @@ class ChannelMLP(nn.Module):
         kind: which.
         width: D.
         hidden: of the layer between; None: 4 D, SwiGLU's 8/3 D.
-        layers: of the model, by whose root outputs are shrunk.
+        residuals: of the model, by whose root outputs are shrunk.
     """
 
-    def __init__(self, kind: Mlp, width: int, hidden: int | None, layers: int) -> None:
+    def __init__(self, kind: Mlp, width: int, hidden: int | None, residuals: int) -> None:
         super().__init__()
         hidden = hidden or round(_WIDER[kind] * width)
         self.kind, bias = kind, kind == "gelu"
         self.up = nn.Linear(width, 2 * hidden if kind == "swiglu" else hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
-        self.down.weight.data /= math.sqrt(layers)
+        self.down.weight.data /= math.sqrt(residuals)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         hidden = self.up(x)

@@ -59,10 +59,11 @@ COUNTS = {
     "deltanet": 4 * D * D + D * H + 12 * D + D // H,
     "gated-deltanet": 6 * D * D + 2 * D * H + 4 * 3 * D + 2 * H + 2 * 12,
     "kda": 4 * D * D + 4 * D * (D // H) + D * H + 12 * D + H + D + D // H,
-    "mlstm": 6 * D * D + 24 * D + 5 * 2 * D + 2 * H * (3 * 2 * D + 1) + 2 * 2 * D,
+    "mlstm": 6 * D * D + (38 + 12 * H) * D + 2 * H,
     "lstm": 8 * D * D + 8 * D,
     "gru": 6 * D * D + 6 * D,
     "attention": 4 * D * D + 4 * D,
+    "hyena": 4 * D * D + 81 * D + 8576,
 }
 
 

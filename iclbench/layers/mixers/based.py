@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from iclbench.layers.mixers.linear_attention import LinearAttention
+from iclbench.layers.mixers.mixer import Mlp
 
 
 class Based(LinearAttention):
@@ -17,6 +19,8 @@ class Based(LinearAttention):
     2 D f H + 2 D² parameters. Of the published hybrid this is the linear layer; its other layers, attention in a
     sliding window of 64 and a gated convolution, are not part of it. `state` is f.
     """
+
+    mlp: ClassVar[Mlp] = "swiglu"
 
     @staticmethod
     def own_keys(value: int) -> int:

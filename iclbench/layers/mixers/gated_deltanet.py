@@ -19,7 +19,7 @@ class GatedDeltaNet(LinearMixer):
     norm, then a SiLU gate.
 
     About 6 D²: heads of K = 0.75 D / H channels, rounded down, values twice as wide. A is drawn from U(1, 16), where
-    the public initialisation has U(0, 16), whose logarithm may be that of 0; dt_bias as in Mamba-2 (first softplus
+    flash-linear-attention has U(0, 16), whose logarithm may be that of 0; dt_bias as in Mamba-2 (first softplus
     log-uniform in [0.001, 0.1]). Other layers as PyTorch draws them, outputs shrunk with depth.
     """
 

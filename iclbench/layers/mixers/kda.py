@@ -14,12 +14,13 @@ from iclbench.layers.mixers.window import Window
 
 
 class KDA(LinearMixer):
-    """S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), g = -A softplus(W2 W1
-    x + b) per row; q and k of length 1 after a convolution of 4 with SiLU, v after one; each head's answer through an
-    RMS norm, then a sigmoid gate of low rank.
+    """S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), g = -A softplus(W2 W1 x
+    + b) per row; q and k of length 1 after a convolution of 4 with SiLU, v after one; each head's answer through an RMS
+    norm, then a sigmoid gate of low rank.
 
     4 D² + 4 D r + D H + 12 D parameters and a few per channel; both low-rank maps have rank r = D / H, the width of a
-    head. A ~ U(1, 16), dt_bias as in Mamba-2; other layers as PyTorch draws them, outputs shrunk with depth.
+    head, and no bias (as in transformers' Kimi-Linear). A ~ U(1, 16), dt_bias as in Mamba-2; other layers as PyTorch
+    draws them, outputs shrunk with depth.
     """
 
     uses = frozenset({"heads", "state", "conv", "rank"})

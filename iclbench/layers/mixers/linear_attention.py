@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, heads, joined, shrunk
 from iclbench.layers.mixers.window import Window
 
 # Below it a sum of positive features is that of no token.
@@ -21,7 +23,7 @@ class LinearAttention(LinearMixer):
     asked for, is followed by SiLU.
     """
 
-    features = 1
+    mlp: ClassVar[Mlp] = "gelu"
 
     def __init__(self, sizes: Sizes) -> None:
         width, value = sizes.width, divided(sizes)

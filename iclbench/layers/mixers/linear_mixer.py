@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.layers import linear_recurrence as recurrence
 from iclbench.layers.linear_recurrence import Terms
-from iclbench.layers.mixers.mixer import Mixer, MixerState, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, in_full, silenced
 from iclbench.layers.mixers.window import Window
 
 
@@ -67,20 +66,20 @@ class LinearMixer(Mixer):
         tail, held = state
         before, rest = self.channels(x)
         u, tail = self.window(silenced(before, mask), tail)
-        with _in_full(x):
+        with in_full(x):
             terms = self._terms(u, rest, held, range(1, x.shape[1] + 1))
             o, held = recurrence.linear_recurrence(_without(terms, mask), held)
             held = self.moved(held, x.shape[1])
-        return self.out(o.to(u), terms, u, rest), (tail, held)
+        return self.out(o, terms, u, rest), (tail, held)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
         tail, held = state
         before, rest = self.channels(x)
         u = self.window.peek(before, tail)
-        with _in_full(x):
+        with in_full(x):
             terms = self._terms(u, rest, held, range(1, 2))
             o = recurrence.peek(terms, held)
-        return self.out(o.to(u), terms, u, rest)
+        return self.out(o, terms, u, rest)
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
@@ -89,21 +88,16 @@ class LinearMixer(Mixer):
         (before, rest), (asked, asked_rest) = self.channels(x), self.channels(queries)
         v = self.window.fork(before, asked, tail)
         u, tail = self.window(before, tail)
-        with _in_full(x):
+        with in_full(x):
             terms = self._terms(u, rest, held, range(1, x.shape[1] + 1))
             asking = self._terms(v, asked_rest, held, range(1, x.shape[1] + 1, 2))
             o, answers, held = recurrence.fork(terms, asking, held)
             held = self.moved(held, x.shape[1])
-        outputs = self.out(o.to(u), terms, u, rest), self.out(answers.to(v), asking, v, asked_rest)
+        outputs = self.out(o, terms, u, rest), self.out(answers, asking, v, asked_rest)
         return *outputs, (tail, held)
 
     def _terms(self, u: Tensor, rest: Tensor, held: Tensor, places: range) -> Terms:
         return self.placed(self.terms(u.to(held), rest.to(held)), places)
-
-
-def _in_full(x: Tensor) -> torch.autocast:
-    """Sums over all tokens are not for half precision."""
-    return torch.autocast(x.device.type, enabled=False)
 
 
 def _without(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:

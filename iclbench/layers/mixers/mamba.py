@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.layers.depthwise_convolution import depthwise_convolution
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, own, silenced
 from iclbench.layers.scan.scan import Backend, selective_peek, selective_scan
 
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4
@@ -46,7 +46,7 @@ class Mamba(Mixer):
         self.A_log = nn.Parameter(torch.arange(1, self.state + 1).float().log().repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
         self.out_proj = nn.Linear(inner, width, bias=False)
-        self._initialise(sizes.layers)
+        self._initialise(sizes.residuals or sizes.layers)
 
     def _initialise(self, layers: int) -> None:
         """Step sizes log-uniform in [0.001, 0.1] through the inverse of softplus; outputs shrink with depth."""
@@ -72,7 +72,7 @@ class Mamba(Mixer):
         padded = torch.cat([tail, silenced(before, mask)], 1)
         u = silenced(self._convolve(padded), mask)
         y, h = self._scan(u, *self._select(u), h)
-        return self._out(y, u, gate), (padded[:, padded.shape[1] - tail.shape[1] :], h)
+        return self._out(y, u, gate), (own(padded[:, padded.shape[1] - tail.shape[1] :]), h)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, h = state
@@ -106,7 +106,7 @@ class Mamba(Mixer):
             y, h = self._scan(u[:, pair], dt[:, pair], A, B[:, pair], C[:, pair], h)
             ys.append(y)
         outputs = self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), v, asked_gate)
-        return *outputs, (padded[:, padded.shape[1] - tail.shape[1] :], h)
+        return *outputs, (own(padded[:, padded.shape[1] - tail.shape[1] :]), h)
 
     def _convolve(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
         """The causal depthwise convolution and its activation."""

@@ -22,10 +22,11 @@ class Mamba2(LinearMixer):
     """S_t = e^(-A dt_t) S_{t-1} + B_t (dt_t x_t)^T, y = S^T C + D x, all heads sharing B and C; then RMSNorm(y
     SiLU(z)).
 
-    Names, layout, initialisation and arithmetic of mamba-ssm's and transformers' layers with one group: inner width E =
-    2 D, one convolution with SiLU over x, B and C, dt = softplus with first values log-uniform in [0.001, 0.1], A
-    uniform in [1, 16], D = 1. D (2E + 2N + H) + 5 (E + 2N) + 3H + E + E D parameters, state N = 64 per channel (the
-    papers' language models have 128 and heads of 64 channels; here `heads` says how many there are).
+    Layout and arithmetic of mamba-ssm's and transformers' layers with one group, names but for the window, and the
+    initialisation of mamba-ssm: inner width E = 2 D, one convolution with SiLU over x, B and C, dt = softplus with
+    first values log-uniform in [0.001, 0.1], A uniform in [1, 16], D = 1. D (2E + 2N + H) + 5 (E + 2N) + 3H + E + E D
+    parameters, state N = 64 per channel (the papers' language models have 128 and heads of 64 channels; here `heads`
+    says how many there are).
     """
 
     own_conv = 4

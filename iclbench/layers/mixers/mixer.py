@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -29,7 +30,8 @@ class Sizes:
         state: rows K of the state of a head, which are the numbers kept per channel of values; None: the mixer's own.
         conv: taps of the short convolution; 0: none; None: the mixer's own.
         rank: of low-rank maps; None: the mixer's own.
-        longest: tokens of the longest sequence, where that is bounded; None: the task's.
+        longest: tokens of the longest sequence, where that is bounded.
+        residuals: what is added to the residual stream in the whole model; 0: once per layer.
         layers: of the model ...
         layer: ... and which of them this is, from 0.
         first: whether it is the first of its kind.
@@ -41,6 +43,7 @@ class Sizes:
     conv: int | None = None
     rank: int | None = None
     longest: int = 128
+    residuals: int = 0
     layers: int = 1
     layer: int = 0
     first: bool = True
@@ -52,7 +55,7 @@ class Mixer(nn.Module, ABC):
     Attributes:
         uses: the sizes beside the width that it has a use for.
         own_conv: taps of the convolution that its paper has; 0: none.
-        mlp: the channel MLP of its paper's blocks.
+        mlp: the channel MLP of its blocks by default, after its paper or its released code.
         grows: whether its state grows with the tokens.
         hands_on: whether it hands the values of the first such layer to all further ones.
     """
@@ -95,9 +98,9 @@ def divided(sizes: Sizes, width: int | None = None) -> int:
 
 
 def shrunk(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
-    """A layer whose outputs go into the residual stream, smaller in deep models: by the root of their layers, as
+    """A layer whose outputs go into the residual stream, smaller where many do: by the root of their number, as
     mamba-ssm has it."""
-    linear.weight.data /= math.sqrt(sizes.layers)
+    linear.weight.data /= math.sqrt(sizes.residuals or sizes.layers)
     return linear
 
 
@@ -124,3 +127,13 @@ def silenced(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) -> Flo
 def gated(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
     """Times the gate's SiLU."""
     return t * F.silu(gate)
+
+
+def in_full(x: Tensor) -> torch.autocast:
+    """A context without autocast: sums over all tokens are not for half precision."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def own(t: Tensor) -> Tensor:
+    """A part of a longer tensor that does not keep the rest alive in a state."""
+    return t if torch.is_grad_enabled() else t.clone()

@@ -13,7 +13,19 @@ from torch import Tensor, nn
 
 from iclbench.layers import linear_recurrence as recurrence
 from iclbench.layers.linear_recurrence import Terms
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, divided, gated, heads, joined, silenced
+from iclbench.layers.mixers.mixer import (
+    Mixer,
+    MixerState,
+    Mlp,
+    Sizes,
+    divided,
+    gated,
+    heads,
+    in_full,
+    joined,
+    own,
+    silenced,
+)
 from iclbench.layers.mixers.window import Window
 
 _BLOCK = 4  # channels that q, k and v are made of together
@@ -23,12 +35,12 @@ class MLSTM(Mixer):
     """C_t = f' C_{t-1} + i' k v^T / sqrt(K), n likewise, h = C^T q / max(|n.q|, e^-m), with m_t = max(log f + m_{t-1},
     i), f' = e^(log f + m_{t-1} - m_t), i' = e^(i - m_t) and log f = log sigmoid of the gate.
 
-    The recurrence with a column of ones among the values, whose answers are n.q. The block of the paper: up to 2E =
-    4 D; on one half a convolution of 4 with SiLU, then q and k in blocks of 4 channels, v from before it, gates from
-    all three; each head's answer through a layer norm, beside a skip, times the SiLU of the other half, down again.
-    About 6 D². Gate weights 0, input bias N(0, 0.1), forget biases from 3 to 6 over the heads, projections of variance
-    2 / (5 D), the last of standard deviation 2 / (layers sqrt(D)). With `state` q and k have so many channels per head,
-    each made of all of the head's.
+    The recurrence with a column of ones among the values, whose answers are n.q. The block of the paper: up to 2E = 4
+    D; on one half a convolution of 4 with SiLU, then q and k in blocks of 4 channels, v from before it, gates from all
+    three; each head's answer through a layer norm, beside a skip, times the SiLU of the other half, down again. 6 D² +
+    (38 + 12 H) D + 2 H: about 6 D² where models are wide. Gate weights 0, input bias N(0, 0.1), forget biases
+    from 3 to 6 over the heads, projections of variance 2 / (5 D), the last of standard deviation 2 / (layers sqrt(D)).
+    With `state` q and k have so many channels per head, each made of all of the head's.
     """
 
     own_conv = 4
@@ -69,20 +81,20 @@ class MLSTM(Mixer):
         tail, memory, most = state
         before, z = self._channels(x)
         u, tail = self.window(silenced(before, mask), tail)
-        with torch.autocast(x.device.type, enabled=False):
+        with in_full(x):
             terms, log_f, i = self._ungated(u, before)
             if mask is not None:
                 log_f = log_f.masked_fill(~mask.unsqueeze(1), 0.0)
                 i = i.masked_fill(~mask.unsqueeze(1), -torch.inf)
             m = running_max(log_f, i, most)
             o, memory = recurrence.linear_recurrence(gated_terms(terms, log_f, i, m), memory)
-        return self._out(o, m[..., 1:], u, z), (tail, memory, m[..., -1:])
+        return self._out(o, m[..., 1:], u, z), (tail, memory, own(m[..., -1:]))
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, memory, most = state
         before, z = self._channels(x)
         u = self.window.peek(before, tail)
-        with torch.autocast(x.device.type, enabled=False):
+        with in_full(x):
             terms, log_f, i = self._ungated(u, before)
             terms, m = alone(terms, log_f, i, most)
             o = recurrence.peek(terms, memory)
@@ -95,13 +107,13 @@ class MLSTM(Mixer):
         (before, z), (asked, asked_z) = self._channels(x), self._channels(queries)
         v = self.window.fork(before, asked, tail)
         u, tail = self.window(before, tail)
-        with torch.autocast(x.device.type, enabled=False):
+        with in_full(x):
             terms, log_f, i = self._ungated(u, before)
             m = running_max(log_f, i, most)
             asking, m_asked = alone(*self._ungated(v, asked), m[..., :-1:2])
             o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), asking, memory)
         outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_asked, v, asked_z)
-        return *outputs, (tail, memory, m[..., -1:])
+        return *outputs, (tail, memory, own(m[..., -1:]))
 
     def _channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         first, second = self.up_proj(x).chunk(2, -1)
@@ -117,7 +129,8 @@ class MLSTM(Mixer):
         return Terms(q, k * self.keys**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
 
     def _out(self, o: Tensor, m: Float[Tensor, "B H T"], u: Tensor, z: Tensor) -> Tensor:
-        h = o[..., :-1] / torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
+        weight = torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
+        h = o[..., :-1] / weight.clamp(min=torch.finfo(o.dtype).tiny)  # e^-m may be 0
         normed = F.group_norm(joined(h).flatten(0, 1), self.heads, self.norm_weight, None, 1e-5)
         return self.down_proj(gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
 

@@ -22,8 +22,9 @@ class RetNet(LinearMixer):
     sqrt(K); values twice as wide as tokens; each head's answer through an RMS norm, all through a SiLU gate.
 
     8 D² parameters. The state turns on with the tokens, so that places are counted from it and never grow. Heads are
-    normed by RMS without weights, as in the released code; the paper has a group norm. A convolution, where one is
-    asked for, is followed by SiLU.
+    normed by RMS without weights, as in torchscale's code; the paper has a group norm. Angles are those of rotary
+    positions. PyTorch's initialisation of linear layers, outputs shrunk with depth. A convolution, where one is asked
+    for, is followed by SiLU.
     """
 
     def __init__(self, sizes: Sizes) -> None:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.layers.depthwise_convolution import depthwise_convolution
+from iclbench.layers.mixers.mixer import own
 
 
 class Window(nn.Module):
@@ -35,7 +36,7 @@ class Window(nn.Module):
         if self.conv1d is None:
             return x, tail
         padded = torch.cat([tail.to(x), x], 1)
-        return self._convolve(padded), padded[:, padded.shape[1] - self.kept :].to(tail)
+        return self._convolve(padded), own(padded[:, padded.shape[1] - self.kept :]).to(tail)
 
     def peek(self, x: Float[Tensor, "B Q E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B Q E"]:
         """Tokens that each come next."""
@@ -72,7 +73,7 @@ class Shift(Window):
         self, x: Float[Tensor, "B T E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B K E"]]:
         padded = torch.cat([tail.to(x), x], 1)
-        return padded[:, :-1], padded[:, -1:].to(tail)
+        return padded[:, :-1], own(padded[:, -1:]).to(tail)
 
     def peek(self, x: Float[Tensor, "B Q E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B Q E"]:
         return tail.to(x).expand_as(x)

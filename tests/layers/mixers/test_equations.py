@@ -376,3 +376,35 @@ def test_states_queries_and_gaps(name: str, conv: int | None) -> None:
         torch.testing.assert_close(masked[:1, 5:], short)
         torch.testing.assert_close(mixer.peek(q, held)[:1], mixer.peek(q[:1], short_state))
         torch.testing.assert_close(mixer.peek(q, held)[1:], mixer.peek(q[1:], mixer.start(1)))
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_in_half_precision_too_a_query_knows_nothing_of_later_tokens(name: str) -> None:
+    """Under autocast what is summed up over tokens stays in full precision, and nothing is added and taken off again."""
+    mixer, q = made(name).float(), tokens(seed=3).float()[:, :11]
+    x = tokens().float()[:, :22]
+    other = x.clone()
+    other[:, -2:] *= 100
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        one, another = (mixer.fork(each, q, mixer.start(BATCH))[1] for each in (x, other))
+    torch.testing.assert_close(one, another, atol=1e-6, rtol=1e-6)
+
+
+def test_an_open_input_gate_does_not_divide_by_zero() -> None:
+    """m = 200: e^-m is 0 in float32, and so is n.q of a query that is 0."""
+    mixer = MIXERS.subclass("mlstm")(Sizes(WIDTH, HEADS))
+    mixer.gates.bias.data[:HEADS] = 200.0
+    mixer.window.conv1d.bias.data.zero_()
+    x = torch.zeros(1, 5, WIDTH, requires_grad=True)
+    out = mixer(x, mixer.start(1))[0]
+    out.sum().backward()
+    assert bool(out.isfinite().all()) and x.grad is not None and bool(x.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("name", [name for name in EQUATIONS if not MIXERS.subclass(name).grows])
+def test_a_state_keeps_nothing_alive_but_itself(name: str) -> None:
+    mixer = made(name)
+    with torch.no_grad():
+        _, state = mixer(tokens(), mixer.start(BATCH))
+    for part in state:
+        assert part.untyped_storage().nbytes() <= 2 * max(part.nbytes, 8 * BATCH * HEADS)
