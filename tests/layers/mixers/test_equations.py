@@ -380,7 +380,7 @@ def test_states_queries_and_gaps(name: str, conv: int | None) -> None:
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_in_half_precision_too_a_query_knows_nothing_of_later_tokens(name: str) -> None:
-    """Under autocast what is summed up over tokens stays in full precision, and nothing is added and taken off again."""
+    """Under autocast sums over tokens stay in full precision, and nothing is added and taken off again."""
     mixer, q = made(name).float(), tokens(seed=3).float()[:, :11]
     x = tokens().float()[:, :22]
     other = x.clone()
