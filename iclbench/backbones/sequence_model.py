@@ -182,10 +182,12 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @staticmethod
     def _blocks_of(settings: SequenceSettings, classes: Sequence[type[Mixer]], points: int) -> Iterator[MixerBlock]:
-        kinds = [settings.mlp or classes[layer % len(classes)].mlp for layer in range(settings.layers)]
-        residuals = settings.layers + sum(kind != "none" for kind in kinds)
-        for layer, kind in enumerate(kinds):
-            cls = classes[layer % len(classes)]
+        kinds = [settings.mlp or cls.mlp for cls in classes]
+        whole, left = divmod(settings.layers, len(classes))
+        mlps = [whole * sum(kind != "none" for kind in kinds), sum(kind != "none" for kind in kinds[:left])]
+        residuals = settings.layers + sum(mlps)
+        for layer in range(settings.layers):
+            cls, kind = classes[layer % len(classes)], kinds[layer % len(classes)]
             sizes = Sizes(
                 settings.width,
                 **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key))},
