@@ -62,12 +62,16 @@ def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and
 
 
 def causal_present(state: KeyValueCache, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """The same without empty slots and without new tokens that are not there. Such a token still sees itself, so that
-    its (unused) row is no softmax over nothing."""
-    held, new = state.mask.shape[1], mask.shape[1]
-    own = torch.eye(new, held + new, dtype=torch.bool, device=mask.device).roll(held, 1)
-    there = torch.cat([state.mask, mask], 1)[:, None, None]
-    return causal(new, held, mask.device) & there | own
+    """The same without empty slots and without new tokens that are not there."""
+    return causal_there(torch.cat([state.mask, mask], 1), mask.shape[1])
+
+
+def causal_there(there: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
+    """The same of slots that are `there`, the last of which are the new tokens. One that is not there still sees
+    itself, so that its (unused) row is no softmax over nothing."""
+    held = there.shape[1] - new
+    own = torch.eye(new, held + new, dtype=torch.bool, device=there.device).roll(held, 1)
+    return causal(new, held, there.device) & there[:, None, None] | own
 
 
 def attend_past_and_self(

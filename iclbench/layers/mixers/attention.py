@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.key_value_cache import attend_past_and_self, causal
+from iclbench.layers.key_value_cache import attend_past_and_self, causal_there
 from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, divided, heads, joined, shrunk, silenced
 from iclbench.layers.mixers.window import Window
 
@@ -24,14 +24,13 @@ class Attention(Mixer):
 
     uses = frozenset({"heads", "conv"})
     mlp: ClassVar[Mlp] = "gelu"
-    grows = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         divided(sizes)
         self.heads, self.width = sizes.heads, sizes.width
         self.in_proj = nn.Linear(sizes.width, 3 * sizes.width)
-        self.window = Window(3 * sizes.width, sizes.conv or 0)
+        self.window = Window(3 * sizes.width, self.taps(sizes))
         self.out_proj = shrunk(nn.Linear(sizes.width, sizes.width), sizes)
 
     def start(self, batch: int) -> MixerState:
@@ -47,7 +46,7 @@ class Attention(Mixer):
         q, keys, values, there = self._grown(u, cache, mask)
         visible = None
         if keys.shape[2] > x.shape[1] or mask is not None:
-            visible = _visible(there, x.shape[1])
+            visible = causal_there(there, x.shape[1])
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, is_causal=visible is None)
         return self.out_proj(joined(mixed)), (tail, joined(keys), joined(values), there)
 
@@ -63,10 +62,10 @@ class Attention(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, *cache = state
         before, asked = self.in_proj(x), self.in_proj(queries)
-        r, k, v = self._by_head(self.window.fork(before, asked, tail))
-        u, tail = self.window(before, tail)
+        u, w, tail = self.window.fork(before, asked, tail)
+        r, k, v = self._by_head(w)
         q, keys, values, there = self._grown(u, cache, None)
-        visible, held = _visible(there, x.shape[1]), keys.shape[2] - x.shape[1]
+        visible, held = causal_there(there, x.shape[1]), keys.shape[2] - x.shape[1]
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
         answers = attend_past_and_self(r, keys, values, visible.tril(held - 1)[..., ::2, :], k, v)
         outputs = self.out_proj(joined(mixed)), self.out_proj(joined(answers))
@@ -85,11 +84,3 @@ class Attention(Mixer):
     def _by_head(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (heads(t, self.heads) for t in u.chunk(3, -1))
         return q, k, v
-
-
-def _visible(there: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """What the last tokens see: what is there, up to themselves; one that is not there itself alone, so that its unused
-    row is no softmax over nothing."""
-    held = there.shape[1] - new
-    own = torch.eye(new, there.shape[1], dtype=torch.bool, device=there.device).roll(held, 1)
-    return causal(new, held, there.device) & there[:, None, None] | own

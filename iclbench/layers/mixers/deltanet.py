@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
-from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk, unit
+from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
+from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk
 from iclbench.layers.mixers.window import Window
 
 
@@ -25,22 +25,15 @@ class DeltaNet(LinearMixer):
         width, value = sizes.width, divided(sizes)
         keys = sizes.state or value
         self.parts = [sizes.heads * keys, sizes.heads * keys, width]
-        super().__init__(
-            Window(sum(self.parts), self.own_conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
-        )
-        self.heads, self.keys = sizes.heads, keys
+        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
+        self.heads = sizes.heads
         self.in_proj = nn.Linear(width, sum(self.parts) + sizes.heads, bias=False)
         self.norm = nn.RMSNorm(value, eps=1e-5)
         self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
 
-    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        u, beta = self.in_proj(x).split([sum(self.parts), self.heads], -1)
-        return u, beta
-
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
         q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))
-        k, beta = unit(k), rest.sigmoid().mT.unsqueeze(-1)
-        return Terms(unit(q) * self.keys**-0.5, beta * k, v, None, k, -beta * k)
+        return delta_rule(q, k, v, rest)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
         return self.out_proj(joined(self.norm(o)))

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
-from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, gated, heads, joined, shrunk, unit
+from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
+from iclbench.layers.mixers.mixer import Sizes, gated, heads, joined, shrunk
 from iclbench.layers.mixers.step_sizes import first_dt
 from iclbench.layers.mixers.window import Window
 
@@ -30,10 +30,8 @@ class GatedDeltaNet(LinearMixer):
         value = 2 * max(1, 3 * width // (4 * sizes.heads))
         keys = sizes.state or value // 2
         self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
-        super().__init__(
-            Window(sum(self.parts), self.own_conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
-        )
-        self.heads, self.keys = sizes.heads, keys
+        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
+        self.heads = sizes.heads
         self.rest = [sizes.heads * value, sizes.heads, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.parts) + sum(self.rest), bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
@@ -41,16 +39,11 @@ class GatedDeltaNet(LinearMixer):
         self.norm = nn.RMSNorm(value, eps=1e-6)
         self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
 
-    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        u, rest = self.in_proj(x).split([sum(self.parts), sum(self.rest)], -1)
-        return u, rest
-
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
         q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))
         _, beta, dt = rest.split(self.rest, -1)
         decay = (-self.A_log.exp() * F.softplus(dt + self.dt_bias)).mT.unsqueeze(-1)
-        k, beta = unit(k), beta.sigmoid().mT.unsqueeze(-1)
-        return Terms(unit(q) * self.keys**-0.5, beta * k, v, decay, decay.exp() * k, -beta * k)
+        return delta_rule(q, k, v, beta, decay)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
         return self.out_proj(gated(joined(self.norm(o)), rest[..., : self.rest[0]]))

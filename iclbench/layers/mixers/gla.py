@@ -25,22 +25,18 @@ class GLA(LinearMixer):
 
     def __init__(self, sizes: Sizes) -> None:
         width, value = sizes.width, divided(sizes)
-        keys, taps = sizes.state or max(1, value // 2), sizes.conv or 0
+        keys, rank = sizes.state or max(1, value // 2), sizes.rank or _RANK
         self.parts = [sizes.heads * keys, sizes.heads * keys, width]
-        super().__init__(Window(sum(self.parts), taps), (sizes.heads, keys, value))
-        self.heads, self.keys, self.convolved, rank = sizes.heads, keys, taps > 0, sizes.rank or _RANK
+        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
+        self.heads, self.keys = sizes.heads, keys
         self.in_proj = nn.Linear(width, sum(self.parts) + width + rank, bias=False)
         self.rest = [width, rank]
         self.decay_proj = nn.Linear(rank, sizes.heads * keys)
         self.norm = nn.RMSNorm(value, eps=1e-5)
         self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
 
-    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        u, rest = self.in_proj(x).split([sum(self.parts), sum(self.rest)], -1)
-        return u, rest
-
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in (F.silu(u) if self.convolved else u).split(self.parts, -1))
+        q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))
         decay = F.logsigmoid(self.decay_proj(rest[..., self.rest[0] :])) / _TEMPERATURE
         return Terms(q * self.keys**-0.5, k, v, heads(decay, self.heads))
 

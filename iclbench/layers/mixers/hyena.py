@@ -29,13 +29,12 @@ class Hyena(Mixer):
     uses = frozenset({"conv", "longest"})
     own_conv = 3
     mlp: ClassVar[Mlp] = "gelu"
-    grows = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, self.longest = sizes.width, sizes.longest
         self.in_proj = nn.Linear(width, 3 * width)
-        self.window = Window(3 * width, self.own_conv if sizes.conv is None else sizes.conv, bias=True)
+        self.window = Window(3 * width, self.taps(sizes), bias=True)
         self.filter = nn.ModuleList([nn.Linear(3, _ORDER), nn.Linear(_ORDER, _ORDER), nn.Linear(_ORDER, _ORDER)])
         self.filter_out = nn.Linear(_ORDER, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
@@ -66,9 +65,8 @@ class Hyena(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         before, asked = self.in_proj(x), self.in_proj(queries)
         tail, past = state
-        asked_gate, asked_own = _gated(self.window.fork(before, asked, tail))
-        u, tail = self.window(before, tail)
-        gate, own = _gated(u)
+        u, v, tail = self.window.fork(before, asked, tail)
+        (gate, own), (asked_gate, asked_own) = _gated(u), _gated(v)
         heard, past = self._heard(own, past)
         kernel = self._kernel(1)
         answers = self._out(asked_gate, heard[:, ::2] + kernel * asked_own)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
-from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk, unit
+from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
+from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk
 from iclbench.layers.mixers.step_sizes import first_dt
 from iclbench.layers.mixers.window import Window
 
@@ -30,10 +30,8 @@ class KDA(LinearMixer):
         width, value = sizes.width, divided(sizes)
         keys, rank = sizes.state or value, sizes.rank or value
         self.parts = [sizes.heads * keys, sizes.heads * keys, width]
-        super().__init__(
-            Window(sum(self.parts), self.own_conv if sizes.conv is None else sizes.conv), (sizes.heads, keys, value)
-        )
-        self.heads, self.keys, self.rest = sizes.heads, keys, [rank, rank, sizes.heads]
+        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
+        self.heads, self.rest = sizes.heads, [rank, rank, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.parts) + sum(self.rest), bias=False)
         self.decay_proj = nn.Linear(rank, sizes.heads * keys, bias=False)
         self.gate_proj = nn.Linear(rank, width, bias=False)
@@ -42,17 +40,12 @@ class KDA(LinearMixer):
         self.norm = nn.RMSNorm(value, eps=1e-5)
         self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
 
-    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        u, rest = self.in_proj(x).split([sum(self.parts), sum(self.rest)], -1)
-        return u, rest
-
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
         q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))
         low, _, beta = rest.split(self.rest, -1)
         dt = F.softplus(self.decay_proj(low) + self.dt_bias)
         decay = -self.A_log.exp()[:, None, None] * heads(dt, self.heads)
-        k, beta = unit(k), beta.sigmoid().mT.unsqueeze(-1)
-        return Terms(unit(q) * self.keys**-0.5, beta * k, v, decay, decay.exp() * k, -beta * k)
+        return delta_rule(q, k, v, beta, decay)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
         gate = self.gate_proj(rest.split(self.rest, -1)[1])

@@ -29,9 +29,8 @@ class LinearAttention(LinearMixer):
         width, value = sizes.width, divided(sizes)
         self.heads, self.keys = sizes.heads, sizes.state or self.own_keys(value)
         parts = [sizes.heads * self.keys, sizes.heads * self.keys, width]
-        taps = sizes.conv or 0
-        super().__init__(Window(sum(parts), taps), (sizes.heads, self.rows(self.keys), value + 1))
-        self.parts, self.convolved = parts, taps > 0
+        super().__init__(Window(sum(parts), self.taps(sizes)), (sizes.heads, self.rows(self.keys), value + 1))
+        self.parts = parts
         self.in_proj = nn.Linear(width, sum(parts), bias=False)
         self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
 
@@ -50,11 +49,8 @@ class LinearAttention(LinearMixer):
         """phi, positive."""
         return F.elu(x) + 1
 
-    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.in_proj(x), x[..., :0]
-
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in (F.silu(u) if self.convolved else u).split(self.parts, -1))
+        q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))
         return Terms(self.feature(q), self.feature(k), F.pad(v, (0, 1), value=1.0))
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from iclbench.layers import linear_recurrence as recurrence
 from iclbench.layers.linear_recurrence import Terms
-from iclbench.layers.mixers.mixer import Mixer, MixerState, in_full, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, in_full, silenced, unit
 from iclbench.layers.mixers.window import Window
 
 
@@ -26,13 +26,16 @@ class LinearMixer(Mixer):
         state: H, K and V.
     """
 
+    in_proj: nn.Linear
+
     def __init__(self, window: Window, state: tuple[int, int, int]) -> None:
         super().__init__()
         self.window, self.kept = window, state
 
-    @abstractmethod
     def channels(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T R"]]:
-        """What goes through the window, and what does not."""
+        """What goes through the window, and what does not: the first E outputs of one map, and the others."""
+        projected, first = self.in_proj(x), self.window.channels
+        return projected[..., :first], projected[..., first:]
 
     @abstractmethod
     def terms(self, u: Float[Tensor, "B T E"], rest: Float[Tensor, "B T R"]) -> Terms:
@@ -86,8 +89,7 @@ class LinearMixer(Mixer):
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
         tail, held = state
         (before, rest), (asked, asked_rest) = self.channels(x), self.channels(queries)
-        v = self.window.fork(before, asked, tail)
-        u, tail = self.window(before, tail)
+        u, v, tail = self.window.fork(before, asked, tail)
         with in_full(x):
             terms = self._terms(u, rest, held, range(1, x.shape[1] + 1))
             asking = self._terms(v, asked_rest, held, range(1, x.shape[1] + 1, 2))
@@ -98,6 +100,13 @@ class LinearMixer(Mixer):
 
     def _terms(self, u: Tensor, rest: Tensor, held: Tensor, places: range) -> Terms:
         return self.placed(self.terms(u.to(held), rest.to(held)), places)
+
+
+def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Float[Tensor, "B T H"], g: Tensor | None = None) -> Terms:
+    """What a state says of a key moves by beta = sigmoid(.) towards the value, after it has decayed by g (None: it does
+    not); q and k of length 1, answers over the root of K (Yang et al. 2024, 2025)."""
+    k, beta = unit(k), beta.sigmoid().mT.unsqueeze(-1)
+    return Terms(unit(q) * q.shape[-1] ** -0.5, beta * k, v, g, k if g is None else g.exp() * k, -beta * k)
 
 
 def _without(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:

@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.depthwise_convolution import depthwise_convolution
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, own, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, shrunk, silenced
+from iclbench.layers.mixers.step_sizes import first_dt
+from iclbench.layers.mixers.window import Window
 from iclbench.layers.scan.scan import Backend, selective_peek, selective_scan
-
-_DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4
 
 
 class Mamba(Mixer):
@@ -39,26 +38,19 @@ class Mamba(Mixer):
         self.rank = sizes.rank or math.ceil(width / 16)
         self.state, self.backend = sizes.state or 16, scan
         self.in_proj = nn.Linear(width, 2 * inner, bias=False)
-        taps = self.own_conv if sizes.conv is None else sizes.conv
-        self.conv1d = nn.Conv1d(inner, inner, taps, groups=inner, padding=taps - 1) if taps else None
+        self.conv1d = Window(inner, self.taps(sizes), bias=True)
         self.x_proj = nn.Linear(inner, self.rank + 2 * self.state, bias=False)
         self.dt_proj = nn.Linear(self.rank, inner)
         self.A_log = nn.Parameter(torch.arange(1, self.state + 1).float().log().repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
         self.out_proj = nn.Linear(inner, width, bias=False)
-        self._initialise(sizes.residuals or sizes.layers)
-
-    def _initialise(self, layers: int) -> None:
-        """Step sizes log-uniform in [0.001, 0.1] through the inverse of softplus; outputs shrink with depth."""
+        shrunk(self.out_proj, sizes)
         nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
-        dt = torch.exp(torch.rand(len(self.D)) * math.log(_DT_MAX / _DT_MIN) + math.log(_DT_MIN)).clamp_min(_DT_FLOOR)
         with torch.no_grad():
-            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))
-            self.out_proj.weight /= math.sqrt(layers)
+            self.dt_proj.bias.copy_(first_dt(inner))
 
     def start(self, batch: int) -> MixerState:
-        inner, kept = len(self.D), 0 if self.conv1d is None else self.conv1d.kernel_size[0] - 1
-        return self.D.new_zeros(batch, kept, inner), self.D.new_zeros(batch, self.state, inner)
+        return self.conv1d.start(batch, self.D), self.D.new_zeros(batch, self.state, len(self.D))
 
     def forward(
         self,
@@ -69,16 +61,15 @@ class Mamba(Mixer):
         """What is masked must enter neither the convolution's window nor, through its bias, the recurrence."""
         tail, h = state
         before, gate = self.in_proj(x).chunk(2, -1)
-        padded = torch.cat([tail, silenced(before, mask)], 1)
-        u = silenced(self._convolve(padded), mask)
+        u, tail = self.conv1d(silenced(before, mask), tail)
+        u = silenced(F.silu(u), mask)
         y, h = self._scan(u, *self._select(u), h)
-        return self._out(y, u, gate), (own(padded[:, padded.shape[1] - tail.shape[1] :]), h)
+        return self._out(y, u, gate), (tail, h)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, h = state
         before, gate = self.in_proj(x).chunk(2, -1)
-        windows = torch.cat([tail.unsqueeze(1).expand(-1, x.shape[1], -1, -1), before.unsqueeze(2)], 2)
-        u = self._convolve(windows.flatten(0, 1)).view_as(before)
+        u = F.silu(self.conv1d.peek(before, tail))
         dt, A, B, C = self._select(u)
         return self._out(selective_peek(h, u, dt, A, B, C), u, gate)
 
@@ -92,11 +83,8 @@ class Mamba(Mixer):
         state."""
         tail, h = state
         (before, gate), (asked, asked_gate) = (self.in_proj(t).chunk(2, -1) for t in (x, queries))
-        padded = torch.cat([tail, before], 1)
-        u = self._convolve(padded)
-        behind = padded.unfold(1, tail.shape[1], 2)[:, : queries.shape[1]].mT
-        windows = torch.cat([behind, asked.unsqueeze(2)], 2)
-        v = self._convolve(windows.flatten(0, 1)).view_as(asked)
+        u, v, tail = self.conv1d.fork(before, asked, tail)
+        u, v = F.silu(u), F.silu(v)
         dt, A, B, C = self._select(u)
         dt_asked, _, B_asked, C_asked = self._select(v)
         ys, answers = [], []
@@ -106,14 +94,7 @@ class Mamba(Mixer):
             y, h = self._scan(u[:, pair], dt[:, pair], A, B[:, pair], C[:, pair], h)
             ys.append(y)
         outputs = self._out(torch.cat(ys, 1), u, gate), self._out(torch.cat(answers, 1), v, asked_gate)
-        return *outputs, (own(padded[:, padded.shape[1] - tail.shape[1] :]), h)
-
-    def _convolve(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
-        """The causal depthwise convolution and its activation."""
-        if self.conv1d is None:
-            return F.silu(padded)
-        assert self.conv1d.bias is not None
-        return F.silu(depthwise_convolution(padded, self.conv1d.weight.squeeze(1), self.conv1d.bias))
+        return *outputs, (tail, h)
 
     def _select(self, u: Float[Tensor, "B T E"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """dt, A, B and C of the tokens."""

@@ -34,9 +34,8 @@ class Mamba2(LinearMixer):
 
     def __init__(self, sizes: Sizes) -> None:
         width, inner, state = sizes.width, _EXPAND * sizes.width, sizes.state or _STATE
-        value = divided(sizes, inner)
-        taps = self.own_conv if sizes.conv is None else sizes.conv
-        super().__init__(Window(inner + 2 * state, taps, bias=True), (sizes.heads, state, value))
+        window = Window(inner + 2 * state, self.taps(sizes), bias=True)
+        super().__init__(window, (sizes.heads, state, divided(sizes, _EXPAND)))
         self.heads, self.state, self.inner = sizes.heads, state, inner
         self.in_proj = nn.Linear(width, 2 * inner + 2 * state + sizes.heads, bias=False)
         self.dt_bias = nn.Parameter(first_dt(sizes.heads))

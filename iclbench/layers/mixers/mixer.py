@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.core.errors import UsageError
+from iclbench.layers.attention import check_heads
 
 # What a mixer keeps of the tokens so far, batch first. What grows with them has them on its second axis, and is padded
 # on the left, with zeros, where episodes of unequal length go together.
@@ -56,15 +56,18 @@ class Mixer(nn.Module, ABC):
         uses: the sizes beside the width that it has a use for.
         own_conv: taps of the convolution that its paper has; 0: none.
         mlp: the channel MLP of its blocks by default, after its paper or its released code.
-        grows: whether its state grows with the tokens.
         hands_on: whether it hands the values of the first such layer to all further ones.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset({"heads", "state", "conv"})
     own_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
-    grows: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
+
+    @classmethod
+    def taps(cls, sizes: Sizes) -> int:
+        """Of the short convolution."""
+        return cls.own_conv if sizes.conv is None else sizes.conv
 
     @abstractmethod
     def start(self, batch: int) -> MixerState:
@@ -89,12 +92,11 @@ class Mixer(nn.Module, ABC):
         own and leave no trace, and the state after the chunk."""
 
 
-def divided(sizes: Sizes, width: int | None = None) -> int:
-    """Channels of a head; raises `UsageError` unless the width (None: D) divides into them."""
-    width = sizes.width if width is None else width
-    if width % sizes.heads:
-        raise UsageError(f"backbone.width={sizes.width} is not a multiple of backbone.heads={sizes.heads}")
-    return width // sizes.heads
+def divided(sizes: Sizes, times: int = 1) -> int:
+    """Channels of a head of so many times the width; raises `UsageError` unless they are a whole number."""
+    if times * sizes.width % sizes.heads:
+        check_heads(sizes.width, sizes.heads)  # then the width itself does not divide either
+    return times * sizes.width // sizes.heads
 
 
 def shrunk(linear: nn.Linear, sizes: Sizes) -> nn.Linear:

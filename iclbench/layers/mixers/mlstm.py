@@ -49,10 +49,9 @@ class MLSTM(Mixer):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, inner = sizes.width, 2 * sizes.width
-        value = divided(sizes, inner)
-        taps = self.own_conv if sizes.conv is None else sizes.conv
+        value = divided(sizes, 2)
         self.heads, self.inner, self.keys, self.values = sizes.heads, inner, sizes.state or value, value
-        self.window = Window(inner, taps, bias=True)
+        self.window = Window(inner, self.taps(sizes), bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)
         block = math.gcd(inner, _BLOCK)
         per_key = (inner // block, block, block) if sizes.state is None else (sizes.heads, self.keys, value)
@@ -105,8 +104,7 @@ class MLSTM(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, memory, most = state
         (before, z), (asked, asked_z) = self._channels(x), self._channels(queries)
-        v = self.window.fork(before, asked, tail)
-        u, tail = self.window(before, tail)
+        u, v, tail = self.window.fork(before, asked, tail)
         with in_full(x):
             terms, log_f, i = self._ungated(u, before)
             m = running_max(log_f, i, most)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -29,7 +28,7 @@ class Cells(Mixer):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.width, self.window = sizes.width, Window(sizes.width, sizes.conv or 0)
+        self.width, self.window = sizes.width, Window(sizes.width, self.taps(sizes))
         self.cells = self.kind(sizes.width, sizes.width, batch_first=True)
 
     def start(self, batch: int) -> MixerState:
@@ -42,14 +41,13 @@ class Cells(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, *held = state
         u, tail = self.window(silenced(x, mask), tail)
-        out, held = (
-            self._run(self._activated(u), held) if mask is None else self._padded(self._activated(u), held, mask)
-        )
+        u = self.window.activated(u)
+        out, held = self._run(u, held) if mask is None else self._padded(u, held, mask)
         return out, (tail, *held)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, *held = state
-        u = self._activated(self.window.peek(x, tail))
+        u = self.window.activated(self.window.peek(x, tail))
         each = [t.repeat_interleave(x.shape[1], 0) for t in held]
         return self._run(u.flatten(0, 1).unsqueeze(1), each)[0].view_as(x)
 
@@ -57,19 +55,16 @@ class Cells(Mixer):
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, *held = state
-        asked = self._activated(self.window.fork(x, queries, tail))
-        u, tail = self.window(x, tail)
+        u, asked, tail = self.window.fork(x, queries, tail)
+        u, asked = self.window.activated(u), self.window.activated(asked)
         outputs, before = [], []
-        for pair in self._activated(u).split(2, 1):
+        for pair in u.split(2, 1):
             before.append(held)
             out, held = self._run(pair, held)
             outputs.append(out)
         each = [torch.stack(part, 1).flatten(0, 1) for part in zip(*before, strict=True)]
         answers = self._run(asked.flatten(0, 1).unsqueeze(1), each)[0].view_as(queries)
         return torch.cat(outputs, 1), answers, (tail, *held)
-
-    def _activated(self, u: Tensor) -> Tensor:
-        return u if self.window.conv1d is None else F.silu(u)
 
     def _run(self, x: Any, held: list[Tensor]) -> tuple[Any, list[Tensor]]:
         given = tuple(t.unsqueeze(0) for t in held)

@@ -13,8 +13,7 @@ from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
 from iclbench.layers.mixers.mixer import Sizes, divided, gated, heads, joined, shrunk
 from iclbench.layers.mixers.window import Window
-
-_SLOWEST = 10_000.0
+from iclbench.layers.positions import SLOWEST_ROTARY, turned
 
 
 class RetNet(LinearMixer):
@@ -35,18 +34,13 @@ class RetNet(LinearMixer):
                 f"not {keys}"
             )
         self.parts = [sizes.heads * keys, sizes.heads * keys, 2 * width]
-        taps = sizes.conv or 0
-        super().__init__(Window(sum(self.parts), taps), (sizes.heads, keys, 2 * divided(sizes)))
-        self.heads, self.keys, self.convolved = sizes.heads, keys, taps > 0
+        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, divided(sizes, 2)))
+        self.heads, self.keys = sizes.heads, keys
         self.in_proj = nn.Linear(width, sum(self.parts) + 2 * width, bias=False)
         self.out_proj = shrunk(nn.Linear(2 * width, width, bias=False), sizes)
 
-    def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        u, gate = self.in_proj(x).split([sum(self.parts), self.parts[2]], -1)
-        return u, gate
-
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in (F.silu(u) if self.convolved else u).split(self.parts, -1))
+        q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))
         decays = torch.log1p(-torch.exp2(-5.0 - torch.arange(self.heads, dtype=v.dtype, device=v.device)))
         return Terms(q, k * self.keys**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
 
@@ -57,12 +51,11 @@ class RetNet(LinearMixer):
         return self._turned(state.mT, range(-tokens, 1 - tokens)).mT
 
     def _turned(self, t: Tensor, places: range) -> Tensor:
-        """The pairs (first half, second half) of channels, turned by angles in proportion to the places."""
-        frequencies = _SLOWEST ** -(torch.arange(0, self.keys, 2, dtype=t.dtype, device=t.device) / self.keys)
+        """Turned by angles in proportion to the places, in the precision of t."""
+        frequencies = SLOWEST_ROTARY ** -(torch.arange(0, self.keys, 2, dtype=t.dtype, device=t.device) / self.keys)
         where = torch.arange(places.start, places.stop, places.step, dtype=t.dtype, device=t.device)
         angles = where.unsqueeze(1) * frequencies
-        (first, second), cos, sin = t.chunk(2, -1), angles.cos(), angles.sin()
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+        return turned(t, (angles.cos(), angles.sin()))
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
         return self.out_proj(gated(joined(F.rms_norm(o, o.shape[-1:], eps=1e-6)), rest))

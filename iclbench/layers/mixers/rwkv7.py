@@ -15,8 +15,7 @@ from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, heads, joined
 from iclbench.layers.mixers.window import Shift, Window
 
 _DECAY = math.exp(-0.5)  # the strongest decay of a step is e^-0.6065
-_STREAMS = ("r", "w", "k", "v", "a", "g")
-_FADES = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)  # powers of the first token shifts of the six
+_FADES = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)  # powers of the first token shifts, of what r, w, k, v, a and g are made of
 
 
 class RWKV7(LinearMixer):
@@ -68,7 +67,7 @@ class RWKV7(LinearMixer):
         return x[..., : self.width], x
 
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        xr, xw, xk, xv, xa, _ = self._streams(u, rest)
+        xr, xw, xk, xv, xa = (self._stream(u, rest, mu) for mu in self.mix[:-1])
         r, k, v = self.r(xr), self.k(xk), self.v(xv)
         g = -_DECAY * self.w[1](self.w[0](xw).tanh()).sigmoid()
         a = self.a(xa).sigmoid()
@@ -81,16 +80,17 @@ class RWKV7(LinearMixer):
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
         bonus = (terms.q * terms.k * self.r_k).sum(-1, keepdim=True) * terms.v
-        normed = self.norm(joined(o).flatten(0, 1)).view_as(joined(o))
+        o = joined(o)
+        normed = self.norm(o.flatten(0, 1)).view_as(o)
         low, high = self.g
-        gate = high(low(self._streams(u, rest)[_STREAMS.index("g")]).sigmoid())
+        gate = high(low(self._stream(u, rest, self.mix[-1])).sigmoid())
         first = joined(terms.v) if self.first else rest[..., self.width :]
         return torch.cat([self.out_proj((normed + joined(bonus)) * gate), first], -1)
 
-    def _streams(self, u: Tensor, rest: Tensor) -> tuple[Tensor, ...]:
-        """x with some of what was before, for each of the six."""
+    def _stream(self, u: Tensor, rest: Tensor, mu: Tensor) -> Tensor:
+        """x with some of what was before."""
         x = rest[..., : self.width]
-        return tuple(x + (u - x) * mu for mu in self.mix)
+        return x + (u - x) * mu
 
 
 def low_rank(width: int, rank: int, bias: Tensor | None) -> nn.Sequential:

@@ -54,7 +54,7 @@ def test_mamba2_equals_that_of_transformers() -> None:
     )
     theirs, ours = Mamba2Mixer(config, 0), Mamba2(Sizes(WIDTH, HEADS, state=8))
     drawn(theirs)
-    ours.load_state_dict({name.replace("conv1d", "window.conv1d"): w for name, w in theirs.state_dict().items()})
+    ours.load_state_dict({name.replace("conv1d", "window"): w for name, w in theirs.state_dict().items()})
     agree(ours, theirs)
 
 
@@ -77,7 +77,7 @@ def test_gated_deltanet_equals_that_of_qwen3_next() -> None:
     q, k, v, z = (part.flatten(0, 1) for part in by_head)
     b, a = theirs.in_proj_ba.weight.data.view(HEADS, 2, WIDTH).unbind(1)
     ours.in_proj.weight.data = torch.cat([q, k, v, z, b, a])
-    ours.window.conv1d.weight.data = theirs.conv1d.weight.data
+    ours.window.weight.data = theirs.conv1d.weight.data
     ours.A_log.data, ours.dt_bias.data = theirs.A_log.data, theirs.dt_bias.data
     ours.norm.weight.data, ours.out_proj.weight.data = theirs.norm.weight.data, theirs.out_proj.weight.data
     agree(ours, theirs)
@@ -95,7 +95,7 @@ def test_kda_equals_that_of_kimi_linear() -> None:
     gate = theirs.forget_gate
     inputs = (theirs.q_proj, theirs.k_proj, theirs.v_proj, gate.f_a_proj, theirs.g_a_proj, theirs.b_proj)
     ours.in_proj.weight.data = torch.cat([linear.weight.data for linear in inputs])
-    ours.window.conv1d.weight.data = theirs.conv1d.weight.data
+    ours.window.weight.data = theirs.conv1d.weight.data
     ours.decay_proj.weight.data, ours.gate_proj.weight.data = gate.f_b_proj.weight.data, theirs.g_b_proj.weight.data
     ours.A_log.data, ours.dt_bias.data = gate.A_log.data.flatten(), gate.dt_bias.data
     ours.norm.weight.data, ours.out_proj.weight.data = theirs.o_norm.weight.data, theirs.o_proj.weight.data
