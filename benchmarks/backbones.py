@@ -13,13 +13,13 @@ CPU seconds (`time.process_time`), the best of several repeats, rivals measured 
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 import torch
+from timing import cpu_seconds
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2Model
 
@@ -55,12 +55,6 @@ class PlainGPT2(nn.Module):
         tokens = torch.stack([xs, wide], 2).view(xs.shape[0], 2 * xs.shape[1], xs.shape[2])
         hidden = self.backbone(inputs_embeds=self.read_in(tokens)).last_hidden_state
         return self.read_out(hidden)[:, ::2, 0]
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def ratio(rival: Callable[[], object], ours: Callable[[], object], repeats: int) -> tuple[float, float]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import platform
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from timing import least
 
 from iclbench.config.resolution import resolve_run
 from iclbench.core.seeds import generator
@@ -28,16 +27,6 @@ from iclbench.training.step import TrainingData, make_optimiser
 
 BATCH, POINTS, SHOTS = 24, 8, 3
 MODELS = ("transformer", "coqe", "mamba", "pt-tnp", "cnp")
-
-
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The least CPU time of one call."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def loop(images: np.ndarray, weights: np.ndarray, p_bursty: float, rng: np.random.Generator) -> torch.Tensor:
@@ -63,11 +52,11 @@ def sampling(size: int, alpha: float) -> str:
     """A row: batches of one size of images, ours against the loop."""
     family = Bursty(BurstyParameters(classes=500, image_size=size, alpha=alpha))
     draw = generator(0, "data")
-    ours = seconds(lambda: family.sample(Request(BATCH, POINTS, draw)), 200)
+    ours = least(lambda: family.sample(Request(BATCH, POINTS, draw)), 200)
     drawn = torch.arange(500).unsqueeze(1).expand(500, 20), torch.arange(20).expand(500, 20)
     images, weights = family.characters.read(*drawn).numpy(), np.arange(1, 401.0) ** -alpha
     rng = np.random.default_rng(0)
-    theirs = seconds(lambda: loop(images, weights / weights.sum(), 0.9, rng), 50)
+    theirs = least(lambda: loop(images, weights / weights.sum(), 0.9, rng), 50)
     return f"| {size} x {size} | {alpha:g} | {BATCH / ours:,.0f} | {BATCH / theirs:,.0f} | {theirs / ours:.1f} |"
 
 
@@ -91,7 +80,7 @@ def training(name: str) -> str:
         optimiser.step()
 
     step()
-    data, model = seconds(batch, 50), seconds(step, 15)
+    data, model = least(batch, 50), least(step, 15)
     share = data / (data + model)
     return f"| {name} | {run.backbone.settings['encoder']} | {1e3 * data:.2f} | {1e3 * model:.1f} | {share:.1%} |"
 

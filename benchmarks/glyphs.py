@@ -11,30 +11,19 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
+from timing import least
 
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.omniglot import read_omniglot, reduced
 
 CLASSES, DRAWINGS = 1623, 20
 EPISODES = 10_000
-
-
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """The least CPU time of one call."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def features(images: np.ndarray, sigma: float) -> np.ndarray:
@@ -75,9 +64,9 @@ def main() -> None:
         "",
         "| drawn | seconds |",
         "| --- | --- |",
-        f"| {CLASSES:,} x {DRAWINGS} at 28 x 28 | {seconds(lambda: glyphs(0, CLASSES, DRAWINGS)):.2f} |",
-        f"| 100 x {DRAWINGS} at 28 x 28 | {seconds(lambda: glyphs(0, 100, DRAWINGS)):.2f} |",
-        f"| 100 x {DRAWINGS} at 105 x 105 | {seconds(lambda: glyphs(0, 100, DRAWINGS, 105)):.2f} |",
+        f"| {CLASSES:,} x {DRAWINGS} at 28 x 28 | {least(lambda: glyphs(0, CLASSES, DRAWINGS)):.2f} |",
+        f"| 100 x {DRAWINGS} at 28 x 28 | {least(lambda: glyphs(0, 100, DRAWINGS)):.2f} |",
+        f"| 100 x {DRAWINGS} at 105 x 105 | {least(lambda: glyphs(0, 100, DRAWINGS, 105)):.2f} |",
         "",
         f"Accuracy of 1-nearest-neighbour at 28 x 28 ({EPISODES:,} episodes of few ways: ± 0.01):",
         "",

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 import platform
-import time
 from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
 from pathlib import Path
 
 import torch
+from timing import warm
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone
@@ -51,17 +51,6 @@ NAMES = (
     ),
     "mambaformer",
 )
-
-
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """The best of several, after one that warms up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def model(name: str) -> Backbone:
@@ -93,7 +82,7 @@ def contestants() -> Iterator[dict[str, object]]:
         row: dict[str, object] = {"model": name, "parameters": built.parameter_count}
         for n in POINTS:
             batch = episodes(built, n, max(1, TOTAL // n))
-            row[f"step {n}"] = seconds(step(built, batch)) / len(batch.context)
+            row[f"step {n}"] = warm(step(built, batch)) / len(batch.context)
             built.zero_grad(set_to_none=True)
             with LiveBytes() as count:
                 built.loss(batch, 0.0, torch.Generator())[0].backward()
@@ -101,7 +90,7 @@ def contestants() -> Iterator[dict[str, object]]:
             with torch.inference_mode():
                 state = built.condition(batch.context[:1])
                 asked = torch.randn(1, QUERIES, built.shape.x_dim)
-                row[f"query {n}"] = seconds(partial(built.query, state, asked)) / QUERIES
+                row[f"query {n}"] = warm(partial(built.query, state, asked)) / QUERIES
             row[f"state {n}"] = state.nbytes
         print(row, flush=True)
         yield row
@@ -138,8 +127,8 @@ def kernel() -> Iterator[tuple[str, str, float, float]]:
             for delta in (False, True):
                 given, state = terms(decay, delta, batch, tokens, size)
                 with torch.inference_mode():
-                    ours = seconds(lambda: linear_recurrence(given, state), 7)  # noqa: B023
-                    alone = seconds(lambda: products(given, state), 7)  # noqa: B023
+                    ours = warm(lambda: linear_recurrence(given, state), 7)  # noqa: B023
+                    alone = warm(lambda: products(given, state), 7)  # noqa: B023
                 what = {"none": "no decay", "head": "decay per head", "row": "decay per row"}[decay]
                 yield f"{batch} x 4 heads, {tokens} tokens, K = V = {size}", what + ", delta" * delta, alone, ours
 
@@ -184,7 +173,7 @@ def rivals() -> Iterator[tuple[str, str, float, float]]:
             def our_step(ours: nn.Module = ours, x: Tensor = x) -> None:
                 ours(x, ours.start(len(x)))[0].sum().backward()  # type: ignore[operator]
 
-            yield name, f"width {width}, {batch} x {tokens} tokens", seconds(their_step), seconds(our_step)
+            yield name, f"width {width}, {batch} x {tokens} tokens", warm(their_step), warm(our_step)
 
 
 def main() -> None:

@@ -14,12 +14,12 @@ benchmarks/np_memory.md.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import torch
+from timing import warm
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iclbench.backbones.base import Backbone
@@ -72,16 +72,6 @@ def peak(work: Callable[[], object]) -> int:
     return count.peak
 
 
-def seconds(work: Callable[[], object]) -> float:
-    work()
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 def main() -> None:
     torch.set_num_threads(1)
     lines = [
@@ -106,7 +96,7 @@ def main() -> None:
                 for kernel, backend in KERNELS.items():
                     with sdpa_kernel([backend, SDPBackend.MATH]):
                         found[kernel] = [peak(prepared(model, phase, varied, size)) for size in SIZES]
-                times = [seconds(prepared(model, phase, varied, size)) for size in SIZES[-2:]]
+                times = [warm(prepared(model, phase, varied, size)) for size in SIZES[-2:]]
             plain, fused = found["plain"], found["fused"]
             cells = [
                 name,

@@ -13,7 +13,6 @@ and backwards. Writes benchmarks/set_backbones.md.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from timing import cpu_seconds
 from torch import Tensor, nn
 
 from iclbench.backbones.base import Backbone, TaskShape
@@ -136,12 +136,6 @@ def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, floa
     seconds = np.array([[cpu_seconds(step) for step in steps] for _ in range(repeats + 1)])[1:]
     rival, own = seconds.min(0)
     return float(rival), float(own)
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> tuple[float, float]:

@@ -31,6 +31,7 @@ from datetime import date
 from pathlib import Path
 
 import torch
+from timing import cpu_seconds
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.cli.main import main as iclbench
@@ -98,12 +99,6 @@ def streamed(backbone: Backbone, points: Points) -> tuple[RunningSoftmax, float,
     return state, time.process_time() - started, memory
 
 
-def seconds(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
 def live(work: Callable[[], object]) -> float:
     with LiveBytes() as count:
         work()
@@ -120,7 +115,7 @@ def lines_per_second(backbone: Backbone, points: Points) -> float:
     rows = torch.cat([points.x, points.y], -1)[0].tolist()
     text = [",".join(f"{value:.6g}" for value in row) for row in rows] + ["0,0,?,?,?"]
     columns = LineFormat.of(SHAPE, 3e38)
-    return len(rows) / seconds(lambda: list(Stream(backbone).run(columns.read(text, "benchmark"))))
+    return len(rows) / cpu_seconds(lambda: list(Stream(backbone).run(columns.read(text, "benchmark"))))
 
 
 @torch.no_grad()
@@ -135,7 +130,7 @@ def the_stream(count: int) -> tuple[list[str], bool]:
     start = single.condition(points.span(0, 0))
     ends = [live(lambda state=state: single.update(state, points.span(0, 128))) for state in (start, state32)]
     one = ahead.span(0, 1)
-    alone = 2000 / seconds(lambda: [single.update(state32, one) for _ in range(2000)])
+    alone = 2000 / cpu_seconds(lambda: [single.update(state32, one) for _ in range(2000)])
     exact, lost = distance(state64, whole), distance(state32, whole)
     x = points.x[:, :64]
     answers = single.query(state32, x).mean - single.query(whole.to(dtype=torch.float32), x).mean
@@ -205,7 +200,7 @@ def training_table() -> list[str]:
                 own.loss(episodes, 0.5, torch.Generator())[0].backward()
 
             step()
-            taken, held = min(seconds(step) for _ in range(2)), live(step)
+            taken, held = min(cpu_seconds(step) for _ in range(2)), live(step)
             report.append(f"| {n:,} | {'at once' if chunk > n else chunk} | {taken:.2f} | {held:.0f} |")
     return report
 
@@ -266,10 +261,10 @@ def costs() -> list[str]:
             for n in range(size, size + EVERY):
                 state = window.update(state, points.span(n, n + 1))
 
-        sliding = 1e3 * seconds(slide) / EVERY
-        anew = 1e3 * min(seconds(lambda size=size: own.condition(points.span(0, size))) for _ in range(5))
+        sliding = 1e3 * cpu_seconds(slide) / EVERY
+        anew = 1e3 * min(cpu_seconds(lambda size=size: own.condition(points.span(0, size))) for _ in range(5))
         report.append(f"| {size:,} | {sliding:.2f} | {anew:.2f} | {anew / sliding:.1f} |")
-    asking = 1e3 * min(seconds(lambda: own.query(state.state, points.x[:, :1])) for _ in range(20))
+    asking = 1e3 * min(cpu_seconds(lambda: own.query(state.state, points.x[:, :1])) for _ in range(20))
     return [*report, "", f"A query costs {asking:.1f} ms either way."]
 
 
