@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel
 
 import iclbench
+from iclbench.backbones.base import described
 from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.rates import Chosen, RateTable, Tuning
@@ -189,7 +190,7 @@ def backbones() -> str:
     for name in names:
         cls = BACKBONES.get(name)
         entry = BACKBONES.entry(name)
-        module = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
+        module = described(sys.modules[cls.__module__].__doc__)
         own = cls.explained() if cls.__module__.startswith("iclbench") else ""
         said = meanings(cls.Settings)
         rows = [
@@ -203,16 +204,11 @@ def backbones() -> str:
             f"## {name}",
             f"{entry.summary[0].upper()}{entry.summary[1:]}; {order}. `{entry.target}`.{more}",
             f"Parameters: {formula(name)}",
-            _markdown(module),
-            *([_markdown(own)] if own else []),
+            module,
+            *([own] if own else []),
             _table(["setting", "value", "default", "meaning"], rows),
         ]
     return _joined(parts)
-
-
-def _markdown(docstring: str) -> str:
-    """A docstring as paragraphs, without sections; its headings and lists are plain."""
-    return re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", docstring)[0].strip()
 
 
 def parameters(name: str, layers: int, width: int, dim: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +34,19 @@ class BackboneSettings(Strict):
 
     encoder: EncoderName | None = None
     """What turns images into features; by default the backbone's own on images, nothing elsewhere."""
+
+
+def described(docstring: str | None) -> str:
+    """A docstring up to its first section."""
+    return re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", inspect.cleandoc(docstring or ""))[0].strip()
+
+
+def without_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Parameters as the optimiser groups them, those whose names end so without weight decay."""
+    names = dict(model.named_parameters())
+    kept = [p for name, p in names.items() if name.endswith(endings)]
+    others = [p for name, p in names.items() if not name.endswith(endings)]
+    return [{"params": others}, *([{"params": kept, "weight_decay": 0.0}] if kept else [])]
 
 
 def mean_by_episode(each: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
@@ -120,7 +134,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     @classmethod
     def explained(cls) -> str:
         """What it computes, as `iclbench show` and the reference say it; empty: nothing is said."""
-        return inspect.cleandoc(cls.__doc__ or "")
+        return described(cls.__doc__)
 
     @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:

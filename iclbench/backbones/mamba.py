@@ -11,18 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings
-from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
+from iclbench.backbones.base import BackboneSettings, without_decay
+from iclbench.backbones.mixer_block import MixerBlock, norm
+from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.config.cards import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.mixers import mamba
 from iclbench.layers.mixers.mixer import Sizes
 from iclbench.layers.scan.scan import Backend, chosen
-
-_EPS = 1e-5
 
 
 class MambaSettings(BackboneSettings):
@@ -44,47 +43,6 @@ class MambaSettings(BackboneSettings):
     """What computes the recurrence; auto: the fastest that the device has."""
 
 
-class MambaBlock(RecurrentBlock):
-    """Norm, mixer, residual."""
-
-    def __init__(self, settings: MambaSettings) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(settings.width, eps=_EPS)
-        sizes = Sizes(
-            settings.width, state=settings.state, conv=settings.conv, rank=settings.dt_rank, layers=settings.layers
-        )
-        self.mixer = mamba.Mamba(sizes, settings.expand, settings.scan)
-
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        return self.resume(x, self.start(len(x)))[0]
-
-    def start(self, batch: int) -> BlockState:
-        return self.mixer.start(batch)
-
-    def resume(
-        self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T D"], BlockState]:
-        x = self._residual(x)
-        mixed, after = self.mixer(self.norm(x), state, mask)
-        return x + mixed, after
-
-    def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
-        queries = self._residual(queries)
-        return queries + self.mixer.peek(self.norm(queries), state)
-
-    def fork(
-        self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
-        x, queries = self._residual(x), self._residual(queries)
-        held = self.start(len(x)) if state is None else state
-        mixed, answers, after = self.mixer.fork(self.norm(x), self.norm(queries), held)
-        return x + mixed, queries + answers, None if state is None else after
-
-    def _residual(self, x: Tensor) -> Tensor:
-        """In float32, also under autocast."""
-        return x.to(self.norm.weight.dtype)
-
-
 class Mamba(RecurrentBackbone[MambaSettings]):
     """A stack of Mamba blocks."""
 
@@ -94,14 +52,19 @@ class Mamba(RecurrentBackbone[MambaSettings]):
     def __init__(self, settings: MambaSettings, shape: TaskShape) -> None:
         if settings.scan != "auto":
             chosen(settings.scan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        super().__init__(settings, shape, settings.width, (MambaBlock(settings) for _ in range(settings.layers)))
-        self.norm_f = nn.RMSNorm(settings.width, eps=_EPS)
+        sizes = Sizes(
+            settings.width, state=settings.state, conv=settings.conv, rank=settings.dt_rank, layers=settings.layers
+        )
+        blocks = (
+            MixerBlock(mamba.Mamba(sizes, settings.expand, settings.scan), settings.width, "rms")
+            for _ in range(settings.layers)
+        )
+        super().__init__(settings, shape, settings.width, blocks)
+        self.norm_f = norm("rms", settings.width)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """A and D are not decayed, as in mamba-ssm."""
-        fixed = [p for name, p in self.named_parameters() if name.endswith((".A_log", ".D"))]
-        others = [p for name, p in self.named_parameters() if not name.endswith((".A_log", ".D"))]
-        return [{"params": others}, {"params": fixed, "weight_decay": 0.0}]
+        return without_decay(self, (".A_log", ".D"))
 
     def notes(self, device: str) -> list[str]:
         return [f"selective scan by {chosen(self.settings.scan, torch.device(device))}"]

@@ -7,22 +7,21 @@ budget of a preset holds the parameters equal. `iclbench.layers.mixers` has one 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings
-from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
+from iclbench.backbones.base import BackboneSettings, described, without_decay
+from iclbench.backbones.mixer_block import MixerBlock, norm, residual
+from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.config.cards import PositiveInt
 from iclbench.config.registry import MIXERS
 from iclbench.core.errors import UsageError
 from iclbench.core.task import TaskShape
-from iclbench.layers.mixer_block import ChannelMLP, norm, residual
+from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
 
 # Settings that not every mixer has a use for.
@@ -86,57 +85,6 @@ class HybridSettings(WithState, WithRank, WithLength):
 
     mixers: Annotated[list[str], Field(min_length=1)] = ["mamba2", "attention"]
     """Mixers of the layers, first to last; a shorter list starts again."""
-
-
-class MixerBlock(RecurrentBlock):
-    """Norm, mixer, residual; norm, channel MLP, residual.
-
-    Behind the channels of a token there may stand further ones: what a mixer of the first such layer hands on to later
-    ones (RWKV-7's values). Other mixers pass them by.
-    """
-
-    def __init__(self, mixer: Mixer, width: int, kind: str, mlp: ChannelMLP | None) -> None:
-        super().__init__()
-        self.width = width
-        self.norm, self.mixer = norm(kind, width), mixer
-        self.norm_mlp = None if mlp is None else norm(kind, width)
-        self.mlp = mlp
-
-    def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
-        return self.resume(x, self.start(len(x)))[0]
-
-    def start(self, batch: int) -> BlockState:
-        return self.mixer.start(batch)
-
-    def resume(
-        self, x: Float[Tensor, "B T _"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T _"], BlockState]:
-        mixed, after = self.mixer(self._normed(x), state, mask)
-        return self._added(x, mixed), after
-
-    def peek(self, queries: Float[Tensor, "B Q _"], state: BlockState) -> Float[Tensor, "B Q _"]:
-        return self._added(queries, self.mixer.peek(self._normed(queries), state))
-
-    def fork(
-        self, x: Float[Tensor, "B T _"], queries: Float[Tensor, "B N _"], state: BlockState | None = None
-    ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], BlockState | None]:
-        held = self.start(len(x)) if state is None else state
-        mixed, answers, after = self.mixer.fork(self._normed(x), self._normed(queries), held)
-        return self._added(x, mixed), self._added(queries, answers), None if state is None else after
-
-    def _normed(self, x: Tensor) -> Tensor:
-        """What the mixer reads."""
-        normed = self.norm(residual(self.norm, x[..., : self.width]))
-        handed = x[..., self.width :]
-        return torch.cat([normed, handed.to(normed)], -1) if self.mixer.hands_on and handed.shape[-1] else normed
-
-    def _added(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The block's output, with what is handed on."""
-        handed = mixed[..., self.width :] if self.mixer.hands_on else x[..., self.width :]
-        hidden = residual(self.norm, x[..., : self.width]) + mixed[..., : self.width]
-        if self.norm_mlp is not None and self.mlp is not None:
-            hidden = hidden + self.mlp(self.norm_mlp(hidden))
-        return torch.cat([hidden, handed.to(hidden)], -1) if handed.shape[-1] else hidden
 
 
 _Settings = TypeVar("_Settings", bound=SequenceSettings)
@@ -213,10 +161,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Decays and skips are not decayed, as in mamba-ssm."""
-        fixed = (".A_log", ".D", ".dt_bias", ".skip")
-        others = [p for name, p in self.named_parameters() if not name.endswith(fixed)]
-        kept = [p for name, p in self.named_parameters() if name.endswith(fixed)]
-        return [{"params": others}, *([{"params": kept, "weight_decay": 0.0}] if kept else [])]
+        return without_decay(self, (".A_log", ".D", ".dt_bias", ".skip"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:
         return self.norm(residual(self.norm, hidden[..., : self.settings.width]))
@@ -258,4 +203,4 @@ class UniformModel(SequenceModel[_Settings], abstract=True):
 
     @classmethod
     def explained(cls) -> str:
-        return inspect.cleandoc(MIXERS.subclass(cls.mixer).__doc__ or "")
+        return described(MIXERS.subclass(cls.mixer).__doc__)

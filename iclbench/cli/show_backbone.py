@@ -36,7 +36,7 @@ def find(name: str) -> dict[str, Any]:
         "frozen": dict(variant.frozen),
         "class": entry.target,
         "summary": entry.summary or _first_line(cls),
-        "about": re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", cls.explained())[0].strip(),
+        "about": cls.explained(),
         "order": cls.order,
         "heads": list(cls.heads),
         "uses_related": cls.uses_related,

@@ -362,6 +362,50 @@ VARIANTS = {
     ),
 }
 
+# What mixes tokens in a layer of `hybrid`, and of the backbones of one mixer each.
+MIXERS = Registry(
+    "mixer",
+    {
+        "mamba": Entry("iclbench.layers.mixers.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
+        "attention": Entry(
+            "iclbench.layers.mixers.attention:Attention",
+            "causal softmax attention without positions, generic block (Vaswani et al. 2017)",
+        ),
+        "linear-attention": Entry(
+            "iclbench.layers.mixers.linear_attention:LinearAttention",
+            "linear attention, elu + 1, normalised (Katharopoulos et al. 2020)",
+        ),
+        "based": Entry(
+            "iclbench.layers.mixers.based:Based", "linear attention with Taylor features of exp (Arora et al. 2024)"
+        ),
+        "retnet": Entry("iclbench.layers.mixers.retnet:RetNet", "retention: fixed decays, rotary (Sun et al. 2023)"),
+        "mamba2": Entry("iclbench.layers.mixers.mamba2:Mamba2", "state-space duality (Dao and Gu 2024)"),
+        "gla": Entry("iclbench.layers.mixers.gla:GLA", "gated linear attention (Yang et al. 2024)"),
+        "deltanet": Entry(
+            "iclbench.layers.mixers.deltanet:DeltaNet", "the delta rule (Schlag et al. 2021; Yang et al. 2024)"
+        ),
+        "gated-deltanet": Entry(
+            "iclbench.layers.mixers.gated_deltanet:GatedDeltaNet",
+            "the delta rule on a decaying state (Yang et al. 2025)",
+        ),
+        "kda": Entry("iclbench.layers.mixers.kda:KDA", "Kimi delta attention: decays per channel (Kimi Team 2025)"),
+        "rwkv7": Entry("iclbench.layers.mixers.rwkv7:RWKV7", "RWKV-7: generalised delta rule (Peng et al. 2025)"),
+        "mlstm": Entry("iclbench.layers.mixers.mlstm:MLSTM", "xLSTM's matrix memory (Beck et al. 2024)"),
+        "lstm": Entry(
+            "iclbench.layers.mixers.recurrent_cells:LSTM", "long short-term memory (Hochreiter and Schmidhuber 1997)"
+        ),
+        "gru": Entry("iclbench.layers.mixers.recurrent_cells:GRU", "gated recurrent unit (Cho et al. 2014)"),
+        "hyena": Entry("iclbench.layers.mixers.hyena:Hyena", "gates around a long convolution (Poli et al. 2023)"),
+    },
+    "iclbench.layers.mixers.mixer:Mixer",
+)
+
+
+def _of_mixer(name: str, cls: str, colour: str, shape: str) -> Entry:
+    """The backbone of one mixer."""
+    return Entry(f"iclbench.backbones.mixers:{cls}", MIXERS.shipped[name].summary, line=Stroke(colour, shape, "causal"))
+
+
 BACKBONES = Backbones(
     {
         "gpt2": Entry(
@@ -394,76 +438,20 @@ BACKBONES = Backbones(
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
             line=Stroke("#CC79A7", "cross", "causal"),
         ),
-        "attention": Entry(
-            "iclbench.backbones.mixers:Attention",
-            "causal softmax attention without positions, generic block (Vaswani et al. 2017)",
-            line=Stroke("#200726", "octagon", "causal"),
-        ),
-        "linear-attention": Entry(
-            "iclbench.backbones.mixers:LinearAttention",
-            "linear attention, elu + 1, normalised (Katharopoulos et al. 2020)",
-            line=Stroke("#1F0ADF", "stairs", "causal"),
-        ),
-        "based": Entry(
-            "iclbench.backbones.mixers:Based",
-            "linear attention with Taylor features of exp (Arora et al. 2024)",
-            line=Stroke("#56381B", "slab", "causal"),
-        ),
-        "retnet": Entry(
-            "iclbench.backbones.mixers:RetNet",
-            "retention: fixed decays, rotary (Sun et al. 2023)",
-            line=Stroke("#7B9655", "tee", "causal"),
-        ),
-        "mamba2": Entry(
-            "iclbench.backbones.mixers:Mamba2",
-            "state-space duality (Dao and Gu 2024)",
-            line=Stroke("#A2265D", "bow-tie", "causal"),
-        ),
-        "gla": Entry(
-            "iclbench.backbones.mixers:GLA",
-            "gated linear attention (Yang et al. 2024)",
-            line=Stroke("#9855EA", "arrow", "causal"),
-        ),
-        "deltanet": Entry(
-            "iclbench.backbones.mixers:DeltaNet",
-            "the delta rule (Schlag et al. 2021; Yang et al. 2024)",
-            line=Stroke("#6B2478", "chevron", "causal"),
-        ),
-        "gated-deltanet": Entry(
-            "iclbench.backbones.mixers:GatedDeltaNet",
-            "the delta rule on a decaying state (Yang et al. 2025)",
-            line=Stroke("#0C55B9", "trapezoid", "causal"),
-        ),
-        "kda": Entry(
-            "iclbench.backbones.mixers:KDA",
-            "Kimi delta attention: decays per channel (Kimi Team 2025)",
-            line=Stroke("#5916C1", "parallelogram", "causal"),
-        ),
-        "rwkv7": Entry(
-            "iclbench.backbones.mixers:RWKV7",
-            "RWKV-7: generalised delta rule (Peng et al. 2025)",
-            line=Stroke("#546E35", "ell", "causal"),
-        ),
-        "mlstm": Entry(
-            "iclbench.backbones.mixers:MLSTM",
-            "xLSTM's matrix memory (Beck et al. 2024)",
-            line=Stroke("#6C0A33", "kite", "causal"),
-        ),
-        "lstm": Entry(
-            "iclbench.backbones.mixers:LSTM",
-            "long short-term memory (Hochreiter and Schmidhuber 1997)",
-            line=Stroke("#26090B", "notch", "causal"),
-        ),
-        "gru": Entry(
-            "iclbench.backbones.mixers:GRU",
-            "gated recurrent unit (Cho et al. 2014)",
-            line=Stroke("#01264E", "drop", "causal"),
-        ),
-        "hyena": Entry(
-            "iclbench.backbones.mixers:Hyena",
-            "gates around a long convolution (Poli et al. 2023)",
-            line=Stroke("#C99744", "semicircle", "causal"),
-        ),
+        "attention": _of_mixer("attention", "Attention", "#200726", "octagon"),
+        "linear-attention": _of_mixer("linear-attention", "LinearAttention", "#1F0ADF", "stairs"),
+        "based": _of_mixer("based", "Based", "#56381B", "slab"),
+        "retnet": _of_mixer("retnet", "RetNet", "#7B9655", "tee"),
+        "mamba2": _of_mixer("mamba2", "Mamba2", "#A2265D", "bow-tie"),
+        "gla": _of_mixer("gla", "GLA", "#9855EA", "arrow"),
+        "deltanet": _of_mixer("deltanet", "DeltaNet", "#6B2478", "chevron"),
+        "gated-deltanet": _of_mixer("gated-deltanet", "GatedDeltaNet", "#0C55B9", "trapezoid"),
+        "kda": _of_mixer("kda", "KDA", "#5916C1", "parallelogram"),
+        "rwkv7": _of_mixer("rwkv7", "RWKV7", "#546E35", "ell"),
+        "mlstm": _of_mixer("mlstm", "MLSTM", "#6C0A33", "kite"),
+        "lstm": _of_mixer("lstm", "LSTM", "#26090B", "notch"),
+        "gru": _of_mixer("gru", "GRU", "#01264E", "drop"),
+        "hyena": _of_mixer("hyena", "Hyena", "#C99744", "semicircle"),
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a mixer for every layer, Mamba-2 and attention in turn",
@@ -571,44 +559,6 @@ BACKBONES = Backbones(
         ),
     },
     VARIANTS,
-)
-
-# What mixes tokens in a layer of `hybrid`, and of the backbones of one mixer each.
-MIXERS = Registry(
-    "mixer",
-    {
-        "mamba": Entry("iclbench.layers.mixers.mamba:Mamba", "selective state spaces (Gu and Dao 2023)"),
-        "attention": Entry(
-            "iclbench.layers.mixers.attention:Attention",
-            "causal softmax attention without positions, generic block (Vaswani et al. 2017)",
-        ),
-        "linear-attention": Entry(
-            "iclbench.layers.mixers.linear_attention:LinearAttention",
-            "linear attention, elu + 1, normalised (Katharopoulos et al. 2020)",
-        ),
-        "based": Entry(
-            "iclbench.layers.mixers.based:Based", "linear attention with Taylor features of exp (Arora et al. 2024)"
-        ),
-        "retnet": Entry("iclbench.layers.mixers.retnet:RetNet", "retention: fixed decays, rotary (Sun et al. 2023)"),
-        "mamba2": Entry("iclbench.layers.mixers.mamba2:Mamba2", "state-space duality (Dao and Gu 2024)"),
-        "gla": Entry("iclbench.layers.mixers.gla:GLA", "gated linear attention (Yang et al. 2024)"),
-        "deltanet": Entry(
-            "iclbench.layers.mixers.deltanet:DeltaNet", "the delta rule (Schlag et al. 2021; Yang et al. 2024)"
-        ),
-        "gated-deltanet": Entry(
-            "iclbench.layers.mixers.gated_deltanet:GatedDeltaNet",
-            "the delta rule on a decaying state (Yang et al. 2025)",
-        ),
-        "kda": Entry("iclbench.layers.mixers.kda:KDA", "Kimi delta attention: decays per channel (Kimi Team 2025)"),
-        "rwkv7": Entry("iclbench.layers.mixers.rwkv7:RWKV7", "RWKV-7: generalised delta rule (Peng et al. 2025)"),
-        "mlstm": Entry("iclbench.layers.mixers.mlstm:MLSTM", "xLSTM's matrix memory (Beck et al. 2024)"),
-        "lstm": Entry(
-            "iclbench.layers.mixers.recurrent_cells:LSTM", "long short-term memory (Hochreiter and Schmidhuber 1997)"
-        ),
-        "gru": Entry("iclbench.layers.mixers.recurrent_cells:GRU", "gated recurrent unit (Cho et al. 2014)"),
-        "hyena": Entry("iclbench.layers.mixers.hyena:Hyena", "gates around a long convolution (Poli et al. 2023)"),
-    },
-    "iclbench.layers.mixers.mixer:Mixer",
 )
 
 ESTIMATORS = Registry(

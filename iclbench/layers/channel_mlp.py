@@ -1,10 +1,9 @@
-"""A layer of a sequence model: norm, mixer, norm, channel MLP or none, each of the two with a residual connection."""
+"""Where the channels of a token meet, in a layer of a sequence model."""
 
 from __future__ import annotations
 
 import math
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -41,15 +40,3 @@ class ChannelMLP(nn.Module):
             gate, hidden = hidden.chunk(2, -1)
             return self.down(F.silu(gate) * hidden)
         return self.down(gelu_tanh(hidden) if self.kind == "gelu" else F.relu(hidden).square())
-
-
-def norm(kind: str, width: int) -> nn.Module:
-    """RMSNorm or LayerNorm."""
-    return nn.RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width)
-
-
-def residual(norm: nn.Module, x: Tensor) -> Tensor:
-    """The residual stream in the weights' precision, also under autocast."""
-    weight = norm.weight
-    assert isinstance(weight, torch.Tensor)
-    return x.to(weight.dtype)

@@ -1,0 +1,74 @@
+"""A layer of a sequence model: norm, mixer, norm, channel MLP or none, each of the two with a residual connection."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from iclbench.backbones.recurrent import BlockState, RecurrentBlock
+from iclbench.layers.channel_mlp import ChannelMLP
+from iclbench.layers.mixers.mixer import Mixer
+
+
+class MixerBlock(RecurrentBlock):
+    """Norm, mixer, residual; norm, channel MLP, residual.
+
+    Behind the channels of a token there may stand further ones: what a mixer of the first such layer hands on to later
+    ones (RWKV-7's values). Other mixers pass them by.
+    """
+
+    def __init__(self, mixer: Mixer, width: int, kind: str, mlp: ChannelMLP | None = None) -> None:
+        super().__init__()
+        self.width = width
+        self.norm, self.mixer = norm(kind, width), mixer
+        self.norm_mlp = None if mlp is None else norm(kind, width)
+        self.mlp = mlp
+
+    def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
+        return self.resume(x, self.start(len(x)))[0]
+
+    def start(self, batch: int) -> BlockState:
+        return self.mixer.start(batch)
+
+    def resume(
+        self, x: Float[Tensor, "B T _"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T _"], BlockState]:
+        mixed, after = self.mixer(self._normed(x), state, mask)
+        return self._added(x, mixed), after
+
+    def peek(self, queries: Float[Tensor, "B Q _"], state: BlockState) -> Float[Tensor, "B Q _"]:
+        return self._added(queries, self.mixer.peek(self._normed(queries), state))
+
+    def fork(
+        self, x: Float[Tensor, "B T _"], queries: Float[Tensor, "B N _"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], BlockState | None]:
+        held = self.start(len(x)) if state is None else state
+        mixed, answers, after = self.mixer.fork(self._normed(x), self._normed(queries), held)
+        return self._added(x, mixed), self._added(queries, answers), None if state is None else after
+
+    def _normed(self, x: Tensor) -> Tensor:
+        """What the mixer reads."""
+        normed = self.norm(residual(self.norm, x[..., : self.width]))
+        handed = x[..., self.width :]
+        return torch.cat([normed, handed.to(normed)], -1) if self.mixer.hands_on and handed.shape[-1] else normed
+
+    def _added(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The block's output, with what is handed on."""
+        handed = mixed[..., self.width :] if self.mixer.hands_on else x[..., self.width :]
+        hidden = residual(self.norm, x[..., : self.width]) + mixed[..., : self.width]
+        if self.norm_mlp is not None and self.mlp is not None:
+            hidden = hidden + self.mlp(self.norm_mlp(hidden))
+        return torch.cat([hidden, handed.to(hidden)], -1) if handed.shape[-1] else hidden
+
+
+def norm(kind: str, width: int) -> nn.Module:
+    """RMSNorm or LayerNorm."""
+    return nn.RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width)
+
+
+def residual(norm: nn.Module, x: Tensor) -> Tensor:
+    """The residual stream in the weights' precision, also under autocast."""
+    weight = norm.weight
+    assert isinstance(weight, torch.Tensor)
+    return x.to(weight.dtype)
