@@ -18,11 +18,17 @@ of rows i and columns j, what the tokens take away, and then answers and state, 
 
 Nothing overflows however strong a decay is, and sums of g are in double precision, so that a strong one costs those
 after it no digits.
+
+The way back is written out, chunk after chunk from the last to the first, each computed again from its tokens and the
+state before it. What a row reads is linear in the row, in the values and in the state, so that all gradients are
+products with the same scores; u is what the rows a read, so that they are rows like q once one more triangular system
+has been solved. A decay only ever stands in x e^d, y e^-c and e^(c_C): the gradients of these exponents are x dx, -y dy
+and S dS (Yang et al. 2024, "Gated linear attention transformers", appendix C), and where one decay has all channels of
+a head, that is o do, -v dv and S dS, summed up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +36,21 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from iclbench.core.records import TensorRecord
 
 # Tokens of a chunk. A constant, so that answers do not depend on the machine.
 CHUNK = 32
-# Of longer sequences a backward pass computes stretches of so many chunks again, each from its tokens and the state
-# before it: memory grows with these alone. Of shorter ones that would cost time and save little.
+# What so many chunks compute is held for the way back; of longer sequences it is computed again there, chunk by chunk,
+# so that memory beyond tokens and states is that of one.
 _HELD = 8
 # A decay of e^-1000 is 0 in every precision; an infinite one would subtract from itself.
 _LEAST = -1000.0
-# Decays of rows that sum up to less than this in a chunk can be undone again without overflow.
+# Decays that sum up to less than this in a chunk can be undone again without overflow, and their gradients are larger
+# than what rounding leaves of differences.
 _STRONG = 80.0
+_NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 
 @dataclass(frozen=True)
@@ -62,13 +70,6 @@ class Terms(TensorRecord):
     g: Float[Tensor, "B H T _"] | None = None
     a: Float[Tensor, "B H T K"] | None = None
     b: Float[Tensor, "B H T K"] | None = None
-
-    def split(self, size: int) -> list[Terms]:
-        """Consecutive stretches of so many tokens, the last as long as remains."""
-        names = ("q", "k", "v", "g", "a", "b")
-        parts = [None if (t := getattr(self, name)) is None else t.split(size, 2) for name in names]
-        count = -(-self.v.shape[2] // size)
-        return [Terms(*(None if part is None else part[n] for part in parts)) for n in range(count)]
 
 
 def linear_recurrence(
@@ -126,184 +127,304 @@ def _own(terms: Terms) -> Float[Tensor, "B H Q V"]:
 def _run(
     terms: Terms, rows: Tensor | None, state: Tensor, chunk: int
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T V"] | None, Float[Tensor, "B H K V"]]:
-    """Stretch after stretch of chunks, `rows` being what reads the state before each token."""
-    held = _HELD * chunk
-    if terms.v.shape[2] <= held or not torch.is_grad_enabled():
-        return _stretch(terms, rows, state, chunk)
-    parts = []
-    for part, asked in _stretches(terms, rows, held):
-        o, read, state = checkpoint(
-            _stretch, part, asked, state, chunk, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
-        )
-        parts.append((o, read))
-    return _joined(parts, state)
+    """Chunk after chunk, `rows` being what reads the state before each token."""
+    given = {"rows": rows} | {name: getattr(terms, name) for name in ("q", "k", "v", "g", "a", "b")}
+    return _Recurrence.apply(chunk, state, *map(given.get, _NAMES))
 
 
-def _stretch(terms: Terms, rows: Tensor | None, state: Tensor, chunk: int) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Chunk after chunk."""
-    parts = []
-    for part, asked in _stretches(terms, rows, chunk):
-        o, read, state = _chunk(part, asked, state)
-        parts.append((o, read))
-    return _joined(parts, state)
+class _Recurrence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, size: int, state: Tensor, *given: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+        parts = _cut(dict(zip(_NAMES, given, strict=True)), size)
+        like = given[_NAMES.index("v")]
+        assert like is not None
+        answers = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
+        states, ctx.size, ctx.held = [state], size, []
+        for n, part in enumerate(parts):
+            chunk = _chunk(part, states[-1])
+            for name, whole in answers.items():
+                whole[:, :, n * size : (n + 1) * size] = chunk.answers(name)
+            states.append(chunk.left())
+            if not any(ctx.needs_input_grad):
+                del states[0]
+            elif len(parts) <= _HELD:
+                ctx.held.append(chunk)
+        outputs, reads = answers["q"], answers.get("rows")
+        ctx.save_for_backward(outputs, reads, *given, *states)
+        return outputs, reads, states[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
+        size, into, asked, left = ctx.size, gradients[0], gradients[1], gradients[2]
+        assert left is not None
+        found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if t is not None}
+        parts = _cut(dict(zip(_NAMES, given, strict=True)), size)
+        outs, grads = (_cut({"q": q, "rows": rows}, size) for q, rows in ((outputs, reads), (into, asked)))
+        for n in reversed(range(len(parts))):
+            chunk = ctx.held.pop() if ctx.held else _chunk(parts[n], states[n])
+            pieces, left = chunk.gradients(outs[n], grads[n], states[n + 1], left)
+            for name, whole in found.items():
+                whole[:, :, n * size : (n + 1) * size] = pieces[name]
+        return None, left, *map(found.get, _NAMES)
 
 
-def _stretches(terms: Terms, rows: Tensor | None, size: int) -> Iterator[tuple[Terms, Tensor | None]]:
-    parts = terms.split(size)
-    return zip(parts, [None] * len(parts) if rows is None else rows.split(size, 2), strict=True)
+def _cut(tensors: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor]]:
+    """What is there, chunk by chunk."""
+    parts = {name: t.split(size, 2) for name, t in tensors.items() if t is not None}
+    return [dict(zip(parts, chunk, strict=True)) for chunk in zip(*parts.values(), strict=True)]
 
 
-def _joined(parts: list[tuple[Tensor, Tensor | None]], state: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    if len(parts) == 1:
-        return *parts[0], state
-    reads = [read for _, read in parts if read is not None]
-    return torch.cat([o for o, _ in parts], 2), torch.cat(reads, 2) if reads else None, state
-
-
-def _chunk(terms: Terms, rows: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Answers, what rows before each token read, and the state after the chunk."""
-    decays = _decays(terms)
-    written = [(decays.columns(terms.k), terms.k, terms.v)]
-
-    def after(x: Tensor) -> Tensor:
-        """What x reads after its own token."""
-        row, read = decays.rows(x), decays.read(x, state)
-        for column, _, value in written:
-            read = (decays.scores(row, column) @ value).add_(read)
-        return read
-
-    def before(x: Tensor) -> Tensor:
-        """What x reads before its own token: after the one before."""
-        return _later(after(_sooner(x)), x[:, :, :1] @ state)
-
-    if terms.a is not None and terms.b is not None:
-        column = decays.columns(terms.b)
-        system = -_later(decays.scores(decays.rows(_sooner(terms.a)), column))
-        taken = torch.linalg.solve_triangular(system, before(terms.a), upper=False, unitriangular=True)
-        written.append((column, terms.b, taken))
-    left = decays.all(state)
-    for _, key, value in written:
-        left = decays.left(key, value).add_(left)
-    return after(terms.q), None if rows is None else before(rows), left
-
-
-def _sooner(x: Tensor) -> Tensor:
-    """Every row where the one before it was; 0 in the last."""
-    return F.pad(x[:, :, 1:], (0, 0, 0, 1))
-
-
-def _later(x: Tensor, first: Tensor | None = None) -> Tensor:
-    """Every row where the next one was, behind a first one (None: 0)."""
-    return F.pad(x[:, :, :-1], (0, 0, 1, 0)) if first is None else torch.cat([first, x[:, :, :-1]], 2)
-
-
-def _decays(terms: Terms) -> _Decays:
-    if terms.g is None:
-        return _Decays()
-    c = terms.g.double().clamp(min=_LEAST).cumsum(2)
-    if terms.g.shape[-1] == 1:
-        return _OfHeads(c, terms.k.dtype)
+def _chunk(given: dict[str, Tensor], state: Tensor) -> _Chunk:
+    given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
+    if "g" not in given:
+        return _Chunk(given, state)
+    c = given["g"].clamp(min=_LEAST).cumsum(2, dtype=torch.float64)
     # Decided for the batch at once: neighbours change the way, and so the last digits.
-    few = bool((c[:, :, -1] > -_STRONG).all())
-    return (_OfRows if few else _OfRowsApart)(c, terms.k.dtype)
+    strong = bool((c[:, :, -1] < -_STRONG).any())
+    if c.shape[-1] == 1:
+        return _OfHeads(given, state, c, strong)
+    return (_OfRowsApart if strong else _OfRows)(given, state, c, strong)
 
 
-class _Decays:
-    """What decays do within a chunk, in the terms of the module's docstring; here there are none."""
+def _apart(t: Float[Tensor, "B H C K"]) -> bool:
+    """Whether its matrices are contiguous and follow each other at one distance: products take them all at once."""
+    return t.stride() == (t.shape[1] * t.stride(1), t.stride(1), t.shape[3], 1)
 
-    def rows(self, x: Tensor) -> Any:
-        """The part of x in scores."""
+
+class _Chunk:
+    """The tokens of a chunk after a state. How they decay is a subclass's; here they do not.
+
+    Args:
+        given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
+        state: S before them.
+        c: sums of logarithms.
+        strong: whether gradients of decays are those of autograd.
+    """
+
+    def __init__(self, given: dict[str, Tensor], state: Tensor, c: Tensor | None = None, strong: bool = False) -> None:
+        self.given, self.before, self.strong = given, state, strong
+        self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
+        if c is not None:
+            self.decay(c, given["v"].dtype)
+        self.state = self.entered(state)
+        self.readers: dict[str, Any] = {name: self.rows(given[name], lag) for name, lag in self.lags.items()}
+        self.written, self.values = {"k": self.columns(given["k"])}, {"k": given["v"]}
+        if "b" in given:
+            columns = self.columns(given["b"])
+            self.system = -self.scores(self.readers["a"], columns, 1)
+            taken = torch.linalg.solve_triangular(self.system, self.answers("a"), upper=False, unitriangular=True)
+            self.written["b"], self.values["b"] = columns, taken
+
+    def answers(self, name: str) -> Float[Tensor, "B H C V"]:
+        """What rows read of the state before the chunk and of what is written in it."""
+        lag, rows = self.lags[name], self.readers[name]
+        out = self.weighed(_product(self.reading(name), self.state), lag)
+        for key, columns in self.written.items():
+            out = _add(out, self.scores(rows, columns, lag), self.values[key])
+        return out
+
+    def left(self) -> Float[Tensor, "B H K V"]:
+        """The state after the chunk."""
+        left = self.kept(self.state)
+        for key, value in self.values.items():
+            left = _plus(left, self.lasting(key).mT, self.remaining(value))
+        return self.exited(left)
+
+    def gradients(
+        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor, left: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Those of all that was given and of the state.
+
+        Args:
+            outs: what q and rows have read.
+            into: the gradients of that.
+            after: the state after the chunk.
+            left: its gradient.
+        """
+        if self.strong:
+            return self._by_autograd(into, left)
+        into = {name: t if _apart(t) else t.contiguous() for name, t in into.items()}
+        last = after * left
+        left = self.exited(left)
+        state, found = self.kept(left), {}
+        values = {key: self.remaining(_product(columns, left)) for key, columns in self.written.items()}
+        for key, columns in self.written.items():
+            found[key] = _across(self.remaining(self.values[key]), left, columns)
+        for name, rows in self.readers.items():
+            lag = self.lags[name]
+            if name == "a":
+                solved = torch.linalg.solve_triangular(self.system.mT, values["b"], upper=True, unitriangular=True)
+                outs, into = outs | {"a": self.values["b"]}, into | {"a": solved}
+                values["b"] = solved
+            read = self.weighed(into[name], lag)
+            state = _plus(state, rows.mT, read)
+            found[name] = _across(read, self.state, rows)
+            for key, columns in self.written.items():
+                if (name, key) != ("a", "b"):  # the system has done that
+                    values[key] = _add(values[key], self.scores(rows, columns, lag).mT, into[name])
+                pull = self.masked(into[name] @ self.values[key].mT, lag)
+                if rows.shape[1] == columns.shape[1] == 1:
+                    pull = pull.sum(1, keepdim=True)
+                found[name] = _add(found[name], pull, columns)
+                found[key] = _add(found[key], pull.mT, rows)
+        found |= {name: self.rows(found[name], lag) for name, lag in self.lags.items()}
+        found |= {key: self.columns(found[key]) for key in self.written}
+        if "g" in self.given:
+            reading = {name: self.slope(self.given[name], found[name], outs[name], into[name]) for name in self.lags}
+            writing = [self.slope(self.given[key], found[key], self.values[key], values[key]) for key in self.written]
+            slope = reading.pop("q") - sum(writing)
+            for each in reading.values():
+                slope[:, :, :-1] += each[:, :, 1:]
+            slope[:, :, -1:] += self.last_slope(last)
+            found["g"] = slope.new_ones(2 * slope.shape[2:3]).triu() @ slope
+        found["v"] = values["k"]
+        return {name: _alike(found[name], t) for name, t in self.given.items()}, self.entered(state)
+
+    def _by_autograd(self, into: dict[str, Tensor], left: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The same without differences of what nearly is the same: for decays so strong that their gradients vanish."""
+        with torch.enable_grad():
+            leaves = {name: t.detach().requires_grad_() for name, t in (self.given | {"state": self.before}).items()}
+            chunk = _chunk({name: leaves[name] for name in self.given}, leaves["state"])
+            outs = [*(chunk.answers(name) for name in into), chunk.left()]
+        found = torch.autograd.grad(outs, list(leaves.values()), [*into.values(), left])
+        return dict(zip(self.given, found[:-1], strict=True)), found[-1]
+
+    # How decays come in: everything is multiplied by a number of its own, and so is its gradient.
+
+    def decay(self, c: Float[Tensor, "B H C _"], dtype: torch.dtype) -> None:
+        """Prepare for sums of logarithms."""
+
+    def rows(self, x: Tensor, lag: int) -> Any:
+        """What scores have for x."""
         return x
 
     def columns(self, y: Tensor) -> Any:
-        """The part of y in scores."""
+        """What scores have for y."""
         return y
 
-    def scores(self, rows: Any, columns: Any) -> Float[Tensor, "B H C C"]:
-        """E(x, c, y) to the diagonal."""
-        return (rows @ columns.mT).tril()
+    def masked(self, scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B H C C"]:
+        """Scores of what is written before it is read; the argument is used up."""
+        return scores.tril_(-lag)
 
-    def read(self, x: Tensor, state: Tensor) -> Float[Tensor, "B H C V"]:
-        """(x e^c) S."""
-        return x @ state
+    def weighed(self, out: Tensor, lag: int) -> Tensor:
+        """What is read of the state."""
+        return out
 
-    def left(self, key: Tensor, value: Tensor) -> Float[Tensor, "B H K V"]:
-        """(key e^(c_C - c))^T value."""
-        return key.mT @ value
+    def remaining(self, value: Tensor) -> Tensor:
+        """What of a value is there at the end."""
+        return value
 
-    def all(self, state: Tensor) -> Float[Tensor, "B H K V"]:
-        """e^(c_C) S."""
+    def entered(self, state: Tensor) -> Tensor:
+        """The state before the chunk as rows find it."""
         return state
 
+    def kept(self, state: Tensor) -> Tensor:
+        """What of that is there at the end."""
+        return state
 
-class _OfHeads(_Decays):
+    def exited(self, state: Tensor) -> Tensor:
+        """The state after the chunk from what is there at the end."""
+        return state
+
+    def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Float[Tensor, "B H C _"]:
+        """The gradient of the exponent of rows or columns x, or of the values that they read or write."""
+        raise NotImplementedError
+
+    def last_slope(self, product: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H 1 _"]:
+        """That of the state after the chunk, from S dS."""
+        raise NotImplementedError
+
+    # What follows from these.
+
+    def scores(self, rows: Any, columns: Any, lag: int) -> Float[Tensor, "B _ C C"]:
+        """E(x, c, y) to the diagonal, E(x, p, y) below it."""
+        return self.masked(rows @ columns.mT, lag)
+
+    def reading(self, name: str) -> Tensor:
+        """What reads the state."""
+        rows: Tensor = self.readers[name]
+        return rows
+
+    def lasting(self, key: str) -> Tensor:
+        """Under what values are left in the state."""
+        columns: Tensor = self.written[key]
+        return columns
+
+
+class _OfHeads(_Chunk):
     """One per head: scores are products, weighed by what is left of a column at a row."""
 
-    def __init__(self, c: Float[Tensor, "B _ C 1"], dtype: torch.dtype) -> None:
-        self.weights = _Left.apply(c, dtype)
-        self.now = c.exp().to(dtype)
+    def decay(self, c: Float[Tensor, "B H C 1"], dtype: torch.dtype) -> None:
+        # Not e^-inf above the diagonal, which is slow, nor e^(c_i - c_j), whose infinity would be a gradient's NaN.
+        weights, now = (c - c.mT).to(dtype).tril_().exp().tril(), c.exp().to(dtype)
+        self.end, self.rest = now[:, :, -1:], weights[:, :, -1, :, None]
+        self.weights, self.now = [weights], [now]
+        if 1 in self.lags.values():
+            self.weights.append(_later(weights))
+            self.now.append(_later(now, torch.ones_like(self.end)))
 
-    def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return (rows @ columns.mT) * self.weights
+    def masked(self, scores: Tensor, lag: int) -> Tensor:
+        weights = self.weights[lag]
+        return scores.mul_(weights) if scores.shape == weights.shape else scores * weights
 
-    def read(self, x: Tensor, state: Tensor) -> Tensor:
-        return (x @ state) * self.now
+    def weighed(self, out: Tensor, lag: int) -> Tensor:
+        return out * self.now[lag]
 
-    def left(self, key: Tensor, value: Tensor) -> Tensor:
-        return key.mT @ (value * self.weights[:, :, -1, :, None])
+    def remaining(self, value: Tensor) -> Tensor:
+        return value * self.rest
 
-    def all(self, state: Tensor) -> Tensor:
-        return state * self.now[:, :, -1:]
+    def kept(self, state: Tensor) -> Tensor:
+        return state * self.end
 
+    def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
+        return (out * dout).sum(-1, keepdim=True)
 
-class _Left(torch.autograd.Function):
-    """e^(c_i - c_j) for j <= i, else 0, in one buffer: C times as many numbers as c has."""
-
-    @staticmethod
-    def forward(ctx: Any, c: Tensor, dtype: torch.dtype) -> Tensor:
-        weights = (c - c.mT).to(dtype).exp_().tril_()
-        ctx.save_for_backward(weights)
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (weights,) = ctx.saved_tensors
-        each = gradients[0] * weights
-        return (each.sum(-1) - each.sum(-2)).unsqueeze(-1).double(), None
+    def last_slope(self, product: Tensor) -> Tensor:
+        return product.sum((-2, -1), keepdim=True)
 
 
-class _OfRows(_Decays):
+class _OfRows(_Chunk):
     """One per row of the state, all together too weak to overflow: rows and columns decay from and to the middle."""
 
-    def __init__(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
+    def decay(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
         middle = 0.5 * c[:, :, -1:]
-        self.up, self.down = (c - middle).to(dtype).exp(), (middle - c).to(dtype).exp()
-        self.half = middle.exp().to(dtype)
+        up = (c - middle).to(dtype).exp()
+        self.half, self.up, self.down = middle.exp().to(dtype).mT, [up], up.reciprocal()
+        if 1 in self.lags.values():
+            self.up.append(_later(up, (-middle).exp().to(dtype)))
 
-    def rows(self, x: Tensor) -> Tensor:
-        return x * self.up
+    def rows(self, x: Tensor, lag: int) -> Tensor:
+        return x * self.up[lag]
 
     def columns(self, y: Tensor) -> Tensor:
         return y * self.down
 
-    def read(self, x: Tensor, state: Tensor) -> Tensor:
-        return (x * self.up) @ (state * self.half.mT)
+    def entered(self, state: Tensor) -> Tensor:
+        return state * self.half
 
-    def left(self, key: Tensor, value: Tensor) -> Tensor:
-        return (key * self.down).mT @ value * self.half.mT
+    def exited(self, state: Tensor) -> Tensor:
+        return state * self.half
 
-    def all(self, state: Tensor) -> Tensor:
-        return state * self.half.square().mT
+    def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
+        return x * dx
+
+    def last_slope(self, product: Tensor) -> Tensor:
+        return product.sum(-1).unsqueeze(2)
 
 
-class _OfRowsApart(_Decays):
+class _OfRowsApart(_Chunk):
     """One per row, of any strength: a product of matrices for every pair of neighbouring blocks of 1, 2, 4, ... tokens,
-    columns of the first decaying to its end and rows of the second from there on."""
+    columns of the first decaying to its end and rows of the second from there on. Its gradients are those of autograd.
+    """
 
-    def __init__(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
+    def decay(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
         self.length = c.shape[2]
         self.extra = (1 << (self.length - 1).bit_length()) - self.length
-        self.now, self.rest = c.exp().to(dtype), (c[:, :, -1:] - c).to(dtype).exp()
+        now = c.exp().to(dtype)
+        self.now = now, _later(now, torch.ones_like(now[:, :, :1]))
+        self.rest = (c[:, :, -1:] - c).to(dtype).exp()
         # Beyond the chunk nothing decays, and rows and columns are 0.
         c = torch.cat([c, c[:, :, -1:].expand(-1, -1, self.extra, -1)], 2)
         self.decays = []
@@ -312,9 +433,9 @@ class _OfRowsApart(_Decays):
             end = first[:, :, :, -1:]
             self.decays.append(((second - end).to(dtype).exp(), (end - first).to(dtype).exp()))
 
-    def rows(self, x: Tensor) -> list[Tensor]:
-        """As it is, and the second halves of the blocks of every level."""
-        x = F.pad(x, (0, 0, 0, self.extra))
+    def rows(self, x: Tensor, lag: int) -> list[Tensor]:
+        """As it is, and the second halves of the blocks of every level; with a lag, each where the one before was."""
+        x = F.pad(x[:, :, lag:], (0, 0, 0, lag + self.extra))
         return [x, *(_halves(x, level)[1] * rows for level, (rows, _) in enumerate(self.decays))]
 
     def columns(self, y: Tensor) -> list[Tensor]:
@@ -322,26 +443,66 @@ class _OfRowsApart(_Decays):
         y = F.pad(y, (0, 0, 0, self.extra))
         return [y, *(_halves(y, level)[0] * columns for level, (_, columns) in enumerate(self.decays))]
 
-    def scores(self, rows: list[Tensor], columns: list[Tensor]) -> Tensor:
+    def scores(self, rows: list[Tensor], columns: list[Tensor], lag: int) -> Tensor:
         (x, *seconds), (y, *firsts) = rows, columns
         blocks = (x * y).sum(-1)[..., None, None]
         for first, second in zip(firsts, seconds, strict=True):
             upper, lower = blocks.unflatten(2, (-1, 2)).unbind(3)
             upper = torch.cat([upper, torch.zeros_like(upper)], -1)
             blocks = torch.cat([upper, torch.cat([second @ first.mT, lower], -1)], -2)
-        return blocks[:, :, 0, : self.length, : self.length]
+        scores = blocks[:, :, 0, : self.length, : self.length]
+        return _later(scores) if lag else scores
 
-    def read(self, x: Tensor, state: Tensor) -> Tensor:
-        return (x * self.now) @ state
+    def reading(self, name: str) -> Tensor:
+        return self.given[name] * self.now[self.lags[name]]
 
-    def left(self, key: Tensor, value: Tensor) -> Tensor:
-        return (key * self.rest).mT @ value
+    def lasting(self, key: str) -> Tensor:
+        return self.given[key] * self.rest
 
-    def all(self, state: Tensor) -> Tensor:
-        return state * self.now[:, :, -1:].mT
+    def kept(self, state: Tensor) -> Tensor:
+        return state * self.now[0][:, :, -1:].mT
+
+
+def _later(x: Tensor, first: Tensor | None = None) -> Tensor:
+    """Every row where the next one was, behind a first one (None: 0)."""
+    return F.pad(x[:, :, :-1], (0, 0, 1, 0)) if first is None else torch.cat([first, x[:, :, :-1]], 2)
 
 
 def _halves(t: Float[Tensor, "B H C K"], level: int) -> tuple[Tensor, Tensor]:
     """Every block of 2^(level + 1) tokens in its two halves, `(B, H, blocks, 2^level, K)`."""
     first, second = t.unflatten(2, (-1, 2, 1 << level)).unbind(3)
     return first, second
+
+
+def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[Tensor, "B H I J"]:
+    """x y. One x for all heads multiplies their columns side by side."""
+    if x.shape[1] == y.shape[1]:
+        return x @ y
+    return (x.squeeze(1) @ y.transpose(1, 2).flatten(2)).unflatten(2, (y.shape[1], -1)).transpose(1, 2)
+
+
+def _plus(out: Float[Tensor, "B H I J"], x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B _ K J"]) -> Tensor:
+    """out + x y."""
+    if out.shape[1] == x.shape[1] == y.shape[1]:
+        return torch.baddbmm(out.flatten(0, 1), x.flatten(0, 1), y.flatten(0, 1)).view_as(out)
+    return out + (x @ y if y.shape[1] == 1 else _product(x, y))
+
+
+def _add(out: Float[Tensor, "B H I J"], x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B _ K J"]) -> Tensor:
+    """The same in the place of out."""
+    if out.shape[1] == x.shape[1] == y.shape[1] and out.is_contiguous():
+        out.view(-1, *out.shape[2:]).baddbmm_(x.flatten(0, 1), y.flatten(0, 1))
+        return out
+    return out.add_(x @ y if y.shape[1] == 1 else _product(x, y))
+
+
+def _across(x: Float[Tensor, "B H I V"], y: Float[Tensor, "B H K V"], like: Tensor) -> Float[Tensor, "B _ I K"]:
+    """x y^T, summed over heads where all share what it is the gradient of."""
+    if like.shape[1] == x.shape[1]:
+        return x @ y.mT
+    return torch.einsum("bhiv,bhkv->bik", x, y).unsqueeze(1)
+
+
+def _alike(gradient: Tensor, t: Tensor) -> Tensor:
+    """Summed over heads where all share t."""
+    return gradient if gradient.shape == t.shape else gradient.sum(1, keepdim=True)

@@ -61,24 +61,26 @@ def test_chunks_equal_the_recurrence(decay: str, delta: bool, chunk: int, streng
 
 @pytest.mark.parametrize("strength", [1.0, 1000.0])
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
-def test_gradients_equal_those_of_the_recurrence(
-    decay: str, delta: bool, strength: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, strength: float) -> None:
     given, S = terms(45, decay, delta, strength), state()
     leaves = {name: t.requires_grad_() for name, t in given.tensors().items()} | {"state": S.requires_grad_()}
     weight = torch.randn(B, H, 45, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
-    def gradients(run: object) -> tuple[Tensor, ...]:
-        outputs, after = run(given, S)  # type: ignore[operator]
-        return torch.autograd.grad((outputs * weight).sum() + after.square().sum(), list(leaves.values()))
+    def gradients(outputs: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        loss = (outputs * weight.to(outputs)).sum() + after.square().sum()
+        return torch.autograd.grad(loss, list(leaves.values()), retain_graph=again)
 
-    expected = gradients(by_token)
+    again = False
+    expected = gradients(*by_token(given, S))
     for chunk in (1, 7, 16, 64):
-        for held in (1, 100):  # computed again on the way back, or held
-            monkeypatch.setattr(module, "_HELD", held)
-            found = gradients(lambda t, s, chunk=chunk: linear_recurrence(t, s, chunk))
-            for name, one, other in zip(leaves, found, expected, strict=True):
-                torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=f"{name}, chunks of {chunk}")
+        found = gradients(*linear_recurrence(given, S, chunk))
+        single = gradients(*linear_recurrence(given.to(dtype=torch.float32), S.float(), chunk))
+        for name, one, half, other in zip(leaves, found, single, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=f"{name}, chunks of {chunk}")
+            assert (half - other).norm() < 1e-5 * other.norm() + 1e-12, f"{name}, chunks of {chunk}"
+    outs, again = linear_recurrence(given, S), True  # once from what is held, once computed again
+    for one, other in zip(gradients(*outs), gradients(*outs), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
@@ -110,15 +112,42 @@ def test_queries_leave_no_trace(decay: str, delta: bool) -> None:
         torch.testing.assert_close(peek(one, before), next_one)
 
 
+@pytest.mark.parametrize("strength", [1.0, 1000.0])
+@pytest.mark.parametrize("chunk", [16, 2])  # held, and computed again
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_gradients_of_queries_equal_those_of_the_recurrence(
+    decay: str, delta: bool, chunk: int, strength: float
+) -> None:
+    given, S, asked = terms(24, decay, delta, strength), state(), terms(12, decay, delta, strength, seed=3)
+    leaves = [t.requires_grad_() for t in (*given.tensors().values(), *asked.tensors().values(), S)]
+
+    def naive() -> Tensor:
+        answers, before = [], S
+        for n in range(12):
+            answers.append(by_token(asked.map(lambda t: t[:, :, n : n + 1]), before)[0])  # noqa: B023
+            before = by_token(given.map(lambda t: t[:, :, 2 * n : 2 * n + 2]), before)[1]  # noqa: B023
+        return torch.cat(answers, 2)
+
+    weight = torch.randn(B, H, 12, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    expected = torch.autograd.grad((naive() * weight).sum(), leaves, materialize_grads=True)
+    found = torch.autograd.grad((fork(given, asked, S, chunk)[1] * weight).sum(), leaves)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
 def test_keys_of_all_heads_are_given_once(decay: str, delta: bool) -> None:
     given, S = terms(40, decay, delta), state()
     if delta:
         pytest.skip("a and b are of every head")
+    leaves = [t.requires_grad_() for t in (*given.tensors().values(), S)]
     shared = replace(given, q=given.q[:, :1], k=given.k[:, :1])
     every = replace(given, q=shared.q.expand_as(given.q), k=shared.k.expand_as(given.k))
-    for one, other in zip(linear_recurrence(shared, S), linear_recurrence(every, S), strict=True):
-        torch.testing.assert_close(one, other)
+    one, other = linear_recurrence(shared, S), linear_recurrence(every, S)
+    torch.testing.assert_close(one, other)
+    gradients = (torch.autograd.grad([out.square().sum() for out in outs], leaves) for outs in (one, other))
+    for one_gradient, other_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(one_gradient, other_gradient)
 
 
 @pytest.mark.parametrize("gate", [0.0, -torch.inf, "in turn"])
@@ -147,7 +176,7 @@ def test_memory_beyond_tokens_and_states_does_not_grow_with_them(decay: str, del
         with LiveBytes() as live:
             outputs, _ = linear_recurrence(given, S)
             outputs.backward(torch.ones_like(outputs))
-        states = -(-tokens // (module.CHUNK * module._HELD)) * S.nbytes
+        states = -(-tokens // module.CHUNK) * S.nbytes
         # Outputs and their gradient; the gradients of all that is given, chunk by chunk and put together.
         return live.peak - 2 * outputs.nbytes - 2 * given.nbytes - states
 
