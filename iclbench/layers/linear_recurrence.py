@@ -229,7 +229,7 @@ class _Chunk:
         """The state after the chunk."""
         left = self.kept(self.state)
         for key, value in self.values.items():
-            left = _plus(left, self.lasting(key).mT, self.remaining(value))
+            left = _add(left, self.lasting(key).mT, self.remaining(value))
         return self.exited(left)
 
     def gradients(
@@ -259,7 +259,7 @@ class _Chunk:
                 outs, into = outs | {"a": self.values["b"]}, into | {"a": solved}
                 values["b"] = solved
             read = self.weighed(into[name], lag)
-            state = _plus(state, rows.mT, read)
+            state = _add(state, rows.mT, read)
             found[name] = _across(read, self.state, rows)
             for key, columns in self.written.items():
                 if (name, key) != ("a", "b"):  # the system has done that
@@ -321,8 +321,8 @@ class _Chunk:
         return state
 
     def kept(self, state: Tensor) -> Tensor:
-        """What of that is there at the end."""
-        return state
+        """What of that is there at the end: numbers of its own."""
+        return state.clone()
 
     def exited(self, state: Tensor) -> Tensor:
         """The state after the chunk from what is there at the end."""
@@ -481,15 +481,8 @@ def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[
     return (x.squeeze(1) @ y.transpose(1, 2).flatten(2)).unflatten(2, (y.shape[1], -1)).transpose(1, 2)
 
 
-def _plus(out: Float[Tensor, "B H I J"], x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B _ K J"]) -> Tensor:
-    """out + x y."""
-    if out.shape[1] == x.shape[1] == y.shape[1]:
-        return torch.baddbmm(out.flatten(0, 1), x.flatten(0, 1), y.flatten(0, 1)).view_as(out)
-    return out + (x @ y if y.shape[1] == 1 else _product(x, y))
-
-
 def _add(out: Float[Tensor, "B H I J"], x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B _ K J"]) -> Tensor:
-    """The same in the place of out."""
+    """out + x y, in the place of out where layouts allow it."""
     if out.shape[1] == x.shape[1] == y.shape[1] and out.is_contiguous():
         out.view(-1, *out.shape[2:]).baddbmm_(x.flatten(0, 1), y.flatten(0, 1))
         return out
