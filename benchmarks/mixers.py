@@ -8,8 +8,8 @@ have 2,560 points or one episode. Memory is the peak of live tensors of loss and
 measured); a state is what is kept of one episode after n points. Seconds are CPU seconds of one thread, the best of
 three, all contestants of a size one after the other.
 
-Then the recurrence alone against its own matrix products, and mixers against the layers of transformers with the same
-sizes, forward and backward. Writes benchmarks/mixers.md.
+Then the recurrence alone against its own matrix products, and mixers against the layers of transformers and of mambapy
+(`pip install mambapy`) with the same sizes, forward and backward. Writes benchmarks/mixers.md.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.layers.linear_recurrence import CHUNK, Terms, linear_recurrence
 from iclbench.layers.mixers.gated_deltanet import GatedDeltaNet
 from iclbench.layers.mixers.kda import KDA
+from iclbench.layers.mixers.mamba import Mamba
 from iclbench.layers.mixers.mamba2 import Mamba2
-from iclbench.layers.mixers.mixer import Sizes
+from iclbench.layers.mixers.mixer import Mixer, Sizes
 from iclbench.training.step import make_optimiser
 
 POINTS, TOTAL, QUERIES = (20, 100, 500, 2000), 2560, 40
@@ -122,7 +123,7 @@ def products(given: Terms, state: Tensor) -> Tensor:
     return sum(out.sum() for out in outputs) + state.sum()
 
 
-def kernel() -> Iterator[tuple[str, str, float, float]]:
+def kernel() -> Iterator[tuple[str, str, float, float, float]]:
     for batch, tokens, size in ((64, 82, 16), (64, 82, 64), (16, 1000, 64)):
         for decay in ("none", "head", "row"):
             for delta in (False, True):
@@ -130,14 +131,26 @@ def kernel() -> Iterator[tuple[str, str, float, float]]:
                 with torch.inference_mode():
                     ours = warm(lambda: linear_recurrence(given, state), 7)  # noqa: B023
                     alone = warm(lambda: products(given, state), 7)  # noqa: B023
+                leaves = [t.requires_grad_() for t in given.tensors().values()]
+                weight = torch.randn_like(given.v)
+
+                def back() -> None:
+                    outputs, _ = linear_recurrence(given, state)  # noqa: B023
+                    torch.autograd.grad(outputs, leaves, weight)  # noqa: B023
+
+                both = warm(back, 7)
                 what = {"none": "no decay", "head": "decay per head", "row": "decay per row"}[decay]
-                yield f"{batch} x 4 heads, {tokens} tokens, K = V = {size}", what + ", delta" * delta, alone, ours
+                yield f"{batch} x 4 heads, {tokens} tokens, K = V = {size}", what + ", delta" * delta, alone, ours, both
 
 
-def layers(width: int, heads: int) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    """Our mixer and the layer of transformers, at the same sizes; weights need not agree here."""
+def layers(width: int, heads: int) -> Iterator[tuple[str, str, Mixer, nn.Module]]:
+    """A mixer and a layer of the same sizes of another library; weights need not agree here."""
+    from mambapy.mamba import MambaBlock
+    from mambapy.mamba import MambaConfig as MambapyConfig
     from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
     from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
+    from transformers.models.mamba.configuration_mamba import MambaConfig
+    from transformers.models.mamba.modeling_mamba import MambaMixer
     from transformers.models.mamba2.configuration_mamba2 import Mamba2Config
     from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
     from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
@@ -155,14 +168,16 @@ def layers(width: int, heads: int) -> Iterator[tuple[str, nn.Module, nn.Module]]
         linear_num_value_heads=heads,
     )
     kimi = KimiLinearConfig(hidden_size=width, linear_head_dim=width // heads, linear_num_heads=heads)
-    yield "mamba2", Mamba2(sizes), Mamba2Mixer(mamba2, 0)
-    yield "gated-deltanet", GatedDeltaNet(sizes), Qwen3NextGatedDeltaNet(qwen, 0)
-    yield "kda", KDA(sizes), KimiLinearDeltaAttention(kimi, 0)
+    yield "mamba", "mambapy", Mamba(sizes), MambaBlock(MambapyConfig(d_model=width, n_layers=1))
+    yield "mamba", "transformers", Mamba(sizes), MambaMixer(MambaConfig(hidden_size=width), 0)
+    yield "mamba2", "transformers", Mamba2(sizes), Mamba2Mixer(mamba2, 0)
+    yield "gated-deltanet", "transformers", GatedDeltaNet(sizes), Qwen3NextGatedDeltaNet(qwen, 0)
+    yield "kda", "transformers", KDA(sizes), KimiLinearDeltaAttention(kimi, 0)
 
 
-def rivals() -> Iterator[tuple[str, str, float, float]]:
+def rivals() -> Iterator[tuple[str, str, str, float, float]]:
     for width, batch, tokens in ((64, 32, 82), (64, 4, 1000), (256, 16, 82)):
-        for name, ours, theirs in layers(width, 4):
+        for name, rival, ours, theirs in layers(width, 4):
             for weight in theirs.parameters():
                 nn.init.normal_(weight, std=0.1)
             x = torch.randn(batch, tokens, width, requires_grad=True)
@@ -171,10 +186,10 @@ def rivals() -> Iterator[tuple[str, str, float, float]]:
                 out = theirs(x)
                 (out[0] if isinstance(out, tuple) else out).sum().backward()
 
-            def our_step(ours: nn.Module = ours, x: Tensor = x) -> None:
-                ours(x, ours.start(len(x)))[0].sum().backward()  # type: ignore[operator]
+            def our_step(ours: Mixer = ours, x: Tensor = x) -> None:
+                ours(x, ours.start(len(x)))[0].sum().backward()
 
-            yield name, f"width {width}, {batch} x {tokens} tokens", warm(their_step), warm(our_step)
+            yield name, rival, f"width {width}, {batch} x {tokens} tokens", warm(their_step), warm(our_step)
 
 
 def main() -> None:
@@ -204,28 +219,33 @@ def main() -> None:
     times = ", ".join(f"{1e3 * float(str(unit[f'step {n}'])):.2f} ms at n = {n:,}" for n in POINTS)
     lines += ["", f"One episode of a training step of `mamba` takes {times}.", "", "## The recurrence alone", ""]
     lines += [
-        f"Forward, chunks of {CHUNK}, against the matrix products and triangular systems of the same chunks with "
-        "nothing in between.",
+        f"Chunks of {CHUNK}, against the matrix products and triangular systems of the same chunks with nothing in "
+        "between: forward; with the way back, against three times these products.",
         "",
-        "| size | recurrence | products, ms | whole, ms | whole / products |",
-        "| --- | --- | --- | --- | --- |",
+        "| size | recurrence | products, ms | forward, ms | forward / products | both ways, ms | both / 3 products |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for size, what, alone, ours in kernel():
-        lines.append(f"| {size} | {what} | {1e3 * alone:.1f} | {1e3 * ours:.1f} | {ours / alone:.2f} |")
+    for size, what, alone, ours, both in kernel():
+        times = [f"{1e3 * alone:.1f}", f"{1e3 * ours:.1f}", f"{ours / alone:.2f}"]
+        times += [f"{1e3 * both:.1f}", f"{both / alone / 3:.2f}"]
+        lines.append(f"| {size} | {what} | {' | '.join(times)} |")
     lines += [
         "",
-        "## Against the layers of transformers",
+        "## Against layers of other libraries",
         "",
         "Forward and backward of one layer, in PyTorch on a CPU.",
         "",
     ]
-    lines += ["| mixer | size | transformers, ms | ours, ms | times as fast |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        "| mixer | rival | size | rival, ms | ours, ms | times as fast |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     ratios = []
-    for name, size, theirs, ours in rivals():
+    for name, rival, size, theirs, ours in rivals():
         ratios.append(theirs / ours)
-        lines.append(f"| {name} | {size} | {1e3 * theirs:.1f} | {1e3 * ours:.1f} | {theirs / ours:.1f} |")
+        lines.append(f"| {name} | {rival} | {size} | {1e3 * theirs:.1f} | {1e3 * ours:.1f} | {theirs / ours:.1f} |")
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    lines.append(f"| geometric mean | | | | {mean:.1f} |")
+    lines.append(f"| geometric mean | | | | | {mean:.1f} |")
     Path(__file__).with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
