@@ -44,6 +44,7 @@ class Results:
     skipped: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()
     cells: pd.DataFrame = field(default_factory=lambda: tables.frame("cells", []))
+    trials: pd.DataFrame = field(default_factory=lambda: tables.frame("trials", []))
     folder: Path | None = None
 
     @cached_property
@@ -368,6 +369,7 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
             "'iclbench eval', or name another folder with --results"
         )
     costs, examples, cells = (_all(table, results, problems, again) for table in ("costs", "examples", "cells"))
+    trials = tables.read_all("trials", results, problems)
     if tasks:
         costs, examples, cells = (rows[rows["task"].isin(list(tasks))] for rows in (costs, examples, cells))
     language_rows, values = (
@@ -389,7 +391,7 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     set_aside = (*passed_over, *set_aside, *otherwise, *unknown_models)
-    return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells, results)
+    return Results(values, costs, errors, examples, language, skipped_lines, set_aside, cells, trials, results)
 
 
 def of_values(values: pd.DataFrame) -> Results:

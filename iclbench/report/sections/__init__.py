@@ -32,6 +32,7 @@ from iclbench.report.sections import (
     published,
     rank,
     ranking,
+    rate_window,
     related,
     representation,
     shifts,
@@ -65,6 +66,7 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
     representation.section,
     published.section,
     training.section,
+    rate_window.section,
 ]
 CLOSING: list[Callable[[Results], Section | None]] = [
     plane.section,
