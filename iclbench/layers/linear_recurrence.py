@@ -486,7 +486,8 @@ def _add(out: Float[Tensor, "B H I J"], x: Float[Tensor, "B _ I K"], y: Float[Te
     if out.shape[1] == x.shape[1] == y.shape[1] and out.is_contiguous():
         out.view(-1, *out.shape[2:]).baddbmm_(x.flatten(0, 1), y.flatten(0, 1))
         return out
-    return out.add_(x @ y if y.shape[1] == 1 else _product(x, y))
+    product = x @ y if y.shape[1] == 1 else _product(x, y)
+    return out.add_(_alike(product, out))
 
 
 def _across(x: Float[Tensor, "B H I V"], y: Float[Tensor, "B H K V"], like: Tensor) -> Float[Tensor, "B _ I K"]:

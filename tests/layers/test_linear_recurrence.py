@@ -143,9 +143,13 @@ def test_keys_of_all_heads_are_given_once(decay: str, delta: bool) -> None:
     leaves = [t.requires_grad_() for t in (*given.tensors().values(), S)]
     shared = replace(given, q=given.q[:, :1], k=given.k[:, :1])
     every = replace(given, q=shared.q.expand_as(given.q), k=shared.k.expand_as(given.k))
-    one, other = linear_recurrence(shared, S), linear_recurrence(every, S)
+    asked = terms(20, decay, delta, seed=3)
+    alone = replace(asked, q=asked.q[:, :1], k=asked.k[:, :1])
+    each = replace(alone, q=alone.q.expand_as(asked.q), k=alone.k.expand_as(asked.k))
+    one = (*linear_recurrence(shared, S), fork(shared, alone, S)[1])
+    other = (*linear_recurrence(every, S), fork(every, each, S)[1])
     torch.testing.assert_close(one, other)
-    gradients = (torch.autograd.grad([out.square().sum() for out in outs], leaves) for outs in (one, other))
+    gradients = (torch.autograd.grad(sum(out.square().sum() for out in outs), leaves) for outs in (one, other))
     for one_gradient, other_gradient in zip(*gradients, strict=True):
         torch.testing.assert_close(one_gradient, other_gradient)
 
