@@ -234,8 +234,18 @@ IMAGE_CASES = [
 ]
 
 
+# Mixers stand in one model behind the encoder: one that grows and one that does not are asked in every run.
+ON_IMAGES = {"attention", "mamba2"}
+
+
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
-@pytest.mark.parametrize(("name", "encoder"), IMAGE_CASES)
+@pytest.mark.parametrize(
+    ("name", "encoder"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case[0] in MIXERS_ALONE and case[0] not in ON_IMAGES else [])
+        for case in IMAGE_CASES
+    ],
+)
 def test_contract_on_images(name: str, encoder: str, contract: Contract) -> None:
     backbone = build_on_images(name, encoder)
     if not contract.applies(backbone):
