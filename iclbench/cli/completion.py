@@ -37,6 +37,12 @@ def grids(incomplete: str) -> list[str]:
     return _of_cards("grids", incomplete)
 
 
+def engines(incomplete: str) -> list[str]:
+    from iclbench.sweep.engines import known
+
+    return [name for name in known() if name.startswith(incomplete)]
+
+
 def several_tasks(incomplete: str) -> list[str]:
     """The last of several names separated by commas."""
     return _last(incomplete, lambda last: _of_cards("tasks", last))

@@ -8,20 +8,17 @@ from pathlib import Path
 
 import typer
 
-from iclbench.cli import sweep_results
+from iclbench.cli import sweep_jobs, sweep_results
 from iclbench.cli.options import set_up_torch
-from iclbench.cli.sweep_summary import left_alone, print_dry_run, print_outcomes
-from iclbench.cli.sweep_view import view
+from iclbench.cli.sweep_run import run
+from iclbench.cli.sweep_summary import print_dry_run
 from iclbench.cli.terminal import say
 from iclbench.config.registry import canonical
 from iclbench.config.resolution import backbone_class
-from iclbench.config.runs import writing
 from iclbench.config.trust import typed
 from iclbench.core.context import Context
-from iclbench.core.errors import Interrupted, UnknownNameError, UsageError
-from iclbench.core.formats import plural
+from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.signals import sigterm_like_ctrl_c
-from iclbench.sweep import engine
 from iclbench.sweep import plan as plans
 from iclbench.sweep.cells import KINDS, GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
@@ -37,6 +34,10 @@ def sweep(
     dry_run: bool,
     workers: int | None,
     per_gpu: int,
+    engine: str,
+    jobs: int | None,
+    detach: bool,
+    status: bool,
     preset: str | None,
     add: list[str] | None,
     only: str | None,
@@ -58,10 +59,10 @@ def sweep(
         raise UsageError("--pack and --verify are two commands: pack first, then verify")
     if pack is not None or verify is not None:
         _refuse_language_grids(grid)
+    cluster = sweep_jobs.cluster(engine, grid, jobs, workers, detach, status)
     kinds = _kinds(only)
     with sigterm_like_ctrl_c():
-        kind, gpus = devices(device)
-
+        kind, gpus = devices(device) if cluster is None else (cluster.device(device), [])
         store, cells = Store(results), _at(preset, _cells(grid, add or [], results))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
@@ -77,6 +78,9 @@ def sweep(
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
         if workers:
             slots = [slots[i % len(slots)] for i in range(workers)]
+        if cluster is not None:
+            cluster.sweep(plan, store, Context(results, data_dir, kind), dry_run, json, add or [])
+            return
         if dry_run:
             print_dry_run(plan, store, kind, data_dir, len(slots), json, added=add or [])
             return
@@ -89,7 +93,7 @@ def one_per_core() -> list[str | None]:
 
 
 def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool = False) -> None:
-    """Do what is to do, as many cells at a time as there are slots, and say what became of it.
+    """Do what is to do in processes of this machine, as many cells at a time as there are slots.
 
     Args:
         slots: the GPU that each worker sees; None: none.
@@ -98,26 +102,7 @@ def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context:
         Interrupted: Ctrl-C; what is finished is kept.
         typer.Exit: with 1, where cells failed.
     """
-    with writing(context.results):
-        context.results.mkdir(parents=True, exist_ok=True)
-    interrupted = False
-    with view(plan, store, len(slots)) as report:
-        workers = pool(slots[: max(1, len(plan.todo))], context.threads)
-        try:
-            engine.run(plan, store, workers, context, report)
-        except KeyboardInterrupt:
-            interrupted = True  # to be said below the table, not above it
-        finally:
-            workers.shutdown()
-    if interrupted:
-        kept, left = plural(report.settled, "cell"), len(plan.todo) - report.settled
-        raise Interrupted(f"interrupted; {kept} kept, the same command does the other {left}")
-    failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), report.outcomes, json)
-    if plan.waiting:
-        say(left_alone(plan))
-    if failed:
-        say(f"{plural(failed, 'cell')} failed; the same command tries them again")
-        raise typer.Exit(1)
+    run(plan, store, lambda: pool(slots[: max(1, len(plan.todo))], context.threads), context, json, len(slots))
 
 
 def _cells(grids: list[str], added: list[str], results: Path) -> list[GridCell]:

@@ -32,7 +32,7 @@ def print_dry_run(
     store: Store,
     device: str,
     data_dir: Path | None,
-    workers: int,
+    workers: int | None,
     json: bool = False,
     added: Sequence[str] = (),
 ) -> None:
@@ -94,9 +94,11 @@ def print_dry_run(
         if not found.refused:
             out.print("nothing to do")
         return
-    known = "not known yet" if whole.seconds is None else f"about {duration(whole.seconds / workers)}"
+    known = "not known yet" if whole.seconds is None else f"about {duration(whole.seconds / (workers or 1))}"
     beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
-    out.print(f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); disk: {nbytes(whole.bytes)}")
+    if workers is not None:
+        time = f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); "
+        out.print(f"{time}disk: {nbytes(whole.bytes)}")
     if plan.again:
         out.print(f"{len(plan.again)} of these are done, and will be done again: {_again(plan)}")
     if estimates.measured:

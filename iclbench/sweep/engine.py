@@ -1,15 +1,17 @@
-"""The engine: hands cells to an `Executor` as soon as what they need is there, and keeps all its slots busy."""
+"""The engine: hands bundles of cells to an `Executor` when what they need is there, and keeps all its slots busy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
 
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
+from iclbench.sweep.bundle import Bundle, Work, work_through
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.executor import Executor, WorkerStartError
+from iclbench.sweep.executor import Adopting, Executor, Submitting, WorkerStartError
 from iclbench.sweep.order import Order
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
@@ -21,8 +23,6 @@ from iclbench.sweep.work import work as work_on_cell
 ATTEMPTS = 2
 # Seconds that workers have to write their checkpoints and end.
 GRACE = 20.0
-
-Work = Callable[[GridCell, Context], Outcome]
 
 
 @runtime_checkable
@@ -39,8 +39,51 @@ class Report(Protocol):
         """Its worker died; it is put back and will be started once more."""
 
 
+@dataclass(frozen=True)
+class Bundling:
+    """How many cells go together: whatever waits for a cell alone goes with it, and then others, until all of them are
+    worth the start of a job.
+
+    Attributes:
+        seconds: that are worth it.
+        of: those that a cell will take; None: not known.
+        together: whether any go together at all.
+    """
+
+    seconds: float
+    of: Callable[[GridCell], float | None]
+    together: bool = True
+
+    # Of a cell about which nothing is known.
+    UNKNOWN: ClassVar = 60.0
+
+    def expected(self, cell: GridCell) -> float:
+        """Seconds that a cell will take, as far as one can say."""
+        known = self.of(cell)
+        return self.UNKNOWN if known is None else known
+
+    def take(self, order: Order) -> tuple[GridCell, ...]:
+        """Those that go together next; empty: none can be worked on now."""
+        cells: list[GridCell] = []
+        while not cells or (self.together and sum(map(self.expected, cells)) < self.seconds):
+            if (first := order.take()) is None:
+                break
+            cells += [first, *(order.followers([*cells, first]) if self.together else ())]
+        return tuple(cells)
+
+
+# Every cell is a call of its own.
+ALONE = Bundling(0.0, lambda cell: None, together=False)
+
+
 def run(
-    plan: Plan, store: Store, executor: Executor, context: Context, report: Report, work: Work = work_on_cell
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    context: Context,
+    report: Report,
+    work: Work = work_on_cell,
+    bundling: Bundling = ALONE,
 ) -> dict[str, Outcome]:
     """Do all that a plan has to do; returns the outcomes by the cells' hashes.
 
@@ -52,7 +95,7 @@ def run(
         WorkerStartError: no worker can be set up.
     """
     order = Order(plan, executor.slots)
-    running: dict[Future[Outcome], GridCell] = {}
+    running: dict[Future[dict[str, Outcome]], Bundle] = {}
     outcomes: dict[str, Outcome] = {}
     attempts: dict[str, int] = {}
 
@@ -61,30 +104,53 @@ def run(
         order.settle(cell, outcome)
         report.finished(cell, outcome)
 
-    def collect(future: Future[Outcome]) -> None:
-        cell = running.pop(future)
+    def settle_all(bundle: Bundle, found: Mapping[str, Outcome]) -> list[GridCell]:
+        """Settle those of which it is known what became of them; returns the others that wait for nothing, to be taken
+        again."""
+        for cell in bundle.cells:
+            if cell.hash in found:
+                settle(cell, found[cell.hash])
+        left = [cell for cell in bundle.cells if cell.hash not in found and order.is_open(cell)]
+        for cell in left:
+            order.put_back(cell)
+        return left
+
+    def collect(future: Future[dict[str, Outcome]]) -> None:
+        bundle = running.pop(future)
         try:
-            outcome = future.result()
+            settle_all(bundle, future.result())
+            return
         except WorkerStartError:
             raise
         except Exception as error:  # whatever it is, it stops no other cell
-            if attempts[cell.hash] < ATTEMPTS:
-                report.again(cell, one_line(error))
-                order.put_back(cell)
-                return
-            outcome = Outcome("failed", f"{one_line(error)}, {ATTEMPTS} times; the same command tries again")
-            store.record(cell, outcome, context)
-        settle(cell, outcome)
+            found, reason = getattr(error, "finished", {}), one_line(error)
+        left = settle_all(bundle, found)
+        if not left:
+            return
+        first = left[0]
+        attempts[first.hash] = attempts.get(first.hash, 0) + 1
+        if attempts[first.hash] < ATTEMPTS:
+            report.again(first, reason)
+            return
+        outcome = Outcome("failed", f"{reason}, {ATTEMPTS} times; the same command tries again")
+        store.record(first, outcome, context)
+        settle(first, outcome)
 
+    for bundle, future in executor.adopted() if isinstance(executor, Adopting) else ():
+        if order.reserve(bundle.cells):
+            running[future] = bundle
+            for cell in bundle.cells:
+                report.started(cell)
     try:
         while True:
             for cell, outcome in order.given_up():
                 store.record(cell, outcome, context)
                 settle(cell, outcome)
-            while len(running) < executor.slots and (chosen := order.take()):
-                attempts[chosen.hash] = attempts.get(chosen.hash, 0) + 1
-                running[executor.submit(work, chosen, context)] = chosen
-                report.started(chosen)
+            while len(running) < executor.slots and (cells := bundling.take(order)):
+                bundle = Bundle(cells, context)
+                running[executor.submit(work_through, bundle, work)] = bundle
+                for cell in cells:
+                    report.started(cell)
             if not running:
                 return outcomes
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -92,5 +158,32 @@ def run(
     except BaseException:
         executor.stop(GRACE)
         for future in [f for f in running if f.done() and not f.cancelled() and f.exception() is None]:
-            settle(running[future], future.result())
+            settle_all(running[future], future.result())
         raise
+
+
+def submit(
+    plan: Plan, store: Store, executor: Submitting, context: Context, bundling: Bundling, work: Work = work_on_cell
+) -> tuple[int, int]:
+    """Submit all that waits for nothing and is not in the queue already, and leave.
+
+    Returns:
+        The number of bundles that were submitted, and of their cells.
+
+    Raises:
+        WorkerStartError: the scheduler takes no job.
+    """
+    order = Order(plan, executor.slots)
+    for cell, outcome in order.given_up():
+        store.record(cell, outcome, context)
+    for bundle in executor.queued():
+        order.reserve(bundle.cells)
+    futures, cells = [], 0
+    while taken := bundling.take(order):
+        futures.append(executor.submit(work_through, Bundle(taken, context), work))
+        cells += len(taken)
+    executor.flush()
+    for future in futures:
+        if future.done() and (error := future.exception()) is not None:
+            raise error
+    return len(futures), cells

@@ -1,25 +1,31 @@
-"""What the engine asks of whatever runs cells: the shape of `concurrent.futures`, and how to end early.
+"""What the engine asks of whatever runs bundles of cells: the shape of `concurrent.futures`, and how to end early.
 
-Another engine, of a cluster, is a class with these four members; cells, plan and engine stay as they are. `submit`
-would write the pickled function and its arguments to the shared results folder and hand a job to the scheduler that
-calls it (`work` writes what it finds into that folder itself, so only the small `Outcome` travels back), and set the
-future when the job is gone from the queue: its result, or `WorkerDiedError` where there is none. `slots` is then the
-number of jobs that may stand in the queue.
+`iclbench.sweep.local` runs them in processes of this machine, `iclbench.sweep.slurm` as jobs of a cluster. Another
+engine is a class with these members, registered under the entry point `iclbench.engines` (`iclbench.sweep.engines`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from iclbench.core.errors import IclbenchError
+from iclbench.sweep.outcome import Outcome
+
+if TYPE_CHECKING:
+    from iclbench.sweep.bundle import Bundle
 
 T = TypeVar("T")
 
 
 class WorkerDiedError(IclbenchError):
-    """The process that worked on a call is gone, and with it the answer."""
+    """The process that worked on a call is gone, and with it the answer; `finished` is what had become of the cells of
+    its bundle before, by hash, as far as that is known."""
+
+    def __init__(self, message: str, finished: Mapping[str, Outcome] | None = None) -> None:
+        super().__init__(message)
+        self.finished = dict(finished or {})
 
 
 class WorkerStartError(IclbenchError):
@@ -47,3 +53,22 @@ class Executor(Protocol):
     def stop(self, grace: float) -> None:
         """End at once: ask every worker with SIGTERM to stop, end those by force that are there after `grace` seconds,
         and return when none is left. Futures that were not done are cancelled or fail."""
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    """An executor whose work outlives who asked for it."""
+
+    def adopted(self) -> Iterable[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        """What an earlier sweep has submitted and nobody has collected."""
+
+
+@runtime_checkable
+class Submitting(Executor, Adopting, Protocol):
+    """One that can be asked to submit and to leave."""
+
+    def queued(self) -> Iterable[Bundle]:
+        """What an earlier sweep has submitted, and is still in the queue or running."""
+
+    def flush(self) -> None:
+        """Submit now what was handed in; futures of what is refused fail with `WorkerStartError`."""

@@ -31,6 +31,7 @@ from iclbench.config.runs import keeping_rate, run_name
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.sweep.engines import EngineSettings
 
 if TYPE_CHECKING:
     from iclbench.families.base import Family
@@ -206,12 +207,14 @@ class GridCard(GridPart):
         source: paper, with figure or table.
         notes: what else a reader should know.
         more: further parts.
+        engine: how jobs of a cluster look.
     """
 
     summary: str
     source: str = ""
     notes: str = ""
     more: list[GridPart] = []
+    engine: EngineSettings | None = None
 
     @property
     def parts(self) -> list[GridPart]:

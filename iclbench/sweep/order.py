@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 
 from iclbench.sweep.cells import SUMMARY, GridCell
@@ -27,7 +27,12 @@ class Order:
             cell: None if cell in self._todo else status for cell, status in plan.status.items()
         }
         self._reasons: dict[str, str] = {}
-        self._needs = TopologicalSorter({c.hash: {n for n in c.needs if n in self._todo} for c in plan.todo})
+        self._waits = {c.hash: {n for n in c.needs if n in self._todo} for c in plan.todo}
+        self._followed: dict[str, list[str]] = {}
+        for name, waits in self._waits.items():
+            for need in waits:
+                self._followed.setdefault(need, []).append(name)
+        self._needs = TopologicalSorter(self._waits)
         self._needs.prepare()
         groups = {group: i for i, group in enumerate(dict.fromkeys(cell.group for cell in plan.cells))}
         self._place = {cell.hash: (groups[cell.group], i) for i, cell in enumerate(plan.todo)}
@@ -36,6 +41,8 @@ class Order:
         self._trainings: list[tuple[tuple[int, int], GridCell]] = []
         self._others: list[tuple[tuple[int, int], GridCell]] = []
         self._given_up: deque[tuple[GridCell, Outcome]] = deque()
+        self._queued: set[str] = set()
+        self._taken: set[str] = set()
         self._go_on()
 
     def take(self) -> GridCell | None:
@@ -47,19 +54,65 @@ class Order:
             queue = queues[-1]
         else:
             queue = min(queues, key=lambda queue: queue[0][0][0])  # of the same task, not the training
-        return heapq.heappop(queue)[1]
+        cell = heapq.heappop(queue)[1]
+        self._queued.discard(cell.hash)
+        self._taken.add(cell.hash)
+        return cell
+
+    def followers(self, cells: Iterable[GridCell]) -> list[GridCell]:
+        """Those that wait for nothing but these, in the plan's order, and can be worked on right behind them."""
+        before = {cell.hash for cell in cells}
+        names = {name for cell in before for name in self._followed.get(cell, ()) if self._waits[name] <= before}
+        found = [self._todo[name] for name in names - before]
+        sound = [cell for cell in found if cell.reason is None and cell.run != SUMMARY and self._has(cell, before)]
+        return sorted(sound, key=lambda cell: self._place[cell.hash])
+
+    def _has(self, cell: GridCell, before: set[str]) -> bool:
+        """Whether all that it needs is done, but for these."""
+        return all(need in before or self._status.get(need) == "done" for need in cell.needs)
+
+    def reserve(self, cells: Iterable[GridCell]) -> bool:
+        """Nobody else is to take these, which are being worked on already; false: none of them is to do."""
+        own = [self._todo[cell.hash] for cell in cells if cell.hash in self._todo]
+        for cell in own:
+            if cell.hash in self._queued:
+                self._claim(cell)
+                self._taken.add(cell.hash)
+        return bool(own)
+
+    def is_open(self, cell: GridCell) -> bool:
+        """Whether it waits for nothing and nothing has become of it."""
+        return cell.hash in self._taken or cell.hash in self._queued
+
+    def _claim(self, cell: GridCell) -> None:
+        """Nobody is to take it any more: it has been worked on behind what it needs."""
+        self._taken.discard(cell.hash)
+        if cell.hash in self._queued:
+            self._queued.discard(cell.hash)
+            queue = self._queue(cell)
+            queue.remove((self._place[cell.hash], cell))
+            heapq.heapify(queue)
+
+    def _queue(self, cell: GridCell) -> list[tuple[tuple[int, int], GridCell]]:
+        return self._trainings if cell.kind == "train" else self._others
 
     def put_back(self, cell: GridCell) -> None:
         """To be taken again."""
-        heapq.heappush(self._trainings if cell.kind == "train" else self._others, (self._place[cell.hash], cell))
+        self._taken.discard(cell.hash)
+        if cell.hash not in self._queued:
+            self._queued.add(cell.hash)
+            heapq.heappush(self._queue(cell), (self._place[cell.hash], cell))
 
     def settle(self, cell: GridCell, outcome: Outcome) -> None:
         """The cell is done, failed or skipped: those that waited for it may go."""
+        self._claim(cell)
         self._status[cell.hash] = outcome.status
         self._trainings_left -= cell.kind == "train"
         if outcome.reason:
             self._reasons[cell.hash] = outcome.reason
         self._needs.done(cell.hash)
+        for name in self._followed.get(cell.hash, ()):
+            self._waits[name].discard(cell.hash)
         self._go_on()
 
     def given_up(self) -> Iterator[tuple[GridCell, Outcome]]:

@@ -26,6 +26,28 @@ def sweep(
         typer.Option("--workers", "-j", min=1, help="Processes, of one thread each.", show_default="one per core"),
     ] = None,
     per_gpu: Annotated[int, typer.Option("--per-gpu", min=1, help="Processes that share one GPU.")] = 1,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            autocompletion=completion.engines,
+            help="What runs the cells: local (processes here), slurm, or a plug-in's.",
+            metavar="NAME",
+        ),
+    ] = "local",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", min=1, help="Jobs of the engine, in the queue or running.", show_default="of its table, 100"
+        ),
+    ] = None,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="Submit what can begin, and leave; the same command collects and goes on."),
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Sweep nothing; show the engine's jobs of this results folder.")
+    ] = False,
     preset: Annotated[
         str | None,
         typer.Option(

@@ -1,0 +1,177 @@
+"""`iclbench sweep GRID --engine slurm`: the same cells as jobs of a cluster."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import typer
+
+from iclbench.cli.sweep_run import run
+from iclbench.cli.sweep_summary import print_dry_run
+from iclbench.cli.sweep_view import duration
+from iclbench.cli.terminal import out, say, table
+from iclbench.config.runs import writing
+from iclbench.core.context import Context
+from iclbench.core.errors import UsageError
+from iclbench.core.formats import plural
+from iclbench.sweep import engine, engines
+from iclbench.sweep.bundle import Bundle
+from iclbench.sweep.engine import Bundling
+from iclbench.sweep.engines import EngineSettings
+from iclbench.sweep.estimate import Estimates
+from iclbench.sweep.executor import Submitting
+from iclbench.sweep.grids import load_grid
+from iclbench.sweep.language_grids import is_language_grid
+from iclbench.sweep.makespan import simulate
+from iclbench.sweep.order import Order
+from iclbench.sweep.outcome import Outcome
+from iclbench.sweep.plan import Plan
+from iclbench.sweep.store import Store
+
+# Seconds until a job begins to work, where nothing is in its way: Python, torch and numba are loaded.
+_START = 10.0
+
+
+def cluster(
+    name: str, grids: Sequence[str], jobs: int | None, workers: int | None, detach: bool, status: bool
+) -> Cluster | None:
+    """The engine of this name with what tables say of its jobs; None: cells are worked on here.
+
+    Raises:
+        UsageError: it cannot be had, or is asked for what it has not.
+    """
+    if name == "local":
+        if jobs or detach or status:
+            raise UsageError("--jobs, --detach and --status are of an engine with jobs: name it with --engine")
+        return None
+    engines.check(name)
+    if workers:
+        raise UsageError(f"--workers is of this machine; engine '{name}' has --jobs")
+    of_grids = [load_grid(grid)[1].engine for grid in grids if not is_language_grid(grid)]
+    tables = [own.model_dump(exclude_unset=True) for own in of_grids if own is not None]
+    settings = engines.settings(name, *tables, {"jobs": jobs} if jobs else {})
+    return Cluster(name, settings, detach, status)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """An engine with jobs.
+
+    Attributes:
+        name: of the engine.
+        settings: of its jobs.
+        detach: submit and leave.
+        status: show what is there, and do nothing.
+    """
+
+    name: str
+    settings: EngineSettings
+    detach: bool = False
+    status: bool = False
+
+    def device(self, typed: str) -> str:
+        """What cells compute on there; this machine may be another."""
+        return "cuda" if typed.startswith("cuda") or (typed == "auto" and self.settings.gpus) else "cpu"
+
+    def sweep(
+        self, plan: Plan, store: Store, context: Context, dry_run: bool, json: bool, added: Sequence[str]
+    ) -> None:
+        """Do what is to do, or show it."""
+        own = self.settings
+        if context.device == "cuda" and not own.gpus:
+            own = own.model_copy(update={"gpus": 1})
+        context = replace(context, results=context.results.absolute(), threads=own.cpus)
+        estimates = Estimates(store, context.device)
+        bundling = Bundling(own.worth, estimates.seconds)
+        if dry_run:
+            print_dry_run(plan, store, context.device, context.data_dir, None, json, added)
+            if not json:
+                _print_jobs(plan, own, bundling)
+            return
+        with writing(context.results):
+            context.results.mkdir(parents=True, exist_ok=True)
+        start = partial(self._executor, context, own, estimates)
+        if self.status:
+            _print_status(start(), plan, json)
+        elif self.detach:
+            self._submit(start(), plan, store, context, bundling)
+        else:
+            run(plan, store, start, context, json, own.jobs, bundling)
+
+    def _executor(self, context: Context, own: EngineSettings, estimates: Estimates) -> Any:
+        def seconds(bundle: Bundle) -> float | None:
+            known = [estimates.seconds(cell) for cell in bundle.cells]
+            return None if None in known else sum(each for each in known if each is not None)
+
+        if self.name == "slurm":
+            from iclbench.sweep.slurm import SlurmExecutor
+
+            return SlurmExecutor(context.results, own, seconds, say)
+        return engines.plugin(self.name)(context.results, own, seconds, say)
+
+    def _submit(self, executor: Submitting, plan: Plan, store: Store, context: Context, bundling: Bundling) -> None:
+        if not isinstance(executor, Submitting):
+            raise UsageError(f"engine '{self.name}' has no jobs that outlive the command: leave --detach out")
+        try:
+            jobs, cells = engine.submit(plan, store, executor, context, bundling)
+        finally:
+            executor.shutdown()
+        left = len(plan.todo) - cells
+        later = f"; {plural(left, 'cell')} more in the queue already or waiting for others" if left else ""
+        say(f"{plural(jobs, 'job')} submitted with {plural(cells, 'cell')}{later}; the same command goes on")
+
+
+def _print_jobs(plan: Plan, own: EngineSettings, bundling: Bundling) -> None:
+    """What will be submitted, and how long it takes on more or fewer jobs."""
+    if not plan.todo:
+        return
+    order, sizes = Order(plan, own.jobs), []
+    for cell, outcome in order.given_up():
+        order.settle(cell, outcome)
+    while cells := bundling.take(order):
+        sizes.append(len(cells))
+        for cell in cells:
+            order.settle(cell, Outcome("done"))
+        for cell, outcome in order.given_up():
+            order.settle(cell, outcome)
+    gpus = f", {plural(own.gpus, 'GPU')}" if own.gpus else ""
+    limit = "60 minutes or more, by what is known of its cells" if own.minutes is None else f"{own.minutes} minutes"
+    out.print(
+        f"{plural(len(sizes), 'job')} of {min(sizes)} to {max(sizes)} cells; each: {plural(own.cpus, 'CPU')}{gpus}, "
+        f"{own.memory}, {limit}; at most {own.jobs} at once"
+    )
+    unknown = sum(bundling.of(cell) is None for cell in plan.todo if cell.reason is None)
+    rows = []
+    for jobs in sorted({1, 8, 32, 128, 512, own.jobs}):
+        found = simulate(plan, jobs, bundling, start=_START)
+        rows.append([str(jobs), duration(found.seconds), f"{found.efficiency:.0%}"])
+    table("", ["jobs at once", "time", "efficiency"], rows, numeric=range(3))
+    guess = f"; {plural(unknown, 'cell')} of unknown length taken for a minute each" if unknown else ""
+    out.print(f"time without waiting in the queue, {_START:.0f} s to start a job{guess}")
+
+
+def _print_status(executor: Any, plan: Plan, json: bool) -> None:
+    """Every job, and what of the grid is to do."""
+    try:
+        known, rows = executor.queue(), []
+        for name, state in known.items():
+            done, cells = executor.progress(name)
+            rows.append({"job": executor.job(name), "state": state.name, "reason": state.reason, "node": state.node}
+                        | {"cells": cells, "done": done})  # fmt: skip
+    finally:
+        executor.shutdown()
+    left = len(plan.todo)
+    if json:
+        typer.echo(json_module.dumps({"jobs": rows, "to_do": left}, indent=2))
+        return
+    if rows:
+        columns = ["job", "state", "reason", "node", "cells", "done"]
+        table("", columns, [[str(row[key]) for key in columns] for row in rows], numeric=(4, 5))
+    counts = Counter(row["state"] for row in rows)
+    what = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
+    out.print(f"{plural(len(rows), 'job')}{f' ({what})' if what else ''}; {plural(left, 'cell')} of the grid to do")

@@ -1,0 +1,129 @@
+"""Bundles: cells that one job of a cluster works on, one after the other, as a JSON file says.
+
+A file is all that a job is given, so that whoever starts it, and how often, and whether its parent is still there, does
+not matter. What became of every cell is in the results folder, as ever, and in a second JSON file beside the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
+
+from iclbench import __version__
+from iclbench.config.cards import content_hash
+from iclbench.core.context import Context
+from iclbench.core.errors import IclbenchError
+from iclbench.core.files import atomic
+from iclbench.sweep.cells import GridCell
+from iclbench.sweep.outcome import Outcome
+
+Work = Callable[[GridCell, Context], Outcome]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Cells in an order in which each stands behind what it needs of the others.
+
+    Attributes:
+        cells: at least one.
+        context: where and with what they are worked on.
+    """
+
+    cells: tuple[GridCell, ...]
+    context: Context
+
+    @property
+    def name(self) -> str:
+        """From its cells alone."""
+        return content_hash({"cells": [cell.hash for cell in self.cells]}, 12)
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        about = {"version": __version__, "context": asdict(self.context), "cells": [*map(_plain, self.cells)]}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(path) as temporary:
+            temporary.write_text(json.dumps(about, default=str), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Bundle:
+        """Of a file that `write` has written.
+
+        Raises:
+            IclbenchError: another version did; two would meet in one table.
+        """
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if about["version"] != __version__:
+            raise IclbenchError(
+                f"the job was submitted by iclbench {about['version']}, this machine has {__version__}: install the "
+                "same version on all machines"
+            )
+        context = about["context"]
+        folder = context["data_dir"]
+        place = Context(Path(context["results"]), folder and Path(folder), context["device"], context["threads"])
+        return cls(tuple(map(_cell, about["cells"])), place)
+
+
+def work_through(bundle: Bundle, work: Work, kept: Path | None = None) -> dict[str, Outcome]:
+    """What became of the cells, by hash; a cell is left out where another one that it needs came to no good end.
+
+    Args:
+        bundle: what is to do.
+        work: on one cell.
+        kept: a file of what became of them so far, from which a bundle that was interrupted goes on.
+
+    Raises:
+        Interrupted: a signal came; a checkpoint was written.
+    """
+    outcomes = read_outcomes(kept) if kept is not None and kept.is_file() else {}
+    own = {cell.hash for cell in bundle.cells}
+    for cell in bundle.cells:
+        sound = (need not in own or (need in outcomes and outcomes[need].status == "done") for need in cell.needs)
+        if cell.hash in outcomes or not all(sound):
+            continue
+        outcomes[cell.hash] = work(cell, bundle.context)
+        if kept is not None:
+            write_outcomes(kept, outcomes)
+    return outcomes
+
+
+def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
+    """As JSON, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps({cell: asdict(each) for cell, each in outcomes.items()}), encoding="utf-8")
+
+
+def read_outcomes(path: Path) -> dict[str, Outcome]:
+    """Of a file that `write_outcomes` has written."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        cell: Outcome(**each | {key: tuple(each[key]) for key in ("files", "warnings")}) for cell, each in found.items()
+    }
+
+
+def _plain(cell: GridCell) -> dict[str, Any]:
+    plain = {field.name: getattr(cell, field.name) for field in fields(cell) if field.init}
+    of_class = {"frozen": cell.frozen, "config": cell.config}
+    plain |= {name: TypeAdapter(type(each)).dump_python(each, mode="json") for name, each in of_class.items() if each}
+    return {"class": f"{type(cell).__module__}:{type(cell).__qualname__}"} | plain
+
+
+def _cell(plain: dict[str, Any]) -> GridCell:
+    kind: type[GridCell] = named(plain.pop("class"))
+    hints = get_type_hints(kind)
+    plain["needs"] = tuple(plain["needs"])
+    for name in ("frozen", "config"):
+        if plain[name] is not None:
+            plain[name] = TypeAdapter(hints[name]).validate_python(plain[name])
+    return kind(**plain)
+
+
+def named(path: str) -> Any:
+    """What stands under `module:name`."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

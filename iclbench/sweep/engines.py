@@ -1,0 +1,97 @@
+"""Which engine runs a sweep, and how its jobs look: from a user's file, a grid's card and what is typed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from iclbench.config.cards import PositiveInt, Strict, read_toml, validate
+from iclbench.core.errors import UnknownNameError, UsageError
+
+GROUP = "iclbench.engines"
+ENGINES = ("local", "slurm")
+
+
+class EngineSettings(Strict):
+    """How the jobs of an engine look; a table `[slurm]` of the user's file, `[engine]` of a grid's card.
+
+    Attributes:
+        jobs: so many in the queue or running at once.
+        worth: seconds of work that are worth the start of a job: cells are put together until they take as long.
+        minutes: limit of every job; None: `margin` times what its cells are expected to take, 60 at least.
+        margin: of that.
+        memory: of every job, as the scheduler writes it.
+        cpus: of every job, and torch threads.
+        gpus: of every job.
+        partition: where jobs queue; so for `account`, `qos`, `constraint`, `exclude`.
+        options: further options of the scheduler, by name.
+        setup: shell lines before Python starts, to load modules or to activate an environment.
+        python: the interpreter on the nodes.
+        poll: seconds between two looks at the queue.
+    """
+
+    jobs: PositiveInt = 100
+    worth: Annotated[float, Field(ge=0)] = 300.0
+    minutes: PositiveInt | None = None
+    margin: Annotated[float, Field(ge=1)] = 3.0
+    memory: str = "4G"
+    cpus: PositiveInt = 1
+    gpus: Annotated[int, Field(ge=0)] = 0
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    options: dict[str, str | int] = {}
+    setup: list[str] = []
+    python: str | None = None
+    poll: Annotated[float, Field(gt=0)] = 10.0
+
+
+def user_file() -> Path:
+    """Where a user's tables of engines are looked for."""
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "iclbench" / "engines.toml"
+
+
+def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
+    """Those of an engine: the user's file says them, and each of these tables goes over what was said before.
+
+    Raises:
+        UsageError: the file does not hold, with the line that says why.
+    """
+    path = user_file()
+    own = read_toml(path).get(engine, {}) if path.is_file() else {}
+    if not isinstance(own, dict):
+        raise UsageError(f"{path}: write a table [{engine}]")
+    validate(EngineSettings, own, f"{path}, [{engine}]")
+    together = dict(own)
+    for table in tables:
+        together |= table
+    return validate(EngineSettings, together, "[engine]")
+
+
+def known() -> list[str]:
+    """Names of engines, those that other packages bring behind the own ones."""
+    return [*ENGINES, *(point.name for point in entry_points(group=GROUP))]
+
+
+def plugin(engine: str) -> Callable[..., Any]:
+    """The class that another package brings under this name: called with results folder, settings, what tells the
+    seconds of a bundle, and what tells the user a line, it is an `Executor`."""
+    found: Callable[..., Any] = next(point for point in entry_points(group=GROUP) if point.name == engine).load()
+    return found
+
+
+def check(engine: str) -> None:
+    """Raises `UnknownNameError` for a name that is none, `UsageError` where an engine's package is not there."""
+    if engine not in known():
+        raise UnknownNameError("engine", engine, known())
+    if engine == "slurm" and find_spec("submitit") is None:
+        raise UsageError("engine 'slurm' submits jobs through submitit: pip install 'iclbench[slurm]'")

@@ -1,0 +1,446 @@
+"""SLURM, through submitit: bundles of cells as arrays of jobs.
+
+All that concerns a bundle lies in `RESULTS/jobs/slurm/NAME.*`: `.json` what is to be done, `.job` which job does it,
+`.began` that a job found the folder, `.outcomes.json` what became of its cells so far, `.ended.json` that the job came
+to its end, `.cancelled` that nobody wants it any more. So a sweep may be killed at any time: the same command finds its
+jobs again. submitit's own files and the logs lie in `logs`.
+
+SLURM asks a job to go with SIGTERM, not with the signal that submitit waits for by default. Training then writes a
+checkpoint, submitit's handler puts the job back into the queue, and it goes on from there. Without accounting
+(`sacct`) only `scontrol` knows of jobs that were killed, so that is what is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iclbench.core.errors import IclbenchError, Interrupted, UsageError, one_line
+from iclbench.core.files import atomic
+from iclbench.sweep.bundle import Bundle, named, read_outcomes, work_through
+from iclbench.sweep.engines import EngineSettings, user_file
+from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
+from iclbench.sweep.outcome import Outcome
+
+# The signal that SLURM sends; submitit reads it when it is imported, in the parent and in the job.
+_SIGNAL = {"SUBMITIT_PREEMPT_SIGNAL": "TERM"}
+# Seconds before its time is up that a job is told so.
+_NOTICE = 90
+# What becomes of a job at its end. All else is on its way.
+_ENDS = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "REVOKED"
+}  # fmt: skip
+# Seconds until a file that was written on a node is seen here.
+_LATE = 15.0
+# Seconds that clocks may differ by before that is said.
+_SKEW = 60.0
+# Array tasks that a scheduler takes where it does not say.
+_ARRAY = 1001
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one bundle."""
+
+    folder: Path
+    name: str
+
+    def _path(self, ending: str) -> Path:
+        return self.folder / f"{self.name}.{ending}"
+
+    @property
+    def bundle(self) -> Path:
+        return self._path("json")
+
+    @property
+    def job(self) -> Path:
+        return self._path("job")
+
+    @property
+    def began(self) -> Path:
+        return self._path("began")
+
+    @property
+    def outcomes(self) -> Path:
+        return self._path("outcomes.json")
+
+    @property
+    def ended(self) -> Path:
+        return self._path("ended.json")
+
+    @property
+    def cancelled(self) -> Path:
+        return self._path("cancelled")
+
+    def clear(self) -> None:
+        """Remove what another job has left."""
+        for path in (self.job, self.began, self.outcomes, self.ended, self.cancelled):
+            path.unlink(missing_ok=True)
+
+    def finished(self) -> dict[str, Outcome]:
+        """What became of its cells, as far as a job has come."""
+        return read_outcomes(self.outcomes) if self.outcomes.is_file() else {}
+
+
+@dataclass
+class Job:
+    """What a job calls: the work of a bundle whose file it is told.
+
+    Attributes:
+        bundle: the file.
+        work: what is done with every cell, as `module:name`.
+        threads: torch threads.
+    """
+
+    bundle: str
+    work: str
+    threads: int = 1
+
+    @property
+    def files(self) -> Files:
+        path = Path(self.bundle)
+        return Files(path.parent, path.stem)
+
+    def __call__(self) -> None:
+        """Work through the bundle, and leave a file that says so."""
+        with atomic(self.files.began) as temporary:
+            temporary.write_text(json.dumps({"time": time.time(), "node": os.uname().nodename}))
+        try:
+            self._set_up()
+            work_through(Bundle.read(Path(self.bundle)), named(self.work), self.files.outcomes)
+            error = None
+        except Interrupted:
+            # Training has written its checkpoint; submitit's handler, which is back in its place, does the rest.
+            signal.raise_signal(signal.SIGTERM)
+            raise
+        except Exception as failed:
+            error = one_line(failed)
+        with atomic(self.files.ended) as temporary:
+            temporary.write_text(json.dumps({"error": error}), encoding="utf-8")
+
+    def checkpoint(self) -> Any:
+        """What goes on when the job has been put back; called by submitit's handler of signals."""
+        # A second signal comes when the time of grace is over.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.files.cancelled.exists():
+            os._exit(1)
+        if shutil.which("scontrol") is None:  # then SLURM puts back what it has pre-empted, and nothing else
+            while True:
+                time.sleep(60)
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+    def _set_up(self) -> None:
+        os.environ["OMP_NUM_THREADS"] = str(self.threads)
+        os.environ["ICLBENCH_WORKERS"] = "1"
+        import torch
+
+        torch.set_num_threads(self.threads)
+
+
+@dataclass
+class _Running:
+    """A bundle whose job is in the queue or runs."""
+
+    future: Future[dict[str, Outcome]]
+    files: Files
+    job: str
+    missed: float | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What the scheduler says of a job."""
+
+    name: str
+    reason: str = ""
+    exit_code: str = ""
+    node: str = ""
+
+
+class SlurmExecutor:
+    """An `Executor` whose workers are jobs.
+
+    Args:
+        results: the results folder, which every node sees under this path.
+        settings: of the jobs.
+        seconds: what the cells of a bundle are expected to take; None: not known.
+        say: tells the user a line.
+    """
+
+    def __init__(
+        self,
+        results: Path,
+        settings: EngineSettings,
+        seconds: Callable[[Bundle], float | None] = lambda bundle: None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        for program in ("sbatch", "squeue", "scontrol"):
+            if shutil.which(program) is None:
+                raise UsageError(f"engine 'slurm': no '{program}' on this machine; run the sweep on a login node")
+        self.slots = settings.jobs
+        self.folder = results.absolute() / "jobs" / "slurm"
+        self._settings, self._seconds, self._say = settings, seconds, say
+        self._pending: list[tuple[Future[dict[str, Outcome]], Bundle, str]] = []
+        self._running: list[_Running] = []
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._skew_said = False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._watch, name="slurm", daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """See `Executor.submit`; what is called is the work of a bundle."""
+        bundle, work = args
+        assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
+        future: Future[dict[str, Outcome]] = Future()
+        with self._lock:
+            self._pending.append((future, bundle, f"{work.__module__}:{work.__qualname__}"))
+        return future
+
+    def adopted(self) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        """Bundles of a sweep that is no more, whose jobs are still there or have come to an end meanwhile."""
+        for path in sorted(self.folder.glob("*.job")):
+            files = Files(self.folder, path.stem)
+            try:
+                bundle = Bundle.read(files.bundle)
+            except (OSError, ValueError, KeyError, IclbenchError):
+                continue
+            running = _Running(Future(), files, path.read_text().strip())
+            with self._lock:
+                self._running.append(running)
+            yield bundle, running.future
+
+    def queued(self) -> list[Bundle]:
+        """See `Submitting.queued`; what others have left is forgotten."""
+        found = []
+        for name, state in self.queue().items():
+            files = Files(self.folder, name)
+            if files.ended.is_file() or state.name in _ENDS or state.name == "GONE":
+                files.job.unlink(missing_ok=True)
+                continue
+            with contextlib.suppress(OSError, ValueError, KeyError, IclbenchError):
+                found.append(Bundle.read(files.bundle))
+        return found
+
+    def flush(self) -> None:
+        """Submit what waits, as arrays."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        if not pending:
+            return
+        by_limit: dict[int, list[tuple[Future[dict[str, Outcome]], Bundle, str]]] = {}
+        for each in pending:
+            by_limit.setdefault(self._minutes(each[1]), []).append(each)
+        try:
+            for minutes, group in by_limit.items():
+                for start in range(0, len(group), most := array_limit()):
+                    self._submit(minutes, group[start : start + most])
+        except Exception as error:
+            for future, _, _ in pending:
+                if not future.done() and not any(each.future is future for each in self._running):
+                    future.set_exception(
+                        WorkerStartError(
+                            f"SLURM takes no job: {_refusal(error)}; what is asked for stands in {user_file()} and in "
+                            "the table [engine] of the grid"
+                        )
+                    )
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `Executor.shutdown`."""
+        self._stopping.set()
+        if wait:
+            self._thread.join()
+
+    def stop(self, grace: float) -> None:
+        """See `Executor.stop`: jobs that run write their checkpoints, and none is put back."""
+        self.shutdown(wait=True)
+        with self._lock:
+            running, self._running, self._pending = self._running, [], []
+        for each in running:
+            each.files.cancelled.touch()
+        if running:
+            _call("scancel", *(each.job for each in running), check=False)
+        deadline = time.monotonic() + grace
+        jobs = [each.job for each in running]
+        while time.monotonic() < deadline and any(state.name not in _ENDS for state in states(jobs).values()):
+            time.sleep(min(1.0, self._settings.poll))
+        for each in running:
+            each.files.job.unlink(missing_ok=True)
+
+    def queue(self) -> dict[str, State]:
+        """The state of every job that is known of, by bundle."""
+        jobs = {path.stem: path.read_text().strip() for path in sorted(self.folder.glob("*.job"))}
+        found = states(list(jobs.values()))
+        return {name: found.get(job, State("GONE")) for name, job in jobs.items()}
+
+    def job(self, name: str) -> str:
+        """The job of a bundle."""
+        return Files(self.folder, name).job.read_text().strip()
+
+    def progress(self, name: str) -> tuple[int, int]:
+        """How many cells of a bundle are done, and how many there are."""
+        files = Files(self.folder, name)
+        return len(files.finished()), len(json.loads(files.bundle.read_text(encoding="utf-8"))["cells"])
+
+    def _minutes(self, bundle: Bundle) -> int:
+        if self._settings.minutes is not None:
+            return self._settings.minutes
+        seconds = self._seconds(bundle)
+        # submitit takes any pre-emption of a job of ten minutes for a time-out, of which it allows three.
+        return 240 if seconds is None else max(60, round(self._settings.margin * seconds / 60))
+
+    def _submit(self, minutes: int, group: Sequence[tuple[Future[dict[str, Outcome]], Bundle, str]]) -> None:
+        os.environ |= _SIGNAL
+        import submitit
+
+        own = self._settings
+        executor = submitit.SlurmExecutor(self.folder / "logs", python=own.python, max_num_timeout=1000)
+        named_options = {name: getattr(own, name) for name in ("partition", "account", "qos", "constraint", "exclude")}
+        executor.update_parameters(
+            job_name="iclbench",
+            time=minutes,
+            mem=own.memory,
+            cpus_per_task=own.cpus,
+            array_parallelism=own.jobs,
+            signal_delay_s=_NOTICE,
+            stderr_to_stdout=True,
+            setup=[*(f"export {name}={value}" for name, value in _SIGNAL.items()), *own.setup],
+            additional_parameters={"requeue": True} | own.options,
+            **{name: value for name, value in named_options.items() if value is not None},
+            **({"gpus_per_node": own.gpus} if own.gpus else {}),
+        )
+        files = [Files(self.folder, bundle.name) for _, bundle, _ in group]
+        for each, (_, bundle, _) in zip(files, group, strict=True):
+            each.clear()
+            bundle.write(each.bundle)
+        # submitit prints what sbatch says; it is in the error, too.
+        with contextlib.redirect_stderr(io.StringIO()), executor.batch():
+            jobs = [
+                executor.submit(Job(str(each.bundle), work, own.cpus))
+                for each, (_, _, work) in zip(files, group, strict=True)
+            ]
+        for job, each, (future, _, _) in zip(jobs, files, group, strict=True):
+            with atomic(each.job) as temporary:
+                temporary.write_text(str(job.job_id))
+            future.set_running_or_notify_cancel()
+            with self._lock:
+                self._running.append(_Running(future, each, str(job.job_id)))
+
+    def _watch(self) -> None:
+        """Look at the queue, again and again."""
+        while not self._stopping.wait(self._settings.poll):
+            self.flush()
+            with self._lock:
+                running = list(self._running)
+            with contextlib.suppress(subprocess.SubprocessError, OSError):  # the scheduler is not there for a moment
+                self._look(running)
+
+    def _look(self, running: Sequence[_Running]) -> None:
+        waiting = [each for each in running if not self._ended(each)]
+        found = states([each.job for each in waiting])
+        for each in waiting:
+            state = found.get(each.job, State("GONE"))
+            if state.name not in _ENDS and state.name != "GONE":
+                each.missed = None
+                continue
+            each.missed = each.missed or time.monotonic()
+            if not self._ended(each) and time.monotonic() - each.missed > min(_LATE, 5 * self._settings.poll):
+                self._settle(each, WorkerDiedError(self._why(each, state), each.files.finished()))
+
+    def _ended(self, each: _Running) -> bool:
+        """Settle a bundle whose job has come to its end."""
+        if not each.files.ended.is_file():
+            return False
+        self._look_at_clock(each.files)
+        error = json.loads(each.files.ended.read_text())["error"]
+        finished = each.files.finished()
+        self._settle(each, finished if error is None else WorkerDiedError(error, finished))
+        return True
+
+    def _settle(self, each: _Running, result: dict[str, Outcome] | Exception) -> None:
+        with self._lock:
+            self._running.remove(each)
+        each.files.job.unlink(missing_ok=True)
+        if isinstance(result, Exception):
+            each.future.set_exception(result)
+        else:
+            each.future.set_result(result)
+
+    def _why(self, each: _Running, state: State) -> str:
+        log = self.folder / "logs" / f"{each.job}_0_log.out"
+        what = f"job {each.job} is gone from the queue" if state.name == "GONE" else f"job {each.job}: {state.name}"
+        if state.exit_code not in ("", "0:0"):
+            what += f" (exit code {state.exit_code})"
+        if not each.files.began.exists() and not log.exists():
+            node = f" on {state.node}" if state.node else " on the node"
+            return f"{what}; {self.folder} was not found{node}: --results has to be a folder that all nodes share"
+        return f"{what}; see {log}"
+
+    def _look_at_clock(self, files: Files) -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            about = json.loads(files.began.read_text())
+            off = abs(about["time"] - files.began.stat().st_mtime)
+            if off > _SKEW and not self._skew_said:
+                self._skew_said = True
+                self._say(f"the clock of node {about['node']} is {off:.0f} s off that of the files: let it be set")
+
+
+def states(jobs: Sequence[str]) -> dict[str, State]:
+    """What the scheduler says of jobs, `12` or `12_3`; those that it has forgotten are left out."""
+    found: dict[str, State] = {}
+    for array in dict.fromkeys(job.partition("_")[0] for job in jobs):
+        out = _call("scontrol", "-o", "show", "job", array, check=False)
+        for line in out.splitlines():
+            about = dict(re.findall(r"(\w+)=(\S*)", line))
+            if "JobId" not in about:
+                continue
+            state = State(
+                about.get("JobState", ""), about.get("Reason", ""), about.get("ExitCode", ""), about.get("NodeList", "")
+            )
+            if "ArrayJobId" in about:
+                found |= {f"{about['ArrayJobId']}_{n}": state for n in _tasks(about.get("ArrayTaskId", ""))}
+            else:
+                found[about["JobId"]] = state
+    return {job: found[job] for job in jobs if job in found}
+
+
+def _tasks(text: str) -> Iterator[int]:
+    """
+    >>> list(_tasks("3")), list(_tasks("0-2,5%4"))
+    ([3], [0, 1, 2, 5])
+    """
+    for part in text.partition("%")[0].split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            yield from range(int(first), int(last or first) + 1)
+
+
+def array_limit() -> int:
+    """How many tasks an array may have."""
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config", check=False))
+    return max(1, int(found[1]) - 1 if found else _ARRAY - 1)
+
+
+def _call(*words: str, check: bool = True) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60).stdout
+
+
+def _refusal(error: Exception) -> str:
+    """The scheduler's own line."""
+    lines = [line for line in str(error).splitlines() if "error:" in line]
+    return lines[-1].partition("error:")[2].strip() if lines else one_line(error)
