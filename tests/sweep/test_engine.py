@@ -16,6 +16,7 @@ from iclbench.core.errors import IclbenchError
 from iclbench.sweep import engine
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
+from iclbench.sweep.makespan import Makespan, simulate
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan, only
 from iclbench.sweep.store import Store
@@ -248,3 +249,90 @@ def test_what_a_broken_worker_raises_is_a_failed_cell(tmp_path: Path) -> None:
 
     (outcome,) = sweep([cell("train", "a")], tmp_path, work).values()
     assert outcome.status == "failed" and "ValueError: odd" in (outcome.reason or "")
+
+
+class Dealt(Threads):
+    """Notes what goes together, and dies where it is told to."""
+
+    def __init__(self, slots: int = 1) -> None:
+        super().__init__(slots)
+        self.bundles: list[list[str]] = []
+        self.outcomes: dict[str, Outcome] = {}
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:  # type: ignore[override]
+        self.bundles.append([cell.hash for cell in args[0].cells])
+        return super().submit(fn, *args)
+
+
+def grouped(cells: list[Cell], results: Path, work: Callable[[GridCell, Context], Outcome], seconds: float) -> Dealt:
+    """A sweep of bundles that are worth so many seconds, every cell taking one."""
+    executor = Dealt()
+    plan = Plan(tuple(cells), {each.hash: None for each in cells}, tuple(cells))
+    bundling = engine.Bundling(seconds, lambda cell: 1.0)
+    executor.outcomes = engine.run(plan, Store(results), executor, Context(results), Watch(), work, bundling)
+    return executor
+
+
+def test_what_waits_for_a_cell_alone_goes_with_it_and_others_until_they_are_worth_a_job(tmp_path: Path) -> None:
+    cells = rows("t", ("a", "b", "c"))
+    alone = grouped(cells, tmp_path, lambda each, context: DONE, seconds=0)
+    assert alone.bundles == [
+        *(["train-" + run + "-t", "evaluate-" + run + "-t", "probe-" + run + "-t"] for run in "abc"),
+        ["evaluate-summary-t"],
+    ]
+    assert set(alone.outcomes) == {each.hash for each in cells}
+    together = grouped(cells, tmp_path, lambda each, context: DONE, seconds=4)
+    assert [len(each) for each in together.bundles] == [6, 3, 1]
+    assert together.outcomes == alone.outcomes
+
+
+def test_a_training_that_fails_in_a_bundle_fails_what_follows_it(tmp_path: Path) -> None:
+    def work(each: GridCell, context: Context) -> Outcome:
+        return Outcome("failed", "no room") if each.hash == "train-a-t" else DONE
+
+    found = grouped(rows("t", ("a", "b")), tmp_path, work, seconds=100).outcomes
+    assert {name for name, each in found.items() if each.status == "failed"} == {
+        "train-a-t", "evaluate-a-t", "probe-a-t"
+    }  # fmt: skip
+    assert "no room" in str(found["probe-a-t"].reason)
+
+
+def test_of_a_bundle_whose_worker_died_what_was_finished_stays_and_the_rest_is_done_again(tmp_path: Path) -> None:
+    worked: list[str] = []
+
+    def work(each: GridCell, context: Context) -> Outcome:
+        worked.append(each.hash)
+        if worked.count("evaluate-a-t") == 1 and each.hash == "evaluate-a-t":
+            raise WorkerDiedError("killed", {"train-a-t": DONE})
+        return DONE
+
+    found = grouped(rows("t", ("a", "b")), tmp_path, work, seconds=100)
+    assert all(each.status == "done" for each in found.outcomes.values()) and len(found.outcomes) == 7
+    assert worked.count("train-a-t") == 1 and worked.count("evaluate-a-t") == 2
+    assert found.bundles[0][:2] == ["train-a-t", "evaluate-a-t"] and "train-a-t" not in found.bundles[1]
+
+
+def test_a_cell_of_a_bundle_that_kills_its_worker_twice_is_failed_and_the_others_are_done(tmp_path: Path) -> None:
+    def work(each: GridCell, context: Context) -> Outcome:
+        if each.hash == "train-b-t":
+            raise WorkerDiedError("killed", {})
+        return DONE
+
+    found = grouped(rows("t", ("b", "a")), tmp_path, work, seconds=100).outcomes
+    assert {name for name, each in found.items() if each.status == "failed"} == {
+        "train-b-t", "evaluate-b-t", "probe-b-t"
+    }  # fmt: skip
+    assert "killed, 2 times" in str(found["train-b-t"].reason)
+
+
+def test_the_makespan_is_what_list_scheduling_gives(tmp_path: Path) -> None:
+    cells = [cell("train", f"r{n}") for n in range(10)]
+    plan = Plan(tuple(cells), {each.hash: None for each in cells}, tuple(cells))
+    alone = engine.Bundling(0.0, lambda cell: 6.0, together=False)
+    assert simulate(plan, 1, alone).seconds == 60 and simulate(plan, 4, alone).seconds == 18
+    assert simulate(plan, 512, alone) == Makespan(6.0, 10, 60.0, 512)
+    assert simulate(plan, 10, alone, start=4.0).efficiency == pytest.approx(0.6)
+    pairs = engine.Bundling(12.0, lambda cell: 6.0)
+    assert simulate(plan, 1, pairs, start=4.0) == Makespan(80.0, 5, 60.0, 1)
+    dying = simulate(plan, 2, alone, failures=0.3, seed=1)
+    assert dying.jobs > 10 and dying.busy == 60 and dying.seconds > 30

@@ -1,0 +1,72 @@
+"""Bundles: files that say all that a job needs, and work that goes on where it was interrupted."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from iclbench.core.context import Context
+from iclbench.core.errors import IclbenchError, Interrupted
+from iclbench.sweep.bundle import Bundle, read_outcomes, work_through, write_outcomes
+from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.language_grids import language_cells
+from iclbench.sweep.outcome import Outcome
+from tests.sweep.test_engine import DONE, cell
+
+
+def test_a_file_holds_every_kind_of_cell_as_it_is(grid: Path, tmp_path: Path) -> None:
+    cells = tuple(grid_cells([str(grid)]))
+    assert {each.kind for each in cells} == {"train", "evaluate", "probe"}
+    bundle = Bundle(cells, Context(tmp_path, tmp_path / "data", "cuda", 3))
+    bundle.write(tmp_path / "jobs" / "one.json")
+    found = Bundle.read(tmp_path / "jobs" / "one.json")
+    assert found == bundle and found.name == bundle.name
+    assert [each.hash for each in found.cells] == [each.hash for each in cells]
+
+
+def test_a_file_holds_cells_of_language_models(tmp_path: Path) -> None:
+    cells = tuple(language_cells("deep-thinking-table-1"))[:2]
+    bundle = Bundle(cells, Context(tmp_path))
+    bundle.write(tmp_path / "one.json")
+    found = Bundle.read(tmp_path / "one.json")
+    assert [(type(each), each.hash, each.work) for each in found.cells] == [
+        (type(each), each.hash, "language") for each in cells
+    ]
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    Bundle((cell("train", "a"),), Context(tmp_path)).write(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "0.0.1"}))
+    with pytest.raises(IclbenchError, match=r"submitted by iclbench 0\.0\.1.*install the same version"):
+        Bundle.read(path)
+
+
+def test_work_goes_on_where_it_was_interrupted_and_leaves_out_what_lacks_its_needs(tmp_path: Path) -> None:
+    train, other = cell("train", "a"), cell("train", "b")
+    cells = (train, cell("evaluate", "a", (train,)), other, cell("evaluate", "b", (other,)))
+    worked: list[str] = []
+
+    def work(each: GridCell, context: Context) -> Outcome:
+        worked.append(each.hash)
+        if each is other and worked.count(each.hash) == 1:
+            raise Interrupted("a signal")
+        return Outcome("diverged", "NaN") if each is other else DONE
+
+    bundle, kept = Bundle(cells, Context(tmp_path)), tmp_path / "kept.json"
+    with pytest.raises(Interrupted):
+        work_through(bundle, work, kept)
+    assert list(read_outcomes(kept)) == [cells[0].hash, cells[1].hash]
+    outcomes = work_through(bundle, work, kept)
+    assert worked == [cells[0].hash, cells[1].hash, other.hash, other.hash]
+    assert {name: each.status for name, each in outcomes.items()} == {
+        cells[0].hash: "done", cells[1].hash: "done", other.hash: "diverged"
+    }  # fmt: skip
+    assert read_outcomes(kept) == outcomes
+
+
+def test_outcomes_are_kept_with_all_that_they_say(tmp_path: Path) -> None:
+    outcome = replace(DONE, files=("a", "b"), seconds=1.5, warnings=("careful",), reason="why")
+    write_outcomes(tmp_path / "one.json", {"x": outcome})
+    assert read_outcomes(tmp_path / "one.json") == {"x": outcome}

@@ -1,0 +1,76 @@
+"""SLURM without SLURM: what its programs say is read, and what cannot be is said in a line. With the real one:
+`make test-engines`."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from iclbench.config.cards import validate
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.sweep import engines, slurm
+from iclbench.sweep.engines import EngineSettings
+from iclbench.sweep.slurm import SlurmExecutor, State
+
+SHOWN = """\
+JobId=13 ArrayJobId=11 ArrayTaskId=3 JobName=iclbench JobState=RUNNING Reason=None ExitCode=0:0 NodeList=n7
+JobId=11 ArrayJobId=11 ArrayTaskId=0-2,5%4 JobName=x JobState=PENDING Reason=Resources ExitCode=0:0 NodeList=(null)
+"""
+ALONE = "JobId=20 JobName=iclbench JobState=FAILED Reason=NonZeroExitCode ExitCode=137:0 NodeList=n1\n"
+
+
+def test_states_of_arrays_and_of_single_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"11": SHOWN, "20": ALONE, "99": "slurm_load_jobs error: Invalid job id specified\n"}
+    monkeypatch.setattr(slurm, "_call", lambda *words, check=True: said[words[-1]])
+    found = slurm.states(["11_0", "11_3", "11_5", "20", "99"])
+    assert found == {
+        "11_0": State("PENDING", "Resources", "0:0", "(null)"),
+        "11_3": State("RUNNING", "None", "0:0", "n7"),
+        "11_5": State("PENDING", "Resources", "0:0", "(null)"),
+        "20": State("FAILED", "NonZeroExitCode", "137:0", "n1"),
+    }
+
+
+def test_arrays_are_as_long_as_the_scheduler_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_call", lambda *words, check=True: "MaxArraySize            = 101\n")
+    assert slurm.array_limit() == 100
+    monkeypatch.setattr(slurm, "_call", lambda *words, check=True: "")
+    assert slurm.array_limit() == 1000
+
+
+def test_the_schedulers_own_line_is_the_reason() -> None:
+    error = subprocess.SubprocessError("sbatch: error: a\nsbatch: error: Batch job submission failed: Job violates QOS")
+    assert slurm._refusal(error) == "Batch job submission failed: Job violates QOS"
+
+
+def test_a_machine_without_slurm_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm.shutil, "which", lambda program: None)
+    with pytest.raises(UsageError, match="no 'sbatch' on this machine; run the sweep on a login node"):
+        SlurmExecutor(tmp_path, EngineSettings())
+
+
+def test_tables_go_over_each_other_and_mistakes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert engines.settings("slurm") == EngineSettings()
+    path = tmp_path / "iclbench" / "engines.toml"
+    path.parent.mkdir()
+    path.write_text('[slurm]\npartition = "gpu"\nmemory = "8G"\n')
+    found = engines.settings("slurm", {"memory": "2G"}, {"jobs": 7})
+    assert (found.partition, found.memory, found.jobs, found.cpus) == ("gpu", "2G", 7, 1)
+    path.write_text('[slurm]\npartitoin = "gpu"\n')
+    with pytest.raises(
+        UsageError, match=r"engines\.toml, \[slurm\]: unknown key 'partitoin'; did you mean 'partition'"
+    ):
+        engines.settings("slurm")
+    path.write_text('slurm = "gpu"\n')
+    with pytest.raises(UsageError, match=r"write a table \[slurm\]"):
+        engines.settings("slurm")
+
+
+def test_an_engine_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownNameError, match="unknown engine 'slrum'; did you mean 'slurm'"):
+        engines.check("slrum")
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'iclbench\[slurm\]'"):
+        engines.check("slurm")
+    assert validate(EngineSettings, {"margin": 2}, "x").margin == 2
