@@ -112,6 +112,10 @@ class Cluster:
             from iclbench.sweep.slurm import SlurmExecutor
 
             return SlurmExecutor(context.results, own, seconds, say)
+        if self.name == "ray":
+            from iclbench.sweep.ray import RayExecutor
+
+            return RayExecutor(context.results, own, seconds, say)
         return engines.plugin(self.name)(context.results, own, seconds, say)
 
     def _submit(self, executor: Submitting, plan: Plan, store: Store, context: Context, bundling: Bundling) -> None:

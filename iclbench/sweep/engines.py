@@ -15,7 +15,9 @@ from iclbench.config.cards import PositiveInt, Strict, read_toml, validate
 from iclbench.core.errors import UnknownNameError, UsageError
 
 GROUP = "iclbench.engines"
-ENGINES = ("local", "slurm")
+ENGINES = ("local", "slurm", "ray")
+# Packages that engines need.
+_PACKAGES = {"slurm": "submitit", "ray": "ray"}
 
 
 class EngineSettings(Strict):
@@ -34,6 +36,7 @@ class EngineSettings(Strict):
         setup: shell lines before Python starts, to load modules or to activate an environment.
         python: the interpreter on the nodes.
         poll: seconds between two looks at the queue.
+        address: of a Ray cluster, `ray://host:10001` or `auto`.
     """
 
     jobs: PositiveInt = 100
@@ -52,6 +55,7 @@ class EngineSettings(Strict):
     setup: list[str] = []
     python: str | None = None
     poll: Annotated[float, Field(gt=0)] = 10.0
+    address: str = "auto"
 
 
 def user_file() -> Path:
@@ -93,5 +97,6 @@ def check(engine: str) -> None:
     """Raises `UnknownNameError` for a name that is none, `UsageError` where an engine's package is not there."""
     if engine not in known():
         raise UnknownNameError("engine", engine, known())
-    if engine == "slurm" and find_spec("submitit") is None:
-        raise UsageError("engine 'slurm' submits jobs through submitit: pip install 'iclbench[slurm]'")
+    package = _PACKAGES.get(engine)
+    if package is not None and find_spec(package) is None:
+        raise UsageError(f"engine '{engine}' needs the package {package}: pip install 'iclbench[{engine}]'")

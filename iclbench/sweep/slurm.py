@@ -1,9 +1,7 @@
 """SLURM, through submitit: bundles of cells as arrays of jobs.
 
-All that concerns a bundle lies in `RESULTS/jobs/slurm/NAME.*`: `.json` what is to be done, `.job` which job does it,
-`.began` that a job found the folder, `.outcomes.json` what became of its cells so far, `.ended.json` that the job came
-to its end, `.cancelled` that nobody wants it any more. So a sweep may be killed at any time: the same command finds its
-jobs again. submitit's own files and the logs lie in `logs`.
+All that concerns a bundle lies in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so that a sweep may be killed at any
+time: the same command finds its jobs again. submitit's own files and the logs lie in `logs` there.
 
 SLURM asks a job to go with SIGTERM, not with the signal that submitit waits for by default. Training then writes a
 checkpoint, submitit's handler puts the job back into the queue, and it goes on from there. Without accounting
@@ -30,9 +28,10 @@ from typing import Any
 
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError, one_line
 from iclbench.core.files import atomic
-from iclbench.sweep.bundle import Bundle, named, read_outcomes, work_through
+from iclbench.sweep.bundle import Bundle, work_through
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
+from iclbench.sweep.jobs import Clock, Files, do_bundle, not_shared
 from iclbench.sweep.outcome import Outcome
 
 # The signal that SLURM sends; submitit reads it when it is imported, in the parent and in the job.
@@ -45,54 +44,8 @@ _ENDS = {
 }  # fmt: skip
 # Seconds until a file that was written on a node is seen here.
 _LATE = 15.0
-# Seconds that clocks may differ by before that is said.
-_SKEW = 60.0
 # Array tasks that a scheduler takes where it does not say.
 _ARRAY = 1001
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files of one bundle."""
-
-    folder: Path
-    name: str
-
-    def _path(self, ending: str) -> Path:
-        return self.folder / f"{self.name}.{ending}"
-
-    @property
-    def bundle(self) -> Path:
-        return self._path("json")
-
-    @property
-    def job(self) -> Path:
-        return self._path("job")
-
-    @property
-    def began(self) -> Path:
-        return self._path("began")
-
-    @property
-    def outcomes(self) -> Path:
-        return self._path("outcomes.json")
-
-    @property
-    def ended(self) -> Path:
-        return self._path("ended.json")
-
-    @property
-    def cancelled(self) -> Path:
-        return self._path("cancelled")
-
-    def clear(self) -> None:
-        """Remove what another job has left."""
-        for path in (self.job, self.began, self.outcomes, self.ended, self.cancelled):
-            path.unlink(missing_ok=True)
-
-    def finished(self) -> dict[str, Outcome]:
-        """What became of its cells, as far as a job has come."""
-        return read_outcomes(self.outcomes) if self.outcomes.is_file() else {}
 
 
 @dataclass
@@ -109,33 +62,20 @@ class Job:
     work: str
     threads: int = 1
 
-    @property
-    def files(self) -> Files:
-        path = Path(self.bundle)
-        return Files(path.parent, path.stem)
-
     def __call__(self) -> None:
         """Work through the bundle, and leave a file that says so."""
-        with atomic(self.files.began) as temporary:
-            temporary.write_text(json.dumps({"time": time.time(), "node": os.uname().nodename}))
         try:
-            self._set_up()
-            work_through(Bundle.read(Path(self.bundle)), named(self.work), self.files.outcomes)
-            error = None
+            do_bundle(self.bundle, self.work, self.threads)
         except Interrupted:
             # Training has written its checkpoint; submitit's handler, which is back in its place, does the rest.
             signal.raise_signal(signal.SIGTERM)
             raise
-        except Exception as failed:
-            error = one_line(failed)
-        with atomic(self.files.ended) as temporary:
-            temporary.write_text(json.dumps({"error": error}), encoding="utf-8")
 
     def checkpoint(self) -> Any:
         """What goes on when the job has been put back; called by submitit's handler of signals."""
         # A second signal comes when the time of grace is over.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.files.cancelled.exists():
+        if Files.of(self.bundle).cancelled.exists():
             os._exit(1)
         if shutil.which("scontrol") is None:  # then SLURM puts back what it has pre-empted, and nothing else
             while True:
@@ -143,13 +83,6 @@ class Job:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
-
-    def _set_up(self) -> None:
-        os.environ["OMP_NUM_THREADS"] = str(self.threads)
-        os.environ["ICLBENCH_WORKERS"] = "1"
-        import torch
-
-        torch.set_num_threads(self.threads)
 
 
 @dataclass
@@ -198,7 +131,7 @@ class SlurmExecutor:
         self._pending: list[tuple[Future[dict[str, Outcome]], Bundle, str]] = []
         self._running: list[_Running] = []
         self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._skew_said = False
+        self._clock = Clock(say)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._thread = threading.Thread(target=self._watch, name="slurm", daemon=True)
         self._thread.start()
@@ -366,10 +299,8 @@ class SlurmExecutor:
         """Settle a bundle whose job has come to its end."""
         if not each.files.ended.is_file():
             return False
-        self._look_at_clock(each.files)
-        error = json.loads(each.files.ended.read_text())["error"]
-        finished = each.files.finished()
-        self._settle(each, finished if error is None else WorkerDiedError(error, finished))
+        self._clock.look(each.files)
+        self._settle(each, each.files.result())
         return True
 
     def _settle(self, each: _Running, result: dict[str, Outcome] | Exception) -> None:
@@ -387,17 +318,8 @@ class SlurmExecutor:
         if state.exit_code not in ("", "0:0"):
             what += f" (exit code {state.exit_code})"
         if not each.files.began.exists() and not log.exists():
-            node = f" on {state.node}" if state.node else " on the node"
-            return f"{what}; {self.folder} was not found{node}: --results has to be a folder that all nodes share"
+            return f"{what}; {not_shared(self.folder, state.node)}"
         return f"{what}; see {log}"
-
-    def _look_at_clock(self, files: Files) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            about = json.loads(files.began.read_text())
-            off = abs(about["time"] - files.began.stat().st_mtime)
-            if off > _SKEW and not self._skew_said:
-                self._skew_said = True
-                self._say(f"the clock of node {about['node']} is {off:.0f} s off that of the files: let it be set")
 
 
 def states(jobs: Sequence[str]) -> dict[str, State]:

@@ -31,7 +31,7 @@ def sweep(
         typer.Option(
             "--engine",
             autocompletion=completion.engines,
-            help="What runs the cells: local (processes here), slurm, or a plug-in's.",
+            help="What runs the cells: local (processes here), slurm, ray, or a plug-in's.",
             metavar="NAME",
         ),
     ] = "local",

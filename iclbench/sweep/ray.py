@@ -1,0 +1,202 @@
+"""Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a process of its own.
+
+Ray restarts nothing: tasks that die are handed in again by the engine, and go on from their checkpoints. A node that is
+taken away gives no signal, and a task that waits for what no node has would wait for ever, so deadlines are kept here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from iclbench.core.errors import UsageError, one_line
+from iclbench.sweep.bundle import Bundle, work_through
+from iclbench.sweep.engines import EngineSettings
+from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
+from iclbench.sweep.jobs import Clock, Files, do_bundle, not_shared
+from iclbench.sweep.outcome import Outcome
+
+
+def _task(bundle: str, work: str, threads: int, path: list[str]) -> bool:
+    """What a worker of Ray does; false: it does not see the results folder."""
+    sys.path[:0] = [each for each in path if each not in sys.path]
+    if not Path(bundle).is_file():
+        return False
+    do_bundle(bundle, work, threads)
+    return True
+
+
+@dataclass
+class _Running:
+    future: Future[dict[str, Outcome]]
+    files: Files
+    task: Any
+    deadline: float | None
+    since: float = field(default_factory=time.monotonic)
+
+
+class RayExecutor:
+    """An `Executor` whose workers are tasks of Ray.
+
+    Args:
+        results: the results folder, which every node sees under this path.
+        settings: of the tasks.
+        seconds: what the cells of a bundle are expected to take; None: not known.
+        say: tells the user a line.
+
+    Raises:
+        UsageError: there is no cluster at the address, or one of another version.
+    """
+
+    def __init__(
+        self,
+        results: Path,
+        settings: EngineSettings,
+        seconds: Callable[[Bundle], float | None] = lambda bundle: None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        import ray
+
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        self._ray, self._settings, self._seconds, self._clock = ray, settings, seconds, Clock(say)
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            try:
+                ray.init(address=settings.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+            except Exception as error:
+                raise UsageError(_no_cluster(settings.address, error)) from None
+        self.slots = settings.jobs
+        self.folder = results.absolute() / "jobs" / "ray"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        task = ray.remote(max_calls=1, max_retries=0)(_task)
+        self._remote = task.options(
+            num_cpus=settings.cpus,
+            num_gpus=settings.gpus,
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(settings.cpus)}},
+        )
+        self._running: list[_Running] = []
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ray", daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """See `Executor.submit`; what is called is the work of a bundle."""
+        bundle, work = args
+        assert fn is work_through and isinstance(bundle, Bundle), "a task works through a bundle"
+        files, future = Files(self.folder, bundle.name), Future[dict[str, Outcome]]()
+        if (lacking := self._lacking()) is not None:
+            future.set_exception(WorkerStartError(lacking))
+            return future
+        files.clear()
+        bundle.write(files.bundle)
+        future.set_running_or_notify_cancel()
+        named = f"{work.__module__}:{work.__qualname__}"
+        task = self._remote.remote(str(files.bundle), named, self._settings.cpus, sys.path)
+        with self._lock:
+            self._running.append(_Running(future, files, task, self._limit(bundle)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `Executor.shutdown`."""
+        self._stopping.set()
+        if wait:
+            self._thread.join()
+            if self._ours:
+                self._ray.shutdown()
+
+    def stop(self, grace: float) -> None:
+        """See `Executor.stop`."""
+        self._stopping.set()
+        self._thread.join()
+        with self._lock:
+            running, self._running = self._running, []
+        for each in running:  # like Ctrl-C in the task: training writes its checkpoint
+            self._cancel(each, force=False)
+        if running:
+            self._ray.wait([each.task for each in running], num_returns=len(running), timeout=grace)
+        for each in running:
+            self._cancel(each, force=True)
+        self.shutdown()
+
+    def _limit(self, bundle: Bundle) -> float | None:
+        """Seconds after which a task is taken for stuck; None: nothing says how long it takes."""
+        own = self._settings
+        if own.minutes is not None:
+            return 60.0 * own.minutes
+        seconds = self._seconds(bundle)
+        return None if seconds is None else max(3600.0, own.margin * seconds)
+
+    def _lacking(self) -> str | None:
+        """What no node has and tasks would wait for for ever."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        for name, wanted in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
+            most = max((node.get(name, 0.0) for node in nodes), default=0.0)
+            if wanted > most:
+                return f"no node of the Ray cluster has {wanted} {name}, the largest has {most:g}: mend [ray]"
+        return None
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(min(0.2, self._settings.poll)):
+            with self._lock:
+                running = list(self._running)
+            if not running:
+                continue
+            done, _ = self._ray.wait([each.task for each in running], num_returns=len(running), timeout=0)
+            for each in running:
+                if each.task in done:
+                    self._settle(each, self._result(each))
+                elif each.files.began.exists():
+                    self._look_at_time(each)
+                else:
+                    each.since = time.monotonic()  # it waits for a node
+
+    def _look_at_time(self, each: _Running) -> None:
+        if each.deadline is not None and time.monotonic() - each.since > each.deadline:
+            self._cancel(each, force=True)
+            minutes = each.deadline / 60
+            late = WorkerDiedError(f"a task of Ray took more than {minutes:.0f} minutes", each.files.finished())
+            self._settle(each, late)
+
+    def _result(self, each: _Running) -> dict[str, Outcome] | Exception:
+        try:
+            seen = self._ray.get(each.task)
+        except Exception as error:  # a worker or a node is gone
+            return WorkerDiedError(_cause(error), each.files.finished())
+        if not seen:
+            return WorkerStartError(not_shared(self.folder))
+        self._clock.look(each.files)
+        return each.files.result()
+
+    def _settle(self, each: _Running, result: dict[str, Outcome] | Exception) -> None:
+        with self._lock:
+            self._running.remove(each)
+        if isinstance(result, Exception):
+            each.future.set_exception(result)
+        else:
+            each.future.set_result(result)
+
+    def _cancel(self, each: _Running, force: bool) -> None:
+        with contextlib.suppress(Exception):
+            self._ray.cancel(each.task, force=force)
+
+
+def _no_cluster(address: str, error: Exception) -> str:
+    line = one_line(error)
+    if "ersion mismatch" in line:
+        return f"engine 'ray': {line}; install the same versions of Ray and Python on all nodes"
+    return f"engine 'ray': no cluster at address '{address}' ({line}); start one with 'ray start --head' or mend [ray]"
+
+
+def _cause(error: Exception) -> str:
+    """In a line; Ray writes pages."""
+    names = {"WorkerCrashedError": "the worker was killed (out of memory?)", "NodeDiedError": "its node is gone"}
+    return names.get(type(error).__name__, one_line(getattr(error, "cause", None) or error))
