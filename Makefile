@@ -2,7 +2,8 @@
 # make test       lint, types, tests: what CI runs
 # make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
-# make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
+# make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
+# make test-engines test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
 # make test-docs  every block of the pages of docs/, its output compared (minutes; the README's is part of `make test`)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
@@ -26,13 +27,16 @@ demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
 
 test: $(VENV)/.installed-dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not docs"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not docs and not engines"
 
 test-slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 test-kernels: $(VENV)/.installed-kernels
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/layers/scan/test_scan_triton.py
+
+test-engines: $(VENV)/.installed-engines
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines
 
 test-trackers: $(VENV)/.installed-trackers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/training/test_trackers.py
@@ -83,6 +87,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-kernels: $(VENV)/.installed-dev
 	$(PIP) -e ".[kernels]"
+	@touch $@
+
+$(VENV)/.installed-engines: $(VENV)/.installed-dev
+	$(PIP) -e ".[slurm,ray]"
 	@touch $@
 
 $(VENV)/.installed-trackers: $(VENV)/.installed-dev

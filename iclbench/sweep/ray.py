@@ -71,7 +71,7 @@ class RayExecutor:
         self._ours = not ray.is_initialized()
         if self._ours:
             try:
-                ray.init(address=settings.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+                ray.init(settings.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             except Exception as error:
                 raise UsageError(_no_cluster(settings.address, error)) from None
         self.slots = settings.jobs

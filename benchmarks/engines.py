@@ -1,0 +1,111 @@
+"""What engines cost: 200 cells of one second in jobs of ten, on two slots, against the same cells in processes here.
+
+    SLURM_CONF=... python benchmarks/engines.py slurm        # on a cluster; memory and partition from engines.toml
+    python benchmarks/engines.py ray --address HOST:PORT
+
+Wall-clock seconds, since waiting is what is asked about. Adds a line to benchmarks/engines.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from datetime import date
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from iclbench.config.resolution import resolve_task
+from iclbench.core.context import Context
+from iclbench.sweep import engine, engines
+from iclbench.sweep.cells import GridCell
+from iclbench.sweep.engine import Bundling
+from iclbench.sweep.executor import Executor
+from iclbench.sweep.local import LocalPool
+from iclbench.sweep.outcome import Outcome
+from iclbench.sweep.plan import Plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.work import set_up
+
+CELLS, WORTH, SLOTS = 200, 10.0, 2
+HEAD = """\
+# What engines cost
+
+`python benchmarks/engines.py ENGINE`: 200 cells of one second in jobs of ten, two jobs at once, wall-clock seconds,
+against two processes of the local engine in the same run.
+
+| engine | date | jobs | seconds | local, seconds | times as long |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def second(cell: GridCell, context: Context) -> Outcome:
+    """The work of a cell."""
+    time.sleep(1.0)
+    return Outcome("done")
+
+
+class Quiet:
+    """Nobody watches."""
+
+    def started(self, cell: GridCell) -> None:
+        pass
+
+    def finished(self, cell: GridCell, outcome: Outcome) -> None:
+        pass
+
+    def again(self, cell: GridCell, reason: str) -> None:
+        pass
+
+
+def took(executor: Executor, results: Path, bundling: Bundling, work: engine.Work) -> float:
+    task = resolve_task("linear", "smoke")[0]
+    cells = tuple(GridCell("cost", f"r{n}", f"r{n}", task, "smoke", asked={"points": [n]}) for n in range(CELLS))
+    plan = Plan(cells, {cell.hash: None for cell in cells}, cells)
+    began = time.monotonic()
+    try:
+        done = engine.run(plan, Store(results), executor, Context(results), Quiet(), work, bundling)
+    finally:
+        executor.shutdown()
+    assert len(done) == CELLS
+    return time.monotonic() - began
+
+
+def cluster(name: str, results: Path, address: str | None) -> Executor:
+    own = engines.settings(name, {"jobs": SLOTS, "poll": 0.5}, {"address": address} if address else {})
+    if name == "slurm":
+        from iclbench.sweep.slurm import SlurmExecutor
+
+        return SlurmExecutor(results, own)
+    from iclbench.sweep.ray import RayExecutor
+
+    return RayExecutor(results, own)
+
+
+def main(name: str, address: str | None, folder: Path) -> None:
+    # Jobs import the work of a cell by a name, which `__main__` is not.
+    root = str(Path(__file__).resolve().parents[1])
+    sys.path.insert(0, root)
+    os.environ["PYTHONPATH"] = root
+    work = import_module("benchmarks.engines").second
+    with TemporaryDirectory(dir=folder) as scratch:
+        results = Path(scratch)
+        here = took(LocalPool([(1,)] * SLOTS, set_up), results, engine.ALONE, work)
+        there = took(cluster(name, results, address), results, Bundling(WORTH, lambda cell: 1.0), work)
+    path = Path(__file__).with_suffix(".md")
+    known = path.read_text() if path.is_file() else HEAD
+    kept = [line for line in known.splitlines() if not line.startswith(f"| {name} |")]
+    jobs = round(CELLS / WORTH)
+    kept.append(f"| {name} | {date.today()} | {jobs} | {there:.0f} | {here:.0f} | {there / here:.2f} |")
+    path.write_text("\n".join(kept) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=["slurm", "ray"])
+    parser.add_argument("--address")
+    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="one that all nodes share")
+    arguments = parser.parse_args()
+    main(arguments.engine, arguments.address, arguments.folder)
