@@ -27,6 +27,7 @@ from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
+from iclbench.training.processes import ALONE, Processes
 from iclbench.training.trackers import check_trackers
 
 
@@ -166,6 +167,7 @@ def train_run(
     context: Context,
     bar: Callable[[str, int], AbstractContextManager[Update]],
     trackers: Sequence[str] = (),
+    processes: Processes = ALONE,
 ) -> Run:
     """Train a run to its end, from wherever it stopped; one that is finished is left as it is. What `train` and the
     command do once they know what is trained.
@@ -176,13 +178,20 @@ def train_run(
         context: results folder, data, device.
         bar: what shows how far it has come, from a label and the number of steps.
         trackers: names of those that are told of losses and scores.
+        processes: this process among those that train the run together.
 
     Raises:
         UsageError: the folder holds another run of this name.
         Interrupted: Ctrl-C; a checkpoint was written.
     """
+    if not processes.leads:
+        run = Run(context.results / "runs" / processes.agree())
+        train_reported(run, context, lambda step, text: None, processes=processes)
+        return run
     run = create(context.results, config, name, context.data_dir)
-    if not run.finished:
+    if not processes.alone:
+        processes.agree(run.name)
+    if not run.finished or not processes.alone:
         with bar(run.name, run.config.train.steps) as update:
-            train_reported(run, context, update, trackers)
+            train_reported(run, context, update, trackers, processes)
     return run

@@ -12,6 +12,7 @@ from iclbench.config.runs import Run, check_name, keeping_rate, run_name
 from iclbench.config.sizes import check_size
 from iclbench.config.trust import typed
 from iclbench.core.context import Context
+from iclbench.training.processes import joined, own_device, started
 from iclbench.training.trackers import check_trackers
 
 
@@ -27,6 +28,7 @@ def train(
     data_dir: Path | None,
     device: str,
     threads: int,
+    processes: int,
     log: list[str],
 ) -> None:
     """Train a backbone on a task. The same command again continues the run where it stopped."""
@@ -38,8 +40,10 @@ def train(
     known = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
     if not known.begun:  # who goes on with a run knows how big it is
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    was_finished, context = known.finished, Context(results, data_dir, chosen, threads)
-    run = train_run(keeping_rate(results, frozen, name, tables.get("train", {})), name, context, step_bar, log)
+    was_finished, context = known.finished, Context(results, data_dir, own_device(chosen), threads)
+    config_of_run = keeping_rate(results, frozen, name, tables.get("train", {}))
+    with started(processes), joined(chosen) as own:
+        run = train_run(config_of_run, name, context, step_bar, log, own)
     if was_finished:
         say(f"run '{run.name}' is finished")
     out.print(run.name)

@@ -9,11 +9,18 @@ from iclbench.config.cards import decay_begins
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.evaluation.monitor import Monitor
+from iclbench.training.processes import ALONE, Processes
 from iclbench.training.run import train
 from iclbench.training.trackers import tracked
 
 
-def train_reported(run: Run, context: Context, update: Callable[[int, str], None], log: Sequence[str] = ()) -> None:
+def train_reported(
+    run: Run,
+    context: Context,
+    update: Callable[[int, str], None],
+    log: Sequence[str] = (),
+    processes: Processes = ALONE,
+) -> None:
     """Train a run, see `iclbench.training.run.train`.
 
     Args:
@@ -21,7 +28,11 @@ def train_reported(run: Run, context: Context, update: Callable[[int, str], None
         context: where to train, and where families find their data sets.
         update: called with the steps done and what there is to say: the loss, the accuracies of the last evaluation.
         log: names of trackers that are told the same.
+        processes: this process among those that train the run together.
     """
+    if not processes.leads:
+        train(run, context, monitor=Monitor, processes=processes)
+        return
     last: dict[str, float] = {}
     with tracked(run, log) as trackers:
 
@@ -33,4 +44,6 @@ def train_reported(run: Run, context: Context, update: Callable[[int, str], None
         def report_branch(end: int, step: int, loss: float) -> None:
             update(decay_begins(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
 
-        train(run, context, report, partial(Monitor, watch=last.update), report_branch=report_branch)
+        train(
+            run, context, report, partial(Monitor, watch=last.update), report_branch=report_branch, processes=processes
+        )

@@ -26,6 +26,7 @@ from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.measure import Measure
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
+from iclbench.training.processes import ALONE, Processes
 from iclbench.training.schedule import learning_rate
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
@@ -138,6 +139,8 @@ class Training:
         backbone: what is trained, on the device.
         progress: how far it is.
         optimiser: its optimiser.
+        processes: this process among those that train it.
+        asked: tells whether somebody wants it to stop.
         end: the step at which it ends: after all, or before, where it is on a branch.
 
     Args:
@@ -146,15 +149,29 @@ class Training:
         settings: steps, batch, learning rate, curriculum and so on.
         seed: of the episodes, and of whatever the loss draws.
         device: where to train.
+        processes: this process among those that train it together.
+
+    Raises:
+        UsageError: several processes cannot.
     """
 
     def __init__(
-        self, backbone: Backbone, data: TrainingData, settings: TrainSettings, seed: int = 0, device: str = "cpu"
+        self,
+        backbone: Backbone,
+        data: TrainingData,
+        settings: TrainSettings,
+        seed: int = 0,
+        device: str = "cpu",
+        processes: Processes = ALONE,
     ) -> None:
         self.backbone = backbone.to(device).train()
         self.data, self.settings, self.seed, self.device = data, settings, seed, device
         self.optimiser = make_optimiser(self.backbone, settings)
         self._loss = torch.compile(self.backbone.loss) if settings.compile else self.backbone.loss
+        self.processes = processes
+        self.asked: Callable[[], bool] = lambda: False
+        self._stopping = False
+        processes.check(self.backbone, settings.batch)
         self._infinite = not_finite(self.backbone)  # from the start, like a mask that is added to scores
         self.resume(Progress())
 
@@ -182,12 +199,21 @@ class Training:
         """Draw episodes, move the weights against the gradient of their loss."""
         step, settings = self.progress.step, self.settings
         batch = self.data.batch(settings, self.seed, step, self.device)
+        together = None if self.processes.alone else self.processes
+        share = 1.0
+        if together:
+            batch, share = together.share(self.backbone, batch)
         with autocast(settings, self.device):
             loss, _ = self._loss(batch, step / settings.steps, generator(self.seed, "loss", step, device=self.device))
         for group in self.optimiser.param_groups:
             group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step, self.end)
-        descend(loss, self.backbone, self.optimiser, settings.clip)
-        self.progress.pending += loss.detach()
+        if together is None:
+            descend(loss, self.backbone, self.optimiser, settings.clip)
+            loss = loss.detach()
+        else:
+            descend(loss * share, self.backbone, self.optimiser, settings.clip, together.sum_gradients)
+            loss, self._stopping = together.summed(loss.detach() * share, self.asked())
+        self.progress.pending += loss
         self.progress.step = step + 1
 
     def log(self) -> None:
@@ -201,6 +227,11 @@ class Training:
     def due(self, every: int) -> bool:
         """Whether something is to be done now that is done every so many steps and after the last."""
         return self.progress.step % every == 0 or self.last
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this process was `asked` to stop, of several any of them, when the last step was done."""
+        return self.asked() if self.processes.alone else self._stopping
 
     @property
     def last(self) -> bool:

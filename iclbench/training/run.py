@@ -20,6 +20,7 @@ from iclbench.moved import renamed
 from iclbench.training import checkpoint, record
 from iclbench.training.branches import left, train_branch
 from iclbench.training.fit import Callback, Training, TrainingDivergedError
+from iclbench.training.processes import ALONE, Processes
 from iclbench.training.step import TrainingData
 
 log = logging.getLogger("iclbench")
@@ -41,6 +42,7 @@ def train(
     monitor: MonitorOf | None = None,
     wait: bool = False,
     report_branch: ReportOfBranch | None = None,
+    processes: Processes = ALONE,
 ) -> None:
     """Train a run to its last step, continuing from its newest checkpoint; does nothing when it is finished.
 
@@ -51,6 +53,7 @@ def train(
         monitor: `iclbench.evaluation.monitor.Monitor`; needed where the configuration has `train.evaluate_every`.
         wait: for another process that trains this run, and continue where it stopped.
         report_branch: the same on branches, with the number of steps at which the branch ends before it.
+        processes: this process among those that train the run together; the first one writes.
 
     Raises:
         DivergedError: the loss or a weight is NaN or infinite, now or when this configuration was trained before; the
@@ -61,48 +64,66 @@ def train(
     """
     if run.config.train.evaluate_every and monitor is None:
         raise ValueError(f"run '{run.name}' is to be evaluated while it trains: train(run, monitor=Monitor)")
+    context = context or Context()
+    if not processes.leads:
+        if processes.agree() == "train":
+            _train(run, None, context, None, None, None, processes)
+        return
     with run.lock(wait) as hold, advised(IN_TRAINING):
         if run.finished:
+            if not processes.alone:
+                processes.agree("finished")
             return
         if run.diverged:
             raise run.diverged
         hold.remember()
         run.forget_divergence()
-        _train(run, hold, context or Context(), report, monitor, report_branch)
+        if not processes.alone:
+            processes.agree("train")
+        _train(run, hold, context, report, monitor, report_branch, processes)
 
 
 def _train(
     run: Run,
-    hold: Hold,
+    hold: Hold | None,
     context: Context,
     report: Report | None,
     monitor: MonitorOf | None,
     report_branch: ReportOfBranch | None,
+    processes: Processes,
 ) -> None:
+    """The work of one process; only who leads has a `hold`, and writes."""
     config = run.config
     family = config.task.build(context.data_dir)
     backbone = config.build(family)
-    run.tell(backbone, context.device)
+    if hold is not None:
+        run.tell(backbone, context.device)
     data = TrainingData.of(config.task, family)
-    training = Training(backbone, data, config.train, config.seed, context.device)
+    training = Training(backbone, data, config.train, config.seed, context.device, processes)
     training.resume(checkpoint.restore(run, backbone, training.optimiser))
     evaluating = [monitor(config, family)] if monitor is not None and config.train.evaluate_every else []
     reporting = [_reporting(report)] if report is not None else []
     try:
         with _signals(run) as stop:
+            training.asked = lambda: bool(stop)
             callbacks = [*evaluating, *reporting, _keeping(run, hold, stop)]
             for steps in config.train.branch_steps:
                 training.run(callbacks, until=decay_begins(steps))
                 if training.progress.step == decay_begins(steps) and not run.has_branch(steps):
                     aside = [_reporting(partial(report_branch, steps))] if report_branch is not None else []
                     _branch(run, hold, stop, training, steps, aside)
-                checkpoint.forget(run, steps)
+                if hold is not None:
+                    checkpoint.forget(run, steps)
             training.run(callbacks)
     except TrainingDivergedError as found:
         error = DivergedError(run, found.step, found.what)
+        if hold is None:
+            raise error from found
         with _written(run, hold):
             record.give_up(run, family, training.progress, error)
         raise error from found
+    if hold is None:
+        return
     with _written(run, hold):
         record.finish(run, context.device, context.threads, backbone, family, training.progress)
 
@@ -118,7 +139,7 @@ def _reporting(report: Report) -> Callback:
 
 
 def _branch(
-    run: Run, hold: Hold, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
+    run: Run, hold: Hold | None, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
 ) -> None:
     """Train the branch that ends after so many steps, keep its weights, and leave the training as it is.
 
@@ -135,24 +156,27 @@ def _branch(
         at_end = training.progress
     training.progress.seconds, training.progress.bytes = at_end.seconds, at_end.bytes
     _save(run, hold, stop, training)
-    with stop.held(), _written(run, hold):
-        record.keep_branch(run, steps, weights)
+    if hold is not None:
+        with stop.held(), _written(run, hold):
+            record.keep_branch(run, steps, weights)
 
 
-def _save(run: Run, hold: Hold, stop: _Stop, training: Training, branch: int | None = None) -> None:
-    """Write a checkpoint."""
+def _save(run: Run, hold: Hold | None, stop: _Stop, training: Training, branch: int | None = None) -> None:
+    """Write a checkpoint, if this process writes."""
+    if hold is None:
+        return
     with stop.held(), _written(run, hold):
         checkpoint.save(run, training.backbone, training.optimiser, training.progress, branch)
 
 
-def _keeping(run: Run, hold: Hold, stop: _Stop, branch: int | None = None) -> Callback:
+def _keeping(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None) -> Callback:
     """Write checkpoints of what is finite, the last one before training stops for a signal."""
 
     def keep(training: Training) -> None:
-        if stop or training.due(training.settings.checkpoint_every):
+        if training.stopping or training.due(training.settings.checkpoint_every):
             training.check()
             _save(run, hold, stop, training, branch)
-        if stop and not training.last:
+        if training.stopping and not training.last:
             at = f"step {training.progress.step}" + (f" of its branch of {branch} steps" if branch else "")
             raise Interrupted(f"interrupted; the same command continues run '{run.name}' from {at}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -60,10 +61,18 @@ def autocast(settings: TrainSettings, device: str) -> contextlib.AbstractContext
     return torch.autocast(torch.device(device).type, torch.bfloat16)
 
 
-def descend(loss: torch.Tensor, backbone: Backbone, optimiser: torch.optim.Optimizer, clip: float) -> None:
-    """Move the backbone against the gradients of the loss, together of norm `clip` at most (0: of any)."""
+def descend(
+    loss: torch.Tensor,
+    backbone: Backbone,
+    optimiser: torch.optim.Optimizer,
+    clip: float,
+    completed: Callable[[Backbone], None] = lambda backbone: None,
+) -> None:
+    """Move the backbone against the gradients of the loss, together of norm `clip` at most (0: of any); `completed`
+    makes those of a part of the batch those of all."""
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
+    completed(backbone)
     if clip:
         torch.nn.utils.clip_grad_norm_(backbone.parameters(), clip)
     optimiser.step()

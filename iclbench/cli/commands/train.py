@@ -44,6 +44,9 @@ def train(
     max_bytes: MaxBytes = None,
     device: Device = "auto",
     threads: Threads = 1,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, help="Processes that share every batch, on one GPU each or on the CPU.")
+    ] = 1,
     log: Trackers = [],  # noqa: B006  # Typer copies it
 ) -> None:
     """Train a backbone on a task. The same command again continues the run where it stopped."""

@@ -1,0 +1,181 @@
+"""One training by several processes: each takes its share of every batch, and all have the same weights.
+
+All of them draw the whole batch, from the same counted stream, and take their part of it, so that the losses are those
+of one process to rounding, however many there are: each loss counts as much as its share, and gradients are summed up.
+What a loss draws by itself (a latent of a neural process) it draws for its share. The first process writes; the others
+follow it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from iclbench.backbones.base import Backbone
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import IclbenchError, UsageError
+
+# What torchrun and `started` tell a process of its place.
+_RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A process among those of one training.
+
+    Attributes:
+        rank: which one it is; 0 writes.
+        count: how many there are.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def alone(self) -> bool:
+        return self.count == 1
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def share(self, backbone: Backbone, batch: Episodes) -> tuple[Episodes, float]:
+        """The part of a batch that is this process's, and what its mean counts in that of all."""
+        size = len(batch.scored)
+        own = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
+        every = _counted(backbone, batch)
+        return own, _counted(backbone, own) / every if every else 0.0
+
+    def sum_gradients(self, backbone: Backbone) -> None:
+        """Those of all processes, in each of them."""
+        gradients = [weight.grad for weight in backbone.parameters() if weight.grad is not None]
+        for dtype in dict.fromkeys(each.dtype for each in gradients):
+            own = [each for each in gradients if each.dtype == dtype]
+            flat = torch.cat([each.reshape(-1) for each in own])
+            with self.connected():
+                dist.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat)
+            for each, whole in zip(own, flat.split([each.numel() for each in own]), strict=True):
+                each.copy_(whole.view_as(each))
+
+    def summed(self, loss: Tensor, asked: bool) -> tuple[Tensor, bool]:
+        """The loss of all, and whether any was asked to stop."""
+        both = torch.stack([loss, loss.new_full((), float(asked))])
+        with self.connected():
+            dist.all_reduce(both)
+        return both[0], bool(both[1] > 0)
+
+    def agree(self, word: str | None = None) -> str:
+        """What the first process says; it alone gives a word."""
+        said = [word]
+        with self.connected():
+            dist.broadcast_object_list(said, src=0)
+        return str(said[0])
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Raises `IclbenchError` where another process is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise IclbenchError(
+                f"another of the {self.count} processes of this training is gone ({str(error).splitlines()[0]:.80}); "
+                "the same command goes on from the last checkpoint"
+            ) from None
+
+    def check(self, backbone: Backbone, batch: int) -> None:
+        """Raises `UsageError` where the losses would not be those of one process."""
+        if self.alone:
+            return
+        if batch < self.count:
+            raise UsageError(f"a batch of {batch} cannot be shared by {self.count} processes")
+        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in backbone.modules()):
+            raise UsageError(
+                "batch norm takes its means over the whole batch, which no process has: train this backbone in one "
+                "process, or choose an image encoder without it (contours-64)"
+            )
+
+
+ALONE = Processes()
+
+
+def _counted(backbone: Backbone, batch: Episodes) -> int:
+    """What a mean over these episodes is divided by."""
+    scored = batch.scored
+    return int(scored.sum() if backbone.shape.marks is not None else scored.any(1).sum())
+
+
+def here() -> Processes:
+    """This process's place, as torchrun tells it; alone where nobody does."""
+    count = int(os.environ.get(_WORLD, "1"))
+    return Processes(int(os.environ.get(_RANK, "0")), count) if count > 1 else ALONE
+
+
+def own_device(device: str) -> str:
+    """The device of this process among several: of GPUs one each."""
+    return f"cuda:{os.environ.get(_LOCAL, '0')}" if device == "cuda" and not here().alone else device
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Processes]:
+    """Within the block the processes that torchrun or `started` has started know each other."""
+    own = here()
+    if own.alone:
+        yield own
+        return
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", rank=own.rank, world_size=own.count)
+    try:
+        yield own
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def started(count: int) -> Iterator[None]:
+    """Within the block this process is the first of so many; the others run the same command.
+
+    Raises:
+        UsageError: somebody else, torchrun, has started several already.
+    """
+    if count == 1 or not here().alone:
+        if count > 1 and here().count != count:
+            raise UsageError(f"--processes {count} under {here().count} processes of torchrun: leave it out")
+        yield
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
+    command = [sys.executable, "-m", "iclbench", *sys.argv[1:]]
+    others = [
+        subprocess.Popen(
+            command,
+            env=os.environ | place | {_RANK: str(rank), _LOCAL: str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(1, count)
+    ]
+    before = {name: os.environ.get(name) for name in (*place, _RANK, _LOCAL)}
+    os.environ |= place | {_RANK: "0", _LOCAL: "0"}
+    try:
+        yield
+        for other in others:
+            other.wait(60)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

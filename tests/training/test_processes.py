@@ -1,0 +1,144 @@
+"""Several processes train what one does: the same losses to rounding, and runs go on with another number of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch import Tensor
+
+from iclbench import tables
+from iclbench.config.cards import TrainSettings
+from iclbench.config.resolution import resolve_run
+from iclbench.core.episodes import Episodes
+from iclbench.core.errors import UsageError
+from iclbench.training.fit import Training
+from iclbench.training.processes import ALONE, Processes, joined, started
+from iclbench.training.step import TrainingData
+
+STEPS = 200
+
+
+class Doubled(TrainingData):
+    """Episodes in double precision, of which every third asks for fewer points, and one for none."""
+
+    def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:
+        episodes = super().batch(settings, seed, step, device).to(dtype=torch.float64)
+        episodes.scored[::3, : 1 + step % 3] = False
+        episodes.scored[1] = False
+        return episodes
+
+
+def losses(name: str, double: bool, processes: Processes) -> list[float]:
+    config = resolve_run("linear", name, "smoke", overrides=["train.batch=7", "task.dim=3", "backbone.width=16"])
+    torch.manual_seed(0)
+    family = config.task.build()
+    backbone = config.build(family)
+    data = TrainingData.of(config.task, family)
+    if double:
+        backbone, data = backbone.double(), Doubled(data.family, data.points)
+    training = Training(backbone, data, config.train, 0, "cpu", processes)
+    found = []
+    for _ in range(STEPS):
+        before = training.progress.pending.clone()
+        training.step()
+        found.append(float(training.progress.pending - before))
+        training.progress.pending = torch.zeros_like(training.progress.pending)
+    return found
+
+
+def _one_of_two(rank: int, name: str, double: bool, port: int, path: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with joined("cpu") as own:
+        found = losses(name, double, own)
+    if own.leads:
+        torch.save(torch.tensor(found, dtype=torch.float64), path)
+
+
+def of_two(name: str, double: bool, path: Path, port: int) -> Tensor:
+    torch.multiprocessing.start_processes(_one_of_two, (name, double, port, str(path)), nprocs=2, start_method="spawn")
+    found: Tensor = torch.load(path)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "double", "port"),
+    [("gpt2", True, 29611), pytest.param("mamba2", False, 29612, marks=pytest.mark.slow)],
+)
+def test_two_processes_have_the_losses_of_one(name: str, double: bool, port: int, tmp_path: Path) -> None:
+    """Over 200 steps on a batch that they cannot halve: to 1e-10 in double precision, to 1e-4 in single."""
+    one = torch.tensor(losses(name, double, ALONE), dtype=torch.float64)
+    two = of_two(name, double, tmp_path / "losses.pt", port)
+    assert len(one.unique()) == STEPS
+    torch.testing.assert_close(two, one, rtol=1e-10 if double else 1e-4, atol=0.0 if double else 1e-4)
+
+
+def train(results: Path, *more: str) -> subprocess.Popen[str]:
+    options = ["--preset", "smoke", "-o", "train.steps=400", "-o", "train.checkpoint_every=20", "-o", "task.dim=3"]
+    command = [sys.executable, "-m", "iclbench", "train", "linear", "gpt2", "--results", str(results), *options, *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    """From two to one and back, each interrupted by Ctrl-C; the learning curve is that of one process."""
+    alone = train(tmp_path / "one")
+    assert alone.wait(120) == 0
+    run = tmp_path / "r" / "runs" / "linear-gpt2-smoke-s0"
+    reached = 0
+    for count in (2, 1):
+        process = train(tmp_path / "r", "--processes", str(count))
+        while not any(int(path.stem.split("-")[1]) > reached for path in run.glob("checkpoints/step-*")):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130 and "continues run" in said, said
+        steps = [int(path.stem.split("-")[1]) for path in run.glob("checkpoints/step-*")]
+        assert reached < max(steps) < 400
+        reached = max(steps)
+    last = train(tmp_path / "r", "--processes", "2")
+    assert last.wait(120) == 0, last.communicate()[0]
+    one, other = (
+        tables.read("values", folder / "runs" / "linear-gpt2-smoke-s0" / "values.parquet")
+        for folder in (tmp_path / "one", tmp_path / "r")
+    )
+    assert one["axis_value"].tolist() == other["axis_value"].tolist()
+    torch.testing.assert_close(torch.tensor(other["value"]), torch.tensor(one["value"]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_gone_is_told_in_a_line(tmp_path: Path) -> None:
+    process = train(tmp_path / "r", "--processes", "2", "-o", "train.steps=100000")
+    run = tmp_path / "r" / "runs" / "linear-gpt2-smoke-s0"
+    while not list(run.glob("checkpoints/step-*")):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "another of the 2 processes of this training is gone" in said and "goes on from the last checkpoint" in said
+
+
+def test_what_several_processes_cannot_train_is_refused() -> None:
+    config = resolve_run("linear", "gpt2", "smoke", overrides=["train.batch=2"])
+    backbone = config.build(config.task.build())
+    with pytest.raises(UsageError, match="a batch of 2 cannot be shared by 3 processes"):
+        Processes(0, 3).check(backbone, 2)
+    backbone.add_module("norm", torch.nn.BatchNorm2d(3))
+    with pytest.raises(UsageError, match="batch norm takes its means over the whole batch"):
+        Processes(0, 2).check(backbone, 2)
+    Processes(0, 1).check(backbone, 1)
+
+
+def test_torchrun_and_processes_have_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError, match="--processes 2 under 4 processes of torchrun"), started(2):
+        pass
