@@ -11,23 +11,21 @@ diverged.json                why training came to no end under this configuratio
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import versions
 from iclbench.config.cards import TrainSettings, content_hash, names, read_toml, validate
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, difference, evaluated_as, trained_part, without_codes
-from iclbench.core import digests
+from iclbench.core import digests, locks
 from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, atomic, digest_path, remove_leftovers
 from iclbench.core.memory import IN_EVALUATION, advised
@@ -362,8 +360,7 @@ class Hold:
     """
 
     def __init__(self, run: Run) -> None:
-        self._run, self._lock = run, run.path / ".lock"
-        self._file: IO[str] | None = None
+        self._run, self._lock = run, locks.lock(run.path / ".lock")
         self._config: str | None = None
         self._anew = False
 
@@ -374,8 +371,7 @@ class Hold:
         try:
             yield
         finally:
-            if self._file is not None:
-                self._file.close()
+            self._lock.release()
             if self._anew:
                 log.warning(
                     "%s was deleted or moved while run '%s' trained: it was made anew, with its configuration",
@@ -394,7 +390,7 @@ class Hold:
         Raises:
             IclbenchError: in its place there is a run of this name that another process trains, or another run.
         """
-        if not self._holds():
+        if not self._lock.held:
             self._run.path.mkdir(parents=True, exist_ok=True)
             self._acquire(wait=False)
         config = self._run.path / "config.toml"
@@ -409,24 +405,13 @@ class Hold:
             )
 
     def _acquire(self, wait: bool) -> None:
-        while not self._holds():
-            if self._file is not None:
-                self._file.close()
-            with writing(self._run.path):
-                self._file = self._lock.open("w")
+        with writing(self._run.path):
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except OSError as error:
+                self._lock.acquire(wait)
+            except BlockingIOError as error:
                 raise IclbenchError(
                     f"run '{self._run.name}' is being trained by another process; wait for it or stop it"
                 ) from error
-
-    def _holds(self) -> bool:
-        """Whether the lock that was taken is the one that lies in the folder now."""
-        try:
-            return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), self._lock.stat())
-        except FileNotFoundError:
-            return False
 
 
 class TrainedOtherwiseError(UsageError):

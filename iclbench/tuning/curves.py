@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from iclbench.config.cards import load_task, validate
 from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_table, shipped_path
 from iclbench.config.resolution import RunConfig
 from iclbench.config.runs import writing
+from iclbench.core import locks
 from iclbench.core.files import atomic
 from iclbench.core.formats import slug
 from iclbench.tuning.search import Point
@@ -186,6 +186,9 @@ def _alone(results: Path) -> Iterator[None]:
     folder = results / "rates"
     with writing(results):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = locks.lock(folder / ".lock")
+        lock.acquire(wait=True)
+        try:
             yield
+        finally:
+            lock.release()

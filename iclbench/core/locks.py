@@ -1,0 +1,194 @@
+"""Locks that hold between processes, and between machines that share a folder.
+
+The system's own (`flock`) are freed on any death. Some shared file systems do not have them (Lustre without `flock`),
+or have them on every machine for itself (NFS with `nolock`): there a folder is the lock, made by one process alone,
+with its owner in it and a heartbeat. It is stale when the owner is dead, or has not been heard of for `STALE` seconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Protocol, runtime_checkable
+
+# Seconds between two heartbeats, and without one until a lock is taken away from its owner.
+BEAT, STALE = 15.0, 120.0
+# Seconds between two tries.
+_PATIENCE = 0.5
+# What `flock` says where there is none.
+_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
+# Set to "folders", all locks are folders.
+_ASKED = "ICLBENCH_LOCKS"
+
+
+@runtime_checkable
+class Lock(Protocol):
+    """One lock, taken by `acquire`."""
+
+    def acquire(self, wait: bool) -> None:
+        """Take it; raises `BlockingIOError` where another process has it and nobody is to wait."""
+
+    @property
+    def held(self) -> bool:
+        """Whether what was taken is what lies there now."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+def lock(path: Path) -> Lock:
+    """The lock of a file name, as the file system there allows."""
+    if os.environ.get(_ASKED) == "folders" or not reaches_all_machines(path):
+        return FolderLock(path)
+    return _FileLock(path)
+
+
+class _FileLock:
+    """`flock` on a file; a folder where it turns out not to be supported."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+        self._instead: FolderLock | None = None
+
+    def acquire(self, wait: bool) -> None:
+        while not self.held:
+            if self._instead is None:
+                self.release()
+                self._file = self._path.open("w")
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                    continue
+                except OSError as error:
+                    self.release()
+                    if error.errno not in _UNSUPPORTED:
+                        raise
+                self._instead = FolderLock(self._path)
+            self._instead.acquire(wait)
+
+    @property
+    def held(self) -> bool:
+        if self._instead is not None:
+            return self._instead.held
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        if self._instead is not None:
+            self._instead.release()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class FolderLock:
+    """A folder beside the path, with its owner in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".d")
+        self._owner = self._path / "owner.json"
+        self._token = uuid.uuid4().hex
+        self._released = threading.Event()
+
+    def acquire(self, wait: bool) -> None:
+        while not self.held:
+            try:
+                self._path.mkdir()
+            except FileExistsError:
+                if self._stale():
+                    self._clear()
+                elif wait:
+                    time.sleep(_PATIENCE)
+                else:
+                    raise BlockingIOError(errno.EAGAIN, "another process has the lock", str(self._path)) from None
+                continue
+            about = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
+            self._owner.write_text(json.dumps(about))
+            self._released.clear()
+            threading.Thread(target=self._beat, name=f"lock {self._path}", daemon=True).start()
+
+    @property
+    def held(self) -> bool:
+        try:
+            return bool(json.loads(self._owner.read_text())["token"] == self._token)
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def release(self) -> None:
+        self._released.set()
+        if self.held:
+            shutil.rmtree(self._path, ignore_errors=True)
+
+    def _beat(self) -> None:
+        while not self._released.wait(BEAT):
+            with suppress(OSError):
+                if self.held:
+                    os.utime(self._owner)
+
+    def _stale(self) -> bool:
+        """Whether its owner is dead, as far as this machine can see, or has not been heard of."""
+        try:
+            about = json.loads(self._owner.read_text())
+            if about["host"] == socket.gethostname() and not _alive(about["pid"]):
+                return True
+        except (OSError, ValueError, KeyError):
+            pass  # it is just being made, or was left half made
+        path = self._owner if self._owner.exists() else self._path
+        try:
+            return self._now() - path.stat().st_mtime > STALE
+        except FileNotFoundError:
+            return False
+
+    def _now(self) -> float:
+        """What time it is by the clock of the file system, by which heartbeats are dated."""
+        probe = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
+        try:
+            probe.touch()
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def _clear(self) -> None:
+        """Take a stale folder away; of several who try, one does."""
+        aside = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
+        with suppress(OSError):
+            self._path.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether `flock` in this folder is seen by all machines that share it, as far as mount options say."""
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return True
+    folder = path.absolute()
+    found = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
+    if not found:
+        return True
+    _, _, kind, options, *_ = max(found, key=lambda line: len(line[1]))
+    given = set(options.split(","))
+    if kind.startswith("nfs"):
+        return not given & {"nolock", "local_lock=all", "local_lock=flock"}
+    return kind != "lustre" or "flock" in given
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
