@@ -18,7 +18,9 @@ from iclbench.config.registry import canonical
 from iclbench.core.context import Context
 from iclbench.core.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
+from iclbench.sweep.engine import Bundling
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
+from iclbench.sweep.makespan import simulate
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
@@ -94,7 +96,9 @@ def print_dry_run(
         if not found.refused:
             out.print("nothing to do")
         return
-    known = "not known yet" if whole.seconds is None else f"about {duration(whole.seconds / (workers or 1))}"
+    alone = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, together=False)
+    taken = simulate(plan, workers or 1, alone).seconds
+    known = "not known yet" if whole.seconds is None else f"about {duration(taken)}"
     beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
     if workers is not None:
         time = f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); "

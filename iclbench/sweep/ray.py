@@ -66,7 +66,6 @@ class RayExecutor:
     ) -> None:
         import ray
 
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self._ray, self._settings, self._seconds, self._clock = ray, settings, seconds, Clock(say)
         self._ours = not ray.is_initialized()
         if self._ours:
@@ -81,7 +80,7 @@ class RayExecutor:
         self._remote = task.options(
             num_cpus=settings.cpus,
             num_gpus=settings.gpus,
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(settings.cpus)}},
+            runtime_env={"env_vars": _told() | {"OMP_NUM_THREADS": str(settings.cpus)}},
         )
         self._running: list[_Running] = []
         self._lock, self._stopping = threading.Lock(), threading.Event()
@@ -187,6 +186,11 @@ class RayExecutor:
     def _cancel(self, each: _Running, force: bool) -> None:
         with contextlib.suppress(Exception):
             self._ray.cancel(each.task, force=force)
+
+
+def _told() -> dict[str, str]:
+    """What the user has set for all commands; workers of Ray inherit nothing."""
+    return {name: value for name, value in os.environ.items() if name.startswith("ICLBENCH_")}
 
 
 def _no_cluster(address: str, error: Exception) -> str:
