@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -70,6 +71,7 @@ class RayExecutor:
         self._ours = not ray.is_initialized()
         if self._ours:
             try:
+                _knock(settings.address)
                 ray.init(settings.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             except Exception as error:
                 raise UsageError(_no_cluster(settings.address, error)) from None
@@ -186,6 +188,14 @@ class RayExecutor:
     def _cancel(self, each: _Running, force: bool) -> None:
         with contextlib.suppress(Exception):
             self._ray.cancel(each.task, force=force)
+
+
+def _knock(address: str) -> None:
+    """Raises `OSError` where nobody answers; Ray itself would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
 
 
 def _told() -> dict[str, str]:

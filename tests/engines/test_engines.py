@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,8 @@ def test_ctrl_c_keeps_checkpoints_and_leaves_no_job(engine: Engine, wide: Path, 
 
 
 def test_what_cannot_be_trained_fails_alone_with_its_reason(engine: Engine, wide: Path, tmp_path: Path) -> None:
-    run = tmp_path / "r" / "runs" / "tiny-linear-gpt2-smoke-s0"
-    run.mkdir(parents=True)
-    (run / "config.toml").write_text("seed = 'no'\n")
+    (tmp_path / "r" / "runs").mkdir(parents=True)
+    (tmp_path / "r" / "runs" / "tiny-linear-gpt2-smoke-s0").write_text("a file, where the run has its folder")
     code, said = engine.sweep(wide, tmp_path / "r")
     assert code == 1 and "failed: train tiny-linear-gpt2-smoke-s0" in said
     assert len(list((tmp_path / "r").rglob("model.safetensors"))) == 11
@@ -163,9 +163,12 @@ def test_what_slurm_refuses_is_one_line(
 def test_what_ray_lacks_is_one_line(ray: Engine, wide: Path, tmp_path: Path) -> None:
     from tests.engines.conftest import _told
 
-    for table, line in (({"address": "127.0.0.1:1"}, "no cluster at address '127.0.0.1:1'"),):
+    known = tomllib.loads(Path(ray.environment["XDG_CONFIG_HOME"], "iclbench", "engines.toml").read_text())["ray"]
+    for table, code, line in (
+        ({"address": "127.0.0.1:1"}, 2, "engine 'ray': no cluster at address '127.0.0.1:1'"),
+        ({"address": known["address"], "gpus": 1}, 1, "no node of the Ray cluster has 1 GPU"),
+        ({"address": known["address"], "cpus": 64}, 1, "no node of the Ray cluster has 64 CPU"),
+    ):
         own = Engine("ray", _told(tmp_path / "c", "ray", **table), ray.worker)
-        code, said = own.sweep(wide, tmp_path / "r", timeout=120)
-        assert code == 2 and line in said and len(said.strip().splitlines()) == 1, said
-    address = Path(ray.environment["XDG_CONFIG_HOME"], "iclbench", "engines.toml").read_text().splitlines()[0]
-    (tmp_path / "c" / "iclbench" / "engines.toml").write_text(f"[ray]\n{address.partition('[ray]')[2]}\ngpus = 1\n")
+        found, said = own.sweep(wide, tmp_path / "r", timeout=120)
+        assert found == code and line in said and len(said.strip().splitlines()) == 1, said
