@@ -41,14 +41,15 @@ def test_tables_are_those_of_the_local_engine(engine: Engine, wide: Path, expect
 
 
 def test_workers_that_are_killed_change_nothing(engine: Engine, wide: Path, expected: Path, tmp_path: Path) -> None:
-    process = engine.start(wide, tmp_path / "r")
     killed = 0
-    while killed < KILLS and process.poll() is None:
-        time.sleep(4)
-        killed += engine.kill_one()
-    process.communicate(timeout=900)
+    while killed < KILLS:  # cells whose workers were killed twice are tried again by the same command
+        process = engine.start(wide, tmp_path / "r")
+        while killed < KILLS and process.poll() is None:
+            time.sleep(3)
+            killed += engine.kill_one()
+        said, _ = process.communicate(timeout=900)
+        assert process.returncode == 1 or killed == KILLS, f"done after {killed} kills: {said}"
     until_done(engine, wide, tmp_path / "r")
-    assert killed >= 3
     assert tables(tmp_path / "r") == tables(expected)
 
 
