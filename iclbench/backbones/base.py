@@ -165,6 +165,12 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         return loss, {"loss": loss.detach()}
 
     @property
+    def shares_batches(self) -> bool:
+        """Whether the loss of a batch is the mean of those of its parts, as `mean_by_episode` (of event sequences
+        `mean_by_event`) has it, and draws nothing: only then may several processes share a batch."""
+        return type(self).loss is Backbone.loss
+
+    @property
     def layered(self) -> bool:
         """Whether there are layers to probe: `predict_by_layer` is written."""
         return type(self).predict_by_layer is not Backbone.predict_by_layer

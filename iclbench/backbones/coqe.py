@@ -253,6 +253,10 @@ class CoQE(Backbone[CoQESettings]):
         loss = parts["modified"] + parts["original"]
         return loss, {name: part.detach() for name, part in {"loss": loss, **parts}.items()}
 
+    @property
+    def shares_batches(self) -> bool:
+        return not isinstance(self.space, ClassVectors) or self.settings.logit_noise is None
+
     def _present(self, episodes: Episodes) -> Bool[Tensor, " B #Q classes"]:
         """The classes in the context of every asked position."""
         context, visible = episodes.context, episodes.context.mask.unsqueeze(1)

@@ -124,6 +124,10 @@ class ImageBackbone(Backbone[BackboneSettings]):
         return self.backbone.loss(encoded, progress, generator)
 
     @property
+    def shares_batches(self) -> bool:
+        return self.backbone.shares_batches
+
+    @property
     def layered(self) -> bool:
         return self.backbone.layered
 

@@ -192,6 +192,10 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
             {"params": rates, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},
         ]
 
+    @property
+    def shares_batches(self) -> bool:
+        return not self.settings.dropout
+
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:

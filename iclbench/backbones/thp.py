@@ -87,6 +87,10 @@ class THP(EventBackbone[THPSettings]):
             for _ in range(settings.layers)
         )
 
+    @property
+    def shares_batches(self) -> bool:
+        return not self.settings.dropout
+
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:

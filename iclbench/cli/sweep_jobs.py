@@ -85,7 +85,8 @@ class Cluster:
         own = self.settings
         if context.device == "cuda" and not own.gpus:
             own = own.model_copy(update={"gpus": 1})
-        context = replace(context, results=context.results.absolute(), threads=own.cpus)
+        data = context.data_dir and context.data_dir.absolute()
+        context = replace(context, results=context.results.absolute(), data_dir=data, threads=own.cpus)
         estimates = Estimates(store, context.device)
         bundling = Bundling(own.worth, estimates.seconds)
         if dry_run:
@@ -97,7 +98,11 @@ class Cluster:
             context.results.mkdir(parents=True, exist_ok=True)
         start = partial(self._executor, context, own, estimates)
         if self.status:
-            _print_status(start(), plan, json)
+            executor = start()
+            if not isinstance(executor, Submitting):
+                executor.shutdown()
+                raise UsageError(f"engine '{self.name}' has no queue that outlives the command: leave --status out")
+            _print_status(executor, plan, json)
         elif self.detach:
             self._submit(start(), plan, store, context, bundling)
         else:
@@ -120,6 +125,7 @@ class Cluster:
 
     def _submit(self, executor: Submitting, plan: Plan, store: Store, context: Context, bundling: Bundling) -> None:
         if not isinstance(executor, Submitting):
+            executor.shutdown()
             raise UsageError(f"engine '{self.name}' has no jobs that outlive the command: leave --detach out")
         try:
             jobs, cells = engine.submit(plan, store, executor, context, bundling)
@@ -159,7 +165,7 @@ def _print_jobs(plan: Plan, own: EngineSettings, bundling: Bundling) -> None:
     out.print(f"time without waiting in the queue, {_START:.0f} s to start a job{guess}")
 
 
-def _print_status(executor: Any, plan: Plan, json: bool) -> None:
+def _print_status(executor: Submitting, plan: Plan, json: bool) -> None:
     """Every job, and what of the grid is to do."""
     try:
         known, rows = executor.queue(), []

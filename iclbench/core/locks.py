@@ -25,7 +25,7 @@ BEAT, STALE = 15.0, 120.0
 # Seconds between two tries.
 _PATIENCE = 0.5
 # What `flock` says where there is none.
-_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
+_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP}
 # Set to "folders", all locks are folders.
 _ASKED = "ICLBENCH_LOCKS"
 
@@ -113,7 +113,7 @@ class FolderLock:
                 else:
                     raise BlockingIOError(errno.EAGAIN, "another process has the lock", str(self._path)) from None
                 continue
-            about = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
+            about = {"token": self._token, "machine": _machine(), "pid": os.getpid()}
             self._owner.write_text(json.dumps(about))
             self._released.clear()
             threading.Thread(target=self._beat, name=f"lock {self._path}", daemon=True).start()
@@ -140,7 +140,7 @@ class FolderLock:
         """Whether its owner is dead, as far as this machine can see, or has not been heard of."""
         try:
             about = json.loads(self._owner.read_text())
-            if about["host"] == socket.gethostname() and not _alive(about["pid"]):
+            if about["machine"] == _machine() and not _alive(about["pid"]):
                 return True
         except (OSError, ValueError, KeyError):
             pass  # it is just being made, or was left half made
@@ -160,11 +160,23 @@ class FolderLock:
             probe.unlink(missing_ok=True)
 
     def _clear(self) -> None:
-        """Take a stale folder away; of several who try, one does."""
-        aside = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
-        with suppress(OSError):
-            self._path.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+        """Take a stale folder away."""
+        # Who has judged must not take away what another one has made since: one at a time, and looking once more.
+        guard = self._path.with_name(self._path.name + ".guard")
+        try:
+            guard.mkdir()
+        except FileExistsError:
+            with suppress(OSError):
+                if self._now() - guard.stat().st_mtime > STALE:  # its maker died within a moment
+                    guard.rmdir()
+            time.sleep(_PATIENCE)
+            return
+        try:
+            if self._stale():
+                shutil.rmtree(self._path, ignore_errors=True)
+        finally:
+            with suppress(OSError):
+                guard.rmdir()
 
 
 def reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
@@ -173,15 +185,27 @@ def reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
         return True
-    folder = path.absolute()
+    folder = path.resolve()
     found = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
     if not found:
         return True
-    _, _, kind, options, *_ = max(found, key=lambda line: len(line[1]))
+    longest = max(len(line[1]) for line in found)
+    _, _, kind, options, *_ = [line for line in found if len(line[1]) == longest][-1]  # of several there, the last
     given = set(options.split(","))
     if kind.startswith("nfs"):
         return not given & {"nolock", "local_lock=all", "local_lock=flock"}
-    return kind != "lustre" or "flock" in given
+    if kind == "lustre":
+        return "flock" in given
+    return not kind.startswith(("fuse", "cifs", "smb", "9p"))  # buckets and the like
+
+
+def _machine() -> str:
+    """Where process ids are those that this process sees: the host, since it was started, and its container."""
+    parts = [socket.gethostname()]
+    for read in (Path("/proc/sys/kernel/random/boot_id").read_text, lambda: str(Path("/proc/self/ns/pid").readlink())):
+        with suppress(OSError):
+            parts.append(read().strip())
+    return " ".join(parts)
 
 
 def _alive(pid: int) -> bool:

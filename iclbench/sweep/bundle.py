@@ -100,7 +100,11 @@ def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
     """Of a file that `write_outcomes` has written."""
-    found = json.loads(path.read_text(encoding="utf-8"))
+    return outcomes_of(json.loads(path.read_text(encoding="utf-8")))
+
+
+def outcomes_of(found: Mapping[str, dict[str, Any]]) -> dict[str, Outcome]:
+    """From plain values."""
     return {
         cell: Outcome(**each | {key: tuple(each[key]) for key in ("files", "warnings")}) for cell, each in found.items()
     }

@@ -98,6 +98,7 @@ def run(
     running: dict[Future[dict[str, Outcome]], Bundle] = {}
     outcomes: dict[str, Outcome] = {}
     attempts: dict[str, int] = {}
+    todo = {cell.hash: cell for cell in plan.todo}
 
     def settle(cell: GridCell, outcome: Outcome) -> None:
         outcomes[cell.hash] = outcome
@@ -108,8 +109,9 @@ def run(
         """Settle those of which it is known what became of them; returns the others that wait for nothing, to be taken
         again."""
         for cell in bundle.cells:
-            if cell.hash in found:
-                settle(cell, found[cell.hash])
+            # Of an earlier sweep's bundle some may be done already, or wait for others here.
+            if cell.hash in found and cell.hash in todo and cell.hash not in outcomes and order.may_settle(cell):
+                settle(todo[cell.hash], found[cell.hash])
         left = [cell for cell in bundle.cells if cell.hash not in found and order.is_open(cell)]
         for cell in left:
             order.put_back(cell)
@@ -118,8 +120,7 @@ def run(
     def collect(future: Future[dict[str, Outcome]]) -> None:
         bundle = running.pop(future)
         try:
-            settle_all(bundle, future.result())
-            return
+            found, reason = future.result(), "its job ended without a word about it"
         except WorkerStartError:
             raise
         except Exception as error:  # whatever it is, it stops no other cell
@@ -127,7 +128,7 @@ def run(
         left = settle_all(bundle, found)
         if not left:
             return
-        first = left[0]
+        first = todo[left[0].hash]
         attempts[first.hash] = attempts.get(first.hash, 0) + 1
         if attempts[first.hash] < ATTEMPTS:
             report.again(first, reason)
@@ -136,11 +137,12 @@ def run(
         store.record(first, outcome, context)
         settle(first, outcome)
 
-    for bundle, future in executor.adopted() if isinstance(executor, Adopting) else ():
-        if order.reserve(bundle.cells):
+    if isinstance(executor, Adopting):
+        for bundle, future in executor.adopted(lambda bundle: order.reserve(bundle.cells)):
             running[future] = bundle
             for cell in bundle.cells:
-                report.started(cell)
+                if cell.hash in todo:
+                    report.started(cell)
     try:
         while True:
             for cell, outcome in order.given_up():

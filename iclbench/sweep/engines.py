@@ -20,8 +20,12 @@ ENGINES = ("local", "slurm", "ray")
 _PACKAGES = {"slurm": "submitit", "ray": "ray"}
 
 
+# What becomes one line of a job's script.
+Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
+
+
 class EngineSettings(Strict):
-    """How the jobs of an engine look; a table `[slurm]` of the user's file, `[engine]` of a grid's card.
+    """How the jobs of an engine look; a table `[slurm]` of the user's file, or of another engine.
 
     Attributes:
         jobs: so many in the queue or running at once.
@@ -43,19 +47,37 @@ class EngineSettings(Strict):
     worth: Annotated[float, Field(ge=0)] = 300.0
     minutes: PositiveInt | None = None
     margin: Annotated[float, Field(ge=1)] = 3.0
-    memory: str = "4G"
+    memory: Line = "4G"
     cpus: PositiveInt = 1
     gpus: Annotated[int, Field(ge=0)] = 0
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    constraint: Line | None = None
+    exclude: Line | None = None
     options: dict[str, str | int] = {}
     setup: list[str] = []
     python: str | None = None
     poll: Annotated[float, Field(gt=0)] = 10.0
     address: str = "auto"
+
+
+# One word as schedulers write it: nothing that a shell would obey.
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
+
+
+class GridEngine(Strict):
+    """What a grid's card says of its jobs, in a table `[engine]`: what they need, but nothing that a shell runs, since
+    cards come from anywhere. Keys as in `EngineSettings`."""
+
+    jobs: PositiveInt = 100
+    worth: Annotated[float, Field(ge=0)] = 300.0
+    minutes: PositiveInt | None = None
+    margin: Annotated[float, Field(ge=1)] = 3.0
+    memory: Word = "4G"
+    cpus: PositiveInt = 1
+    gpus: Annotated[int, Field(ge=0)] = 0
+    constraint: Word | None = None
 
 
 def user_file() -> Path:

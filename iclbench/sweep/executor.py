@@ -59,8 +59,8 @@ class Executor(Protocol):
 class Adopting(Protocol):
     """An executor whose work outlives who asked for it."""
 
-    def adopted(self) -> Iterable[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """What an earlier sweep has submitted and nobody has collected."""
+    def adopted(self, wanted: Callable[[Bundle], bool]) -> Iterable[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        """What an earlier sweep has submitted and nobody has collected, as far as it is wanted."""
 
 
 @runtime_checkable
@@ -69,6 +69,15 @@ class Submitting(Executor, Adopting, Protocol):
 
     def queued(self) -> Iterable[Bundle]:
         """What an earlier sweep has submitted, and is still in the queue or running."""
+
+    def queue(self) -> Mapping[str, Any]:
+        """The state (`name`, `reason`, `node`) of every job that is known of, by bundle."""
+
+    def job(self, name: str) -> str:
+        """The job of a bundle."""
+
+    def progress(self, name: str) -> tuple[int, int]:
+        """How many cells of a bundle are done, and how many there are."""
 
     def flush(self) -> None:
         """Submit now what was handed in; futures of what is refused fail with `WorkerStartError`."""

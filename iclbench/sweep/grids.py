@@ -31,7 +31,7 @@ from iclbench.config.runs import keeping_rate, run_name
 from iclbench.config.sizes import missing_size, tell_once
 from iclbench.config.trust import UntrustedError
 from iclbench.core.errors import UnknownNameError, UsageError
-from iclbench.sweep.engines import EngineSettings
+from iclbench.sweep.engines import GridEngine
 
 if TYPE_CHECKING:
     from iclbench.families.base import Family
@@ -214,7 +214,7 @@ class GridCard(GridPart):
     source: str = ""
     notes: str = ""
     more: list[GridPart] = []
-    engine: EngineSettings | None = None
+    engine: GridEngine | None = None
 
     @property
     def parts(self) -> list[GridPart]:

@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from iclbench.core.errors import Interrupted, one_line
+from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import atomic
-from iclbench.sweep.bundle import Bundle, named, read_outcomes, work_through
-from iclbench.sweep.executor import WorkerDiedError
+from iclbench.sweep.bundle import Bundle, named, outcomes_of, read_outcomes, work_through
+from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.outcome import Outcome
 
 # Seconds that clocks may differ by before that is said.
@@ -65,29 +67,46 @@ class Files:
     def cancelled(self) -> Path:
         return self._path("cancelled")
 
-    def clear(self) -> None:
-        """Remove what another job has left."""
-        for path in (self.job, self.began, self.outcomes, self.ended, self.cancelled):
-            path.unlink(missing_ok=True)
+    @classmethod
+    def new(cls, folder: Path, bundle: str) -> Files:
+        """Of a bundle that is submitted now: whatever an earlier job of the same cells still writes is another's."""
+        return cls(folder, f"{bundle}-{uuid.uuid4().hex[:8]}")
 
-    def result(self) -> dict[str, Outcome] | WorkerDiedError:
-        """What became of its cells, once its job has ended."""
-        error = json.loads(self.ended.read_text(encoding="utf-8"))["error"]
-        return self.finished() if error is None else WorkerDiedError(error, self.finished())
+    def result(self) -> dict[str, Outcome] | IclbenchError:
+        """What became of its cells, once its job has ended.
+
+        Raises:
+            ValueError: the file is there in part.
+        """
+        return result_of(json.loads(self.ended.read_text(encoding="utf-8")))
 
     def finished(self) -> dict[str, Outcome]:
-        """What became of its cells, as far as a job has come."""
-        return read_outcomes(self.outcomes) if self.outcomes.is_file() else {}
+        """What became of its cells, as far as a job has come and is known here."""
+        try:
+            return read_outcomes(self.outcomes)
+        except (OSError, ValueError):
+            return {}
 
 
-def do_bundle(bundle: str, work: str, threads: int) -> None:
+def result_of(about: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
+    """What became of cells, from what `do_bundle` has left."""
+    if about["unfit"]:
+        return WorkerStartError(about["error"])
+    outcomes = outcomes_of(about["outcomes"])
+    return outcomes if about["error"] is None else WorkerDiedError(about["error"], outcomes)
+
+
+def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
     """What a job does: work through the bundle of a file, go on where another job left off, and leave a file that says
-    that it came to its end.
+    that it came to its end, and what became of all cells.
 
     Args:
         bundle: the file.
         work: what is done with every cell, as `module:name`.
         threads: torch threads.
+
+    Returns:
+        What it has left: `error` of the bundle as a whole, whether the job was `unfit` for any, `outcomes` by cell.
 
     Raises:
         Interrupted: a signal came; a checkpoint was written.
@@ -98,18 +117,22 @@ def do_bundle(bundle: str, work: str, threads: int) -> None:
         temporary.write_text(json.dumps({"time": time.time(), "node": os.uname().nodename}))
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["ICLBENCH_WORKERS"] = "1"  # the cores are shared out already
-    error = None
+    error, unfit, outcomes = None, True, files.finished()
     try:
+        given, do = Bundle.read(files.bundle), named(work)
         import torch
 
         torch.set_num_threads(threads)
-        work_through(Bundle.read(files.bundle), named(work), files.outcomes)
+        unfit = False  # whatever fails from here on is one bundle's
+        outcomes = work_through(given, do, files.outcomes)
     except Interrupted:
         raise
     except Exception as failed:
-        error = one_line(failed)
+        error, outcomes = one_line(failed), files.finished()
+    about = {"error": error, "unfit": unfit, "outcomes": {cell: asdict(each) for cell, each in outcomes.items()}}
     with atomic(files.ended) as temporary:
-        temporary.write_text(json.dumps({"error": error}), encoding="utf-8")
+        temporary.write_text(json.dumps(about), encoding="utf-8")
+    return about
 
 
 def not_shared(folder: Path, node: str = "") -> str:

@@ -80,6 +80,10 @@ class Order:
                 self._taken.add(cell.hash)
         return bool(own)
 
+    def may_settle(self, cell: GridCell) -> bool:
+        """Whether all that it needs has become something."""
+        return not self._waits.get(cell.hash)
+
     def is_open(self, cell: GridCell) -> bool:
         """Whether it waits for nothing and nothing has become of it."""
         return cell.hash in self._taken or cell.hash in self._queued

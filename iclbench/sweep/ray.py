@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,17 +23,18 @@ from iclbench.core.errors import UsageError, one_line
 from iclbench.sweep.bundle import Bundle, work_through
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Clock, Files, do_bundle, not_shared
+from iclbench.sweep.jobs import Clock, Files, do_bundle, not_shared, result_of
 from iclbench.sweep.outcome import Outcome
 
 
-def _task(bundle: str, work: str, threads: int, path: list[str]) -> bool:
-    """What a worker of Ray does; false: it does not see the results folder."""
+def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) -> dict[str, Any] | None:
+    """What a worker of Ray does, and what `do_bundle` leaves; None: it does not see the results folder."""
     sys.path[:0] = [each for each in path if each not in sys.path]
     if not Path(bundle).is_file():
-        return False
-    do_bundle(bundle, work, threads)
-    return True
+        return None
+    if Path(folder).is_dir():
+        os.chdir(folder)  # names of files in cards are relative to where the command was given
+    return do_bundle(bundle, work, threads)
 
 
 @dataclass
@@ -78,7 +79,8 @@ class RayExecutor:
         self.slots = settings.jobs
         self.folder = results.absolute() / "jobs" / "ray"
         self.folder.mkdir(parents=True, exist_ok=True)
-        task = ray.remote(max_calls=1, max_retries=0)(_task)
+        # A process that has used a GPU keeps its memory: then every task has one of its own.
+        task = ray.remote(max_calls=1 if settings.gpus else 0, max_retries=0)(_task)
         self._remote = task.options(
             num_cpus=settings.cpus,
             num_gpus=settings.gpus,
@@ -93,15 +95,14 @@ class RayExecutor:
         """See `Executor.submit`; what is called is the work of a bundle."""
         bundle, work = args
         assert fn is work_through and isinstance(bundle, Bundle), "a task works through a bundle"
-        files, future = Files(self.folder, bundle.name), Future[dict[str, Outcome]]()
+        files, future = Files.new(self.folder, bundle.name), Future[dict[str, Outcome]]()
         if (lacking := self._lacking()) is not None:
             future.set_exception(WorkerStartError(lacking))
             return future
-        files.clear()
         bundle.write(files.bundle)
         future.set_running_or_notify_cancel()
         named = f"{work.__module__}:{work.__qualname__}"
-        task = self._remote.remote(str(files.bundle), named, self._settings.cpus, sys.path)
+        task = self._remote.remote(str(files.bundle), named, self._settings.cpus, str(Path.cwd()), sys.path)
         with self._lock:
             self._running.append(_Running(future, files, task, self._limit(bundle)))
         return future
@@ -139,6 +140,8 @@ class RayExecutor:
     def _lacking(self) -> str | None:
         """What no node has and tasks would wait for for ever."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(node.get("CPU") for node in nodes):
+            return None  # workers are still to come
         for name, wanted in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
             most = max((node.get(name, 0.0) for node in nodes), default=0.0)
             if wanted > most:
@@ -149,8 +152,15 @@ class RayExecutor:
         while not self._stopping.wait(min(0.2, self._settings.poll)):
             with self._lock:
                 running = list(self._running)
-            if not running:
-                continue
+            try:
+                self._look(running)
+            except Exception as error:  # the cluster is gone
+                for each in running:
+                    if not each.future.done():
+                        self._settle(each, WorkerStartError(f"tasks of Ray cannot be followed: {one_line(error)}"))
+
+    def _look(self, running: Sequence[_Running]) -> None:
+        if running:
             done, _ = self._ray.wait([each.task for each in running], num_returns=len(running), timeout=0)
             for each in running:
                 if each.task in done:
@@ -175,7 +185,7 @@ class RayExecutor:
         if not seen:
             return WorkerStartError(not_shared(self.folder))
         self._clock.look(each.files)
-        return each.files.result()
+        return result_of(seen)
 
     def _settle(self, each: _Running, result: dict[str, Outcome] | Exception) -> None:
         with self._lock:

@@ -40,10 +40,15 @@ _SIGNAL = {"SUBMITIT_PREEMPT_SIGNAL": "TERM"}
 _NOTICE = 90
 # What becomes of a job at its end. All else is on its way.
 _ENDS = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "REVOKED"
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "TIMEOUT",
 }  # fmt: skip
-# Seconds until a file that was written on a node is seen here.
-_LATE = 15.0
+# Seconds until a file that was written on a node is surely seen here, and until one is that hardly was written.
+_LATE, _SOON = 90.0, 5.0
+# Time-outs of one job, after each of which it goes on from its checkpoint.
+_TIMEOUTS = 10
+# Limits in minutes that are asked for, so that jobs of like length make one array.
+_LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
 # Array tasks that a scheduler takes where it does not say.
 _ARRAY = 1001
 
@@ -131,7 +136,7 @@ class SlurmExecutor:
         self._pending: list[tuple[Future[dict[str, Outcome]], Bundle, str]] = []
         self._running: list[_Running] = []
         self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._clock = Clock(say)
+        self._clock, self._told = Clock(say), set[str]()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._thread = threading.Thread(target=self._watch, name="slurm", daemon=True)
         self._thread.start()
@@ -145,15 +150,18 @@ class SlurmExecutor:
             self._pending.append((future, bundle, f"{work.__module__}:{work.__qualname__}"))
         return future
 
-    def adopted(self) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """Bundles of a sweep that is no more, whose jobs are still there or have come to an end meanwhile."""
-        for path in sorted(self.folder.glob("*.job")):
-            files = Files(self.folder, path.stem)
+    def adopted(self, wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        """See `Adopting.adopted`: jobs that are still there, or have come to an end meanwhile."""
+        for name, job in self._jobs().items():
+            files = Files(self.folder, name)
             try:
                 bundle = Bundle.read(files.bundle)
-            except (OSError, ValueError, KeyError, IclbenchError):
+            except (OSError, ValueError, KeyError, IclbenchError) as error:
+                self._say(f"job {job} is left alone: {one_line(error)}")
                 continue
-            running = _Running(Future(), files, path.read_text().strip())
+            if not wanted(bundle):
+                continue
+            running = _Running(Future(), files, job)
             with self._lock:
                 self._running.append(running)
             yield bundle, running.future
@@ -163,7 +171,7 @@ class SlurmExecutor:
         found = []
         for name, state in self.queue().items():
             files = Files(self.folder, name)
-            if files.ended.is_file() or state.name in _ENDS or state.name == "GONE":
+            if state.name in _ENDS or state.name == "GONE":
                 files.job.unlink(missing_ok=True)
                 continue
             with contextlib.suppress(OSError, ValueError, KeyError, IclbenchError):
@@ -184,14 +192,26 @@ class SlurmExecutor:
                 for start in range(0, len(group), most := array_limit()):
                     self._submit(minutes, group[start : start + most])
         except Exception as error:
-            for future, _, _ in pending:
-                if not future.done() and not any(each.future is future for each in self._running):
-                    future.set_exception(
-                        WorkerStartError(
-                            f"SLURM takes no job: {_refusal(error)}; what is asked for stands in {user_file()} and in "
-                            "the table [engine] of the grid"
-                        )
-                    )
+            self._refused(pending, _refusal(error))
+
+    def _refused(self, pending: Sequence[tuple[Future[dict[str, Outcome]], Bundle, str]], why: str) -> None:
+        """The scheduler takes no further job: they wait as long as there are others, whose end may make room."""
+        with self._lock:
+            known = {id(each.future) for each in self._running}
+            left = [each for each in pending if id(each[0]) not in known]
+            if self._running:
+                self._pending = left + self._pending
+                left = []
+        if not left and why not in self._told:
+            self._told.add(why)
+            self._say(f"SLURM takes no further job ({why}); tried again when others have ended")
+        for future, _, _ in left:
+            future.set_exception(
+                WorkerStartError(
+                    f"SLURM takes no job: {why}; what is asked for stands in {user_file()} and in the table [engine] "
+                    "of the grid"
+                )
+            )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor.shutdown`."""
@@ -203,27 +223,40 @@ class SlurmExecutor:
         """See `Executor.stop`: jobs that run write their checkpoints, and none is put back."""
         self.shutdown(wait=True)
         with self._lock:
-            running, self._running, self._pending = self._running, [], []
+            running, self._running, pending, self._pending = self._running, [], self._pending, []
+        for future in [*(each[0] for each in pending), *(each.future for each in running)]:
+            future.cancel()
+        jobs = [each.job for each in running]
         for each in running:
             each.files.cancelled.touch()
-        if running:
-            _call("scancel", *(each.job for each in running), check=False)
-        deadline = time.monotonic() + grace
-        jobs = [each.job for each in running]
-        while time.monotonic() < deadline and any(state.name not in _ENDS for state in states(jobs).values()):
-            time.sleep(min(1.0, self._settings.poll))
+        try:
+            if jobs:
+                _call("scancel", *jobs)
+            deadline = time.monotonic() + grace
+            while time.monotonic() < deadline and any(state.name not in _ENDS for state in states(jobs).values()):
+                time.sleep(min(1.0, self._settings.poll))
+        except (subprocess.SubprocessError, OSError) as error:
+            self._say(f"jobs {', '.join(jobs)} could not be taken out of the queue ({one_line(error)}): scancel them")
+            return
         for each in running:
             each.files.job.unlink(missing_ok=True)
 
     def queue(self) -> dict[str, State]:
         """The state of every job that is known of, by bundle."""
-        jobs = {path.stem: path.read_text().strip() for path in sorted(self.folder.glob("*.job"))}
+        jobs = self._jobs()
         found = states(list(jobs.values()))
         return {name: found.get(job, State("GONE")) for name, job in jobs.items()}
 
     def job(self, name: str) -> str:
         """The job of a bundle."""
-        return Files(self.folder, name).job.read_text().strip()
+        return self._jobs().get(name, "")
+
+    def _jobs(self) -> dict[str, str]:
+        found = {}
+        for path in sorted(self.folder.glob("*.job")):
+            with contextlib.suppress(FileNotFoundError):  # another sweep has just collected it
+                found[path.stem] = path.read_text().strip()
+        return found
 
     def progress(self, name: str) -> tuple[int, int]:
         """How many cells of a bundle are done, and how many there are."""
@@ -235,14 +268,15 @@ class SlurmExecutor:
             return self._settings.minutes
         seconds = self._seconds(bundle)
         # submitit takes any pre-emption of a job of ten minutes for a time-out, of which it allows three.
-        return 240 if seconds is None else max(60, round(self._settings.margin * seconds / 60))
+        wanted = 240.0 if seconds is None else self._settings.margin * seconds / 60
+        return next((limit for limit in _LIMITS if wanted <= limit), round(wanted))
 
     def _submit(self, minutes: int, group: Sequence[tuple[Future[dict[str, Outcome]], Bundle, str]]) -> None:
         os.environ |= _SIGNAL
         import submitit
 
         own = self._settings
-        executor = submitit.SlurmExecutor(self.folder / "logs", python=own.python, max_num_timeout=1000)
+        executor = submitit.SlurmExecutor(self.folder / "logs", python=own.python, max_num_timeout=_TIMEOUTS)
         named_options = {name: getattr(own, name) for name in ("partition", "account", "qos", "constraint", "exclude")}
         executor.update_parameters(
             job_name="iclbench",
@@ -257,9 +291,8 @@ class SlurmExecutor:
             **{name: value for name, value in named_options.items() if value is not None},
             **({"gpus_per_node": own.gpus} if own.gpus else {}),
         )
-        files = [Files(self.folder, bundle.name) for _, bundle, _ in group]
+        files = [Files.new(self.folder, bundle.name) for _, bundle, _ in group]
         for each, (_, bundle, _) in zip(files, group, strict=True):
-            each.clear()
             bundle.write(each.bundle)
         # submitit prints what sbatch says; it is in the error, too.
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
@@ -280,8 +313,14 @@ class SlurmExecutor:
             self.flush()
             with self._lock:
                 running = list(self._running)
-            with contextlib.suppress(subprocess.SubprocessError, OSError):  # the scheduler is not there for a moment
+            try:
                 self._look(running)
+            except (subprocess.SubprocessError, OSError):  # the scheduler is not there for a moment
+                continue
+            except Exception as error:
+                for each in running:
+                    if not each.future.done():
+                        self._settle(each, WorkerStartError(f"jobs cannot be followed: {one_line(error)}"))
 
     def _look(self, running: Sequence[_Running]) -> None:
         waiting = [each for each in running if not self._ended(each)]
@@ -292,15 +331,22 @@ class SlurmExecutor:
                 each.missed = None
                 continue
             each.missed = each.missed or time.monotonic()
-            if not self._ended(each) and time.monotonic() - each.missed > min(_LATE, 5 * self._settings.poll):
-                self._settle(each, WorkerDiedError(self._why(each, state), each.files.finished()))
+            # Who ended well has written how.
+            late = _LATE if state.name == "COMPLETED" else _SOON
+            if not self._ended(each) and time.monotonic() - each.missed > late:
+                self._settle(each, self._why(each, state))
 
     def _ended(self, each: _Running) -> bool:
         """Settle a bundle whose job has come to its end."""
+        next(self.folder.iterdir(), None)  # so that a file system over the net looks again
         if not each.files.ended.is_file():
             return False
+        try:
+            result = each.files.result()
+        except ValueError:  # half seen
+            return False
         self._clock.look(each.files)
-        self._settle(each, each.files.result())
+        self._settle(each, result)
         return True
 
     def _settle(self, each: _Running, result: dict[str, Outcome] | Exception) -> None:
@@ -312,21 +358,21 @@ class SlurmExecutor:
         else:
             each.future.set_result(result)
 
-    def _why(self, each: _Running, state: State) -> str:
+    def _why(self, each: _Running, state: State) -> IclbenchError:
         log = self.folder / "logs" / f"{each.job}_0_log.out"
         what = f"job {each.job} is gone from the queue" if state.name == "GONE" else f"job {each.job}: {state.name}"
         if state.exit_code not in ("", "0:0"):
             what += f" (exit code {state.exit_code})"
-        if not each.files.began.exists() and not log.exists():
-            return f"{what}; {not_shared(self.folder, state.node)}"
-        return f"{what}; see {log}"
+        if state.name == "FAILED" and not each.files.began.exists() and not log.exists():
+            return WorkerStartError(f"{what}; {not_shared(self.folder, state.node)}")
+        return WorkerDiedError(f"{what}; see {log}", each.files.finished())
 
 
 def states(jobs: Sequence[str]) -> dict[str, State]:
     """What the scheduler says of jobs, `12` or `12_3`; those that it has forgotten are left out."""
     found: dict[str, State] = {}
     for array in dict.fromkeys(job.partition("_")[0] for job in jobs):
-        out = _call("scontrol", "-o", "show", "job", array, check=False)
+        out = _call("scontrol", "-o", "show", "job", array, but="Invalid job id")
         for line in out.splitlines():
             about = dict(re.findall(r"(\w+)=(\S*)", line))
             if "JobId" not in about:
@@ -354,12 +400,21 @@ def _tasks(text: str) -> Iterator[int]:
 
 def array_limit() -> int:
     """How many tasks an array may have."""
-    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config", check=False))
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"))
     return max(1, int(found[1]) - 1 if found else _ARRAY - 1)
 
 
-def _call(*words: str, check: bool = True) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60).stdout
+def _call(*words: str, but: str = "") -> str:
+    """What a program of SLURM says.
+
+    Raises:
+        SubprocessError: it failed, and not for the reason of `but`.
+    """
+    environment = os.environ | {"SLURM_BITSTR_LEN": "0"}  # lists of tasks as long as they are
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    if done.returncode and not (but and but in done.stderr):
+        raise subprocess.SubprocessError(done.stderr.strip() or f"{words[0]}: exit code {done.returncode}")
+    return done.stdout
 
 
 def _refusal(error: Exception) -> str:

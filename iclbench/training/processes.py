@@ -2,8 +2,8 @@
 
 All of them draw the whole batch, from the same counted stream, and take their part of it, so that the losses are those
 of one process to rounding, however many there are: each loss counts as much as its share, and gradients are summed up.
-What a loss draws by itself (a latent of a neural process) it draws for its share. The first process writes; the others
-follow it.
+Where a loss draws something, or weighs episodes otherwise, it would not be so, and several processes are refused. The
+first process writes; the others follow it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from tempfile import TemporaryFile
+from threading import Event, Thread
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +30,10 @@ from iclbench.core.errors import IclbenchError, UsageError
 
 # What torchrun and `started` tell a process of its place.
 _RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+# How long one waits for the others.
+_PATIENCE = timedelta(hours=4)
+# Seconds that this process has to notice by itself that another one is gone.
+_NOTICE = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,14 @@ class Processes:
             dist.broadcast_object_list(said, src=0)
         return str(said[0])
 
+    def same(self, found: Callable[[], Any]) -> Any:
+        """What the first process finds; the others look at nothing by themselves, since files come late to some."""
+        said = [found() if self.leads else None]
+        if not self.alone:
+            with self.connected():
+                dist.broadcast_object_list(said, src=0)
+        return said[0]
+
     @contextmanager
     def connected(self) -> Iterator[None]:
         """Raises `IclbenchError` where another process is gone."""
@@ -97,6 +113,11 @@ class Processes:
             return
         if batch < self.count:
             raise UsageError(f"a batch of {batch} cannot be shared by {self.count} processes")
+        if not backbone.shares_batches:
+            raise UsageError(
+                "the loss of this backbone draws something, or is no mean over episodes: several processes would have "
+                "another one; train it in one process (shares_batches says of which it is so)"
+            )
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in backbone.modules()):
             raise UsageError(
                 "batch norm takes its means over the whole batch, which no process has: train this backbone in one "
@@ -131,7 +152,12 @@ def joined(device: str) -> Iterator[Processes]:
     if own.alone:
         yield own
         return
-    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", rank=own.rank, world_size=own.count)
+    backend = "gloo"
+    if device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ.get(_LOCAL, "0")))
+        backend = "cpu:gloo,cuda:nccl"
+    # The first one evaluates while the others wait.
+    dist.init_process_group(backend, rank=own.rank, world_size=own.count, timeout=_PATIENCE)
     try:
         yield own
     finally:
@@ -155,22 +181,27 @@ def started(count: int) -> Iterator[None]:
         port = free.getsockname()[1]
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
     command = [sys.executable, "-m", "iclbench", *sys.argv[1:]]
+    said = TemporaryFile()  # noqa: SIM115  # closed with the process
     others = [
         subprocess.Popen(
             command,
             env=os.environ | place | {_RANK: str(rank), _LOCAL: str(rank)},
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=said,
         )
         for rank in range(1, count)
     ]
+    over = Event()
+    Thread(target=_follow, args=(others, said, over), daemon=True).start()
     before = {name: os.environ.get(name) for name in (*place, _RANK, _LOCAL)}
     os.environ |= place | {_RANK: "0", _LOCAL: "0"}
     try:
         yield
+        over.set()
         for other in others:
             other.wait(60)
     finally:
+        over.set()
         for other in others:
             other.kill()
             other.wait()
@@ -179,3 +210,21 @@ def started(count: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _follow(others: list[subprocess.Popen[bytes]], said: IO[bytes], over: Event) -> None:
+    """End this process where another one is gone and it does not notice: it may be waiting for it, deaf to signals."""
+    while not over.wait(0.5):
+        gone = next((other for other in others if other.poll() not in (None, 0)), None)
+        if gone is None:
+            continue
+        if over.wait(_NOTICE):
+            return
+        said.seek(0)
+        last = said.read().decode(errors="replace").strip().splitlines()[-1:]
+        why = last[0] if last else f"exit code {gone.returncode}"
+        sys.stderr.write(f"error: another process of this training is gone ({why:.200}); the same command goes on\n")
+        sys.stderr.flush()
+        for other in others:
+            other.kill()
+        os._exit(1)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
+from typing import Any
 
 from iclbench.config.cards import decay_begins
 from iclbench.config.resolution import RunConfig
@@ -19,7 +20,7 @@ from iclbench.families.base import Family
 from iclbench.moved import renamed
 from iclbench.training import checkpoint, record
 from iclbench.training.branches import left, train_branch
-from iclbench.training.fit import Callback, Training, TrainingDivergedError
+from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError
 from iclbench.training.processes import ALONE, Processes
 from iclbench.training.step import TrainingData
 
@@ -100,7 +101,7 @@ def _train(
         run.tell(backbone, context.device)
     data = TrainingData.of(config.task, family)
     training = Training(backbone, data, config.train, config.seed, context.device, processes)
-    training.resume(checkpoint.restore(run, backbone, training.optimiser))
+    training.resume(_restored(run, training))
     evaluating = [monitor(config, family)] if monitor is not None and config.train.evaluate_every else []
     reporting = [_reporting(report)] if report is not None else []
     try:
@@ -109,7 +110,7 @@ def _train(
             callbacks = [*evaluating, *reporting, _keeping(run, hold, stop)]
             for steps in config.train.branch_steps:
                 training.run(callbacks, until=decay_begins(steps))
-                if training.progress.step == decay_begins(steps) and not run.has_branch(steps):
+                if training.progress.step == decay_begins(steps) and not processes.same(partial(run.has_branch, steps)):
                     aside = [_reporting(partial(report_branch, steps))] if report_branch is not None else []
                     _branch(run, hold, stop, training, steps, aside)
                 if hold is not None:
@@ -126,6 +127,24 @@ def _train(
         return
     with _written(run, hold):
         record.finish(run, context.device, context.threads, backbone, family, training.progress)
+
+
+def _restored(run: Run, training: Training, branch: int | None = None) -> Progress:
+    """The newest checkpoint, in the weights and the optimiser of all processes."""
+    own = training.processes
+
+    def found() -> tuple[Progress, Any, Any]:
+        progress = checkpoint.restore(run, training.backbone, training.optimiser, branch)
+        return progress, training.backbone.state_dict(), training.optimiser.state_dict()
+
+    if own.alone:
+        return checkpoint.restore(run, training.backbone, training.optimiser, branch)
+    progress, weights, moments = own.same(found)
+    if not own.leads:
+        training.backbone.load_state_dict(weights)
+        training.optimiser.load_state_dict(moments)
+    restored: Progress = progress
+    return restored
 
 
 def _reporting(report: Report) -> Callback:
@@ -150,7 +169,7 @@ def _branch(
     training.check()
     _save(run, hold, stop, training)
     with left(training) as progress:
-        found = checkpoint.restore(run, training.backbone, training.optimiser, steps)
+        found = _restored(run, training, steps)
         keeping = _keeping(run, hold, stop, steps)
         weights = train_branch(training, found if found.step else progress, steps, [*callbacks, keeping])
         at_end = training.progress

@@ -20,6 +20,9 @@ server:/old /old nfs rw,nolock 0 0
 server:/half /half nfs rw,local_lock=flock 0 0
 lustre:/a /scratch lustre rw,flock,lazystatfs 0 0
 lustre:/b /scratch/b lustre rw,localflock 0 0
+auto /old autofs rw 0 0
+server:/old /old nfs rw,nolock 0 0
+bucket /bucket fuse.goofys rw 0 0
 """
 
 
@@ -81,7 +84,7 @@ def test_an_owner_elsewhere_is_believed_as_long_as_its_heart_beats(tmp_path: Pat
     folder = tmp_path / "lock.d"
     folder.mkdir()
     owner = folder / "owner.json"
-    owner.write_text(json.dumps({"token": "x", "host": "elsewhere", "pid": 1}))
+    owner.write_text(json.dumps({"token": "x", "machine": "elsewhere", "pid": 1}))
     one = FolderLock(tmp_path / "lock")
     assert refused(one)
     old = time.time() - locks.STALE - 1
@@ -90,6 +93,20 @@ def test_an_owner_elsewhere_is_believed_as_long_as_its_heart_beats(tmp_path: Pat
     assert one.held
     one.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_several_who_find_it_stale_one_takes_it(tmp_path: Path) -> None:
+    folder = tmp_path / "lock.d"
+    folder.mkdir()
+    owner = folder / "owner.json"
+    owner.write_text(json.dumps({"token": "x", "machine": "elsewhere", "pid": 1}))
+    os.utime(owner, (0, 0))
+    one, other = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
+    assert one._stale() and other._stale()
+    one.acquire(wait=False)
+    other._clear()  # as judged before
+    assert one.held and not other.held and refused(other)
+    one.release()
 
 
 def test_its_own_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +122,15 @@ def test_its_own_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     one.release()
 
 
-REACHES = {"/x": True, "/home/me": True, "/old/x": False, "/half": False, "/scratch/x": True, "/scratch/b": False}
+REACHES = {
+    "/x": True,
+    "/home/me": True,
+    "/old/x": False,
+    "/half": False,
+    "/scratch/x": True,
+    "/scratch/b": False,
+    "/bucket/x": False,
+}
 
 
 @pytest.mark.parametrize(("path", "reaches"), REACHES.items())

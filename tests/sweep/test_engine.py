@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.sweep import engine
+from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.makespan import Makespan, simulate
@@ -336,3 +337,45 @@ def test_the_makespan_is_what_list_scheduling_gives(tmp_path: Path) -> None:
     assert simulate(plan, 1, pairs, start=4.0) == Makespan(80.0, 5, 60.0, 1)
     dying = simulate(plan, 2, alone, failures=0.3, seed=1)
     assert dying.jobs > 10 and dying.busy == 60 and dying.seconds > 30
+
+
+class Left(Dealt):
+    """An earlier sweep has left a bundle, of which one cell has a row already."""
+
+    def __init__(self, bundles: list[Bundle], found: dict[str, Outcome]) -> None:
+        super().__init__()
+        self.left, self.found = bundles, found
+
+    def adopted(self, wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
+        for bundle in self.left:
+            if wanted(bundle):
+                future: Future[dict[str, Outcome]] = Future()
+                future.set_result(self.found)
+                yield bundle, future
+
+
+def test_what_an_earlier_sweep_has_left_is_collected_and_not_done_again(tmp_path: Path) -> None:
+    cells = rows("t", ("a", "b"))
+    train, evaluate, probe, *others = cells
+    status = {each.hash: "done" if each is train else None for each in cells}
+    plan = Plan(tuple(cells), status, tuple(cells[1:]))  # type: ignore[arg-type]
+    context = Context(tmp_path)
+    foreign = Bundle((cell("train", "x", task="another"),), context)
+    found = {train.hash: DONE, evaluate.hash: DONE, probe.hash: DONE}
+    executor = Left([foreign, Bundle((train, evaluate, probe), context)], found)
+    done = engine.run(plan, Store(tmp_path), executor, context, Watch(), lambda each, context: DONE)
+    assert set(done) == {each.hash for each in cells[1:]} and all(each.status == "done" for each in done.values())
+    assert [evaluate.hash] not in executor.bundles and len(executor.bundles) == len(others)
+
+
+def test_a_job_that_ends_without_a_word_about_its_cells_is_not_asked_for_ever(tmp_path: Path) -> None:
+    class Silent(Threads):
+        def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:  # type: ignore[override]
+            future: Future[Any] = Future()
+            future.set_result({})
+            return future
+
+    watch = Watch()
+    found = sweep([cell("train", "a")], tmp_path, lambda each, context: DONE, executor=Silent(1), watch=watch)
+    assert found["train-a-t"].status == "failed" and "without a word" in str(found["train-a-t"].reason)
+    assert len(watch.tried_again) == 1

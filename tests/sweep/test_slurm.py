@@ -10,7 +10,9 @@ from iclbench.config.cards import validate
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.sweep import engines, slurm
 from iclbench.sweep.engines import EngineSettings
+from iclbench.sweep.grids import load_grid
 from iclbench.sweep.slurm import SlurmExecutor, State
+from tests.sweep.conftest import tiny_grid
 
 SHOWN = """\
 JobId=13 ArrayJobId=11 ArrayTaskId=3 JobName=iclbench JobState=RUNNING Reason=None ExitCode=0:0 NodeList=n7
@@ -21,7 +23,7 @@ ALONE = "JobId=20 JobName=iclbench JobState=FAILED Reason=NonZeroExitCode ExitCo
 
 def test_states_of_arrays_and_of_single_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"11": SHOWN, "20": ALONE, "99": "slurm_load_jobs error: Invalid job id specified\n"}
-    monkeypatch.setattr(slurm, "_call", lambda *words, check=True: said[words[-1]])
+    monkeypatch.setattr(slurm, "_call", lambda *words, but="": said[words[-1]])
     found = slurm.states(["11_0", "11_3", "11_5", "20", "99"])
     assert found == {
         "11_0": State("PENDING", "Resources", "0:0", "(null)"),
@@ -31,10 +33,33 @@ def test_states_of_arrays_and_of_single_jobs(monkeypatch: pytest.MonkeyPatch) ->
     }
 
 
+def test_a_scheduler_that_is_not_there_for_a_moment_has_forgotten_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def say(code: int, what: str) -> None:
+        done = subprocess.CompletedProcess(["scontrol"], code, "", what)
+        monkeypatch.setattr(slurm.subprocess, "run", lambda *arguments, **more: done)
+
+    say(1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+    with pytest.raises(subprocess.SubprocessError, match="Unable to contact slurm controller"):
+        slurm.states(["7"])
+    say(1, "slurm_load_jobs error: Invalid job id specified\n")
+    assert slurm.states(["7"]) == {}
+
+
+def test_a_card_says_nothing_that_a_shell_would_run(tmp_path: Path) -> None:
+    path = tiny_grid(tmp_path, engine={"gpus": 1, "constraint": "avx512"})
+    card = load_grid(str(path))[1]
+    assert card.engine is not None and (card.engine.gpus, card.engine.constraint) == (1, "avx512")
+    for table in ({"setup": ["true"]}, {"python": "x"}, {"options": {"wrap": "x"}}, {"constraint": "a\ntouch b"}):
+        with pytest.raises(UsageError):
+            load_grid(str(tiny_grid(tmp_path, engine=table)))
+    with pytest.raises(UsageError, match="partition"):
+        validate(EngineSettings, {"partition": "low\ntouch b #"}, "x")
+
+
 def test_arrays_are_as_long_as_the_scheduler_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "_call", lambda *words, check=True: "MaxArraySize            = 101\n")
+    monkeypatch.setattr(slurm, "_call", lambda *words, but="": "MaxArraySize            = 101\n")
     assert slurm.array_limit() == 100
-    monkeypatch.setattr(slurm, "_call", lambda *words, check=True: "")
+    monkeypatch.setattr(slurm, "_call", lambda *words, but="": "")
     assert slurm.array_limit() == 1000
 
 

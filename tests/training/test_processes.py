@@ -132,6 +132,10 @@ def test_what_several_processes_cannot_train_is_refused() -> None:
     backbone = config.build(config.task.build())
     with pytest.raises(UsageError, match="a batch of 2 cannot be shared by 3 processes"):
         Processes(0, 3).check(backbone, 2)
+    for name in ("np", "tnp-d", "cnp"):
+        drawing = resolve_run("gp-mixture", name, "smoke")
+        with pytest.raises(UsageError, match="the loss of this backbone draws something"):
+            Processes(0, 2).check(drawing.build(drawing.task.build()), 8)
     backbone.add_module("norm", torch.nn.BatchNorm2d(3))
     with pytest.raises(UsageError, match="batch norm takes its means over the whole batch"):
         Processes(0, 2).check(backbone, 2)
