@@ -3,7 +3,7 @@
 # make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
 # make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
-# make test-engines test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
+# make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
 # make test-docs  every block of the pages of docs/, its output compared (minutes; the README's is part of `make test`)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
@@ -21,7 +21,7 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes: modules are compiled for the first of them alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-kernels test-trackers test-docs docs mutation lint bench clean
+.PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs mutation lint bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
