@@ -3,7 +3,8 @@
     iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; goes on where it stopped
     python benchmarks/grid_rates.py                         # writes the sections of these tasks in grid_rates.md
 
-`grid_rates/` holds all trials. Sections of tasks that it lacks stay as they are.
+`grid_rates/` holds all trials. Sections of tasks that it lacks stay as they are. The trials of every task stand in one
+file beside the reference results, too, so that their page says how wide the window of rates is.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from iclbench.config.rates import read_table
 from iclbench.core.formats import fixed
 
 
-def main(folder: Path, out: Path) -> None:
+def main(folder: Path, out: Path, reference: Path) -> None:
     head, *old = out.read_text().split("\n## ")
     sections = {section.partition("\n")[0].strip("`"): section.partition("\n")[2].strip() for section in old}
     rows = pd.concat(tables.read("trials", path) for path in (folder / "rates" / "grid").glob("*.trials.parquet"))
+    for task, own in rows.groupby("task"):
+        own = own.sort_values(["contestant", "lr", "variant", "seed"], ignore_index=True)
+        tables.write("trials", own, reference / tables.packed_name("trials", str(task), "grid"), {})
     sections |= {str(task): _section(str(task), own, folder) for task, own in rows.groupby("task")}
     out.write_text("\n\n".join([head.strip(), *(f"## `{task}`\n\n{text}" for task, text in sections.items())]) + "\n")
 
@@ -60,5 +64,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).with_suffix(""))
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    parser.add_argument("--reference", type=Path, default=Path(__file__).parents[1] / "results" / "reference")
     arguments = parser.parse_args()
-    main(arguments.folder, arguments.out)
+    main(arguments.folder, arguments.out, arguments.reference)

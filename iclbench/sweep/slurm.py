@@ -190,7 +190,7 @@ class SlurmExecutor:
         try:
             for minutes, group in by_limit.items():
                 for start in range(0, len(group), most := array_limit()):
-                    self._submit(minutes, group[start : start + most])
+                    self._submit(minutes, group[start : start + most], max(1, self.slots // len(by_limit)))
         except Exception as error:
             self._refused(pending, _refusal(error))
 
@@ -271,7 +271,10 @@ class SlurmExecutor:
         wanted = 240.0 if seconds is None else self._settings.margin * seconds / 60
         return next((limit for limit in _LIMITS if wanted <= limit), round(wanted))
 
-    def _submit(self, minutes: int, group: Sequence[tuple[Future[dict[str, Outcome]], Bundle, str]]) -> None:
+    def _submit(
+        self, minutes: int, group: Sequence[tuple[Future[dict[str, Outcome]], Bundle, str]], at_once: int
+    ) -> None:
+        """One array, of which so many tasks run at once."""
         os.environ |= _SIGNAL
         import submitit
 
@@ -283,7 +286,7 @@ class SlurmExecutor:
             time=minutes,
             mem=own.memory,
             cpus_per_task=own.cpus,
-            array_parallelism=own.jobs,
+            array_parallelism=at_once,
             signal_delay_s=_NOTICE,
             stderr_to_stdout=True,
             setup=[*(f"export {name}={value}" for name, value in _SIGNAL.items()), *own.setup],
