@@ -42,7 +42,12 @@ def train(
         check_size(task, backbone, preset, tables.get("backbone", {}))
     was_finished, context = known.finished, Context(results, data_dir, own_device(chosen), threads)
     config_of_run = keeping_rate(results, frozen, name, tables.get("train", {}))
-    with started(processes), joined(chosen) as own:
+    words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", known.name]
+    words += ["--results", str(results), "--device", device, "--threads", str(threads)]
+    words += [word for each in override or [] for word in ("-o", each)]
+    words += ["--config", str(config)] if config else []
+    words += ["--data-dir", str(data_dir)] if data_dir else []
+    with started(processes, words), joined(chosen) as own:
         run = train_run(config_of_run, name, context, step_bar, log, own)
     if was_finished:
         say(f"run '{run.name}' is finished")

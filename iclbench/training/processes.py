@@ -12,7 +12,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -165,8 +165,8 @@ def joined(device: str) -> Iterator[Processes]:
 
 
 @contextmanager
-def started(count: int) -> Iterator[None]:
-    """Within the block this process is the first of so many; the others run the same command.
+def started(count: int, words: Sequence[str]) -> Iterator[None]:
+    """Within the block this process is the first of so many; the others run `iclbench` with these words.
 
     Raises:
         UsageError: somebody else, torchrun, has started several already.
@@ -180,7 +180,7 @@ def started(count: int) -> Iterator[None]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
-    command = [sys.executable, "-m", "iclbench", *sys.argv[1:]]
+    command = [sys.executable, "-m", "iclbench", *words]
     said = TemporaryFile()  # noqa: SIM115  # closed with the process
     others = [
         subprocess.Popen(

@@ -144,5 +144,5 @@ def test_what_several_processes_cannot_train_is_refused() -> None:
 
 def test_torchrun_and_processes_have_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="--processes 2 under 4 processes of torchrun"), started(2):
+    with pytest.raises(UsageError, match="--processes 2 under 4 processes of torchrun"), started(2, []):
         pass
