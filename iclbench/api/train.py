@@ -189,8 +189,7 @@ def train_run(
         train_reported(run, context, lambda step, text: None, processes=processes)
         return run
     run = create(context.results, config, name, context.data_dir)
-    if not processes.alone:
-        processes.agree(run.name)
+    processes.agree(run.name)
     if not run.finished or not processes.alone:
         with bar(run.name, run.config.train.steps) as update:
             train_reported(run, context, update, trackers, processes)

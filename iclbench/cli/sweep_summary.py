@@ -96,11 +96,11 @@ def print_dry_run(
         if not found.refused:
             out.print("nothing to do")
         return
-    alone = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, together=False)
-    taken = simulate(plan, workers or 1, alone).seconds
-    known = "not known yet" if whole.seconds is None else f"about {duration(taken)}"
-    beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
     if workers is not None:
+        alone = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, together=False)
+        taken = simulate(plan, workers, alone).seconds
+        known = "not known yet" if whole.seconds is None else f"about {duration(taken)}"
+        beyond = f" and, not known yet, {words(whole.unknown)}" if whole.unknown and whole.seconds is not None else ""
         time = f"time on {workers} workers: {known}{beyond} (the column 'time' is of one); "
         out.print(f"{time}disk: {nbytes(whole.bytes)}")
     if plan.again:

@@ -140,7 +140,7 @@ class FolderLock:
         """Whether its owner is dead, as far as this machine can see, or has not been heard of."""
         try:
             about = json.loads(self._owner.read_text())
-            if about["machine"] == _machine() and not _alive(about["pid"]):
+            if about["machine"] == _machine() and not alive(about["pid"]):
                 return True
         except (OSError, ValueError, KeyError):
             pass  # it is just being made, or was left half made
@@ -208,10 +208,11 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process of this machine is there."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -246,8 +246,7 @@ class _Chunk:
         if self.strong:
             return self._by_autograd(into, left)
         into = {name: t if _apart(t) else t.contiguous() for name, t in into.items()}
-        last = after * left
-        left = self.exited(left)
+        end, left = left, self.exited(left)
         state, found = self.kept(left), {}
         values = {key: self.remaining(_product(columns, left)) for key, columns in self.written.items()}
         for key, columns in self.written.items():
@@ -277,7 +276,7 @@ class _Chunk:
             slope = reading.pop("q") - sum(writing)
             for each in reading.values():
                 slope[:, :, :-1] += each[:, :, 1:]
-            slope[:, :, -1:] += self.last_slope(last)
+            slope[:, :, -1:] += self.last_slope(after * end)
             found["g"] = slope.new_ones(2 * slope.shape[2:3]).triu() @ slope
         found["v"] = values["k"]
         return {name: _alike(found[name], t) for name, t in self.given.items()}, self.entered(state)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter
 
 from iclbench import __version__
 from iclbench.config.cards import content_hash
+from iclbench.config.registry import imported
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.core.files import atomic
@@ -92,10 +92,15 @@ def work_through(bundle: Bundle, work: Work, kept: Path | None = None) -> dict[s
     return outcomes
 
 
+def plain_outcomes(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
+    """As plain values, for `outcomes_of`."""
+    return {cell: asdict(each) for cell, each in outcomes.items()}
+
+
 def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
     """As JSON, whole or not at all."""
     with atomic(path) as temporary:
-        temporary.write_text(json.dumps({cell: asdict(each) for cell, each in outcomes.items()}), encoding="utf-8")
+        temporary.write_text(json.dumps(plain_outcomes(outcomes)), encoding="utf-8")
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
@@ -118,16 +123,10 @@ def _plain(cell: GridCell) -> dict[str, Any]:
 
 
 def _cell(plain: dict[str, Any]) -> GridCell:
-    kind: type[GridCell] = named(plain.pop("class"))
+    kind: type[GridCell] = imported(plain.pop("class"))
     hints = get_type_hints(kind)
     plain["needs"] = tuple(plain["needs"])
     for name in ("frozen", "config"):
         if plain[name] is not None:
             plain[name] = TypeAdapter(hints[name]).validate_python(plain[name])
     return kind(**plain)
-
-
-def named(path: str) -> Any:
-    """What stands under `module:name`."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)

@@ -6,7 +6,6 @@ and whatever else lies beside them are left alone.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
@@ -18,6 +17,7 @@ from iclbench import tables
 from iclbench.config.inventory import rows
 from iclbench.config.runs import Run, all_runs, check_name, writing
 from iclbench.core.errors import UnknownNameError
+from iclbench.core.locks import alive
 from iclbench.tables.runs import trained_runs
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
@@ -140,18 +140,8 @@ def _temporary(results: Path) -> Iterator[Path]:
     for folder in tables.OWN:
         for path in sorted((results / folder).rglob(".*.tmp")):
             found = _TEMPORARY.fullmatch(path.name)
-            if found and not _alive(int(found[1])) and time.time() - path.lstat().st_mtime > _STILL:
+            if found and not alive(int(found[1])) and time.time() - path.lstat().st_mtime > _STILL:
                 yield path
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _remove(parts: Iterable[Part]) -> None:

@@ -20,22 +20,42 @@ ENGINES = ("local", "slurm", "ray")
 _PACKAGES = {"slurm": "submitit", "ray": "ray"}
 
 
-# What becomes one line of a job's script.
+# What becomes one line of a job's script; and one word as schedulers write it, nothing that a shell would obey.
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
 
 
-class EngineSettings(Strict):
-    """How the jobs of an engine look; a table `[slurm]` of the user's file, or of another engine.
+class GridEngine(Strict):
+    """What a grid's card says of its jobs, in a table `[engine]`: what they need, but nothing that a shell runs, since
+    cards come from anywhere.
 
     Attributes:
         jobs: so many in the queue or running at once.
         worth: seconds of work that are worth the start of a job: cells are put together until they take as long.
         minutes: limit of every job; None: `margin` times what its cells are expected to take, 60 at least.
         margin: of that.
-        memory: of every job, as the scheduler writes it.
         cpus: of every job, and torch threads.
         gpus: of every job.
-        partition: where jobs queue; so for `account`, `qos`, `constraint`, `exclude`.
+        memory: of every job, as the scheduler writes it.
+        constraint: on the nodes.
+    """
+
+    jobs: PositiveInt = 100
+    worth: Annotated[float, Field(ge=0)] = 300.0
+    minutes: PositiveInt | None = None
+    margin: Annotated[float, Field(ge=1)] = 3.0
+    cpus: PositiveInt = 1
+    gpus: Annotated[int, Field(ge=0)] = 0
+    memory: Word = "4G"
+    constraint: Word | None = None
+
+
+class EngineSettings(GridEngine):
+    """How the jobs of an engine look; a table `[slurm]` of the user's file, or of another engine, whose words are
+    free.
+
+    Attributes:
+        partition: where jobs queue; so for `account`, `qos`, `exclude`.
         options: further options of the scheduler, by name.
         setup: shell lines before Python starts, to load modules or to activate an environment.
         python: the interpreter on the nodes.
@@ -43,41 +63,17 @@ class EngineSettings(Strict):
         address: of a Ray cluster, `ray://host:10001` or `auto`.
     """
 
-    jobs: PositiveInt = 100
-    worth: Annotated[float, Field(ge=0)] = 300.0
-    minutes: PositiveInt | None = None
-    margin: Annotated[float, Field(ge=1)] = 3.0
     memory: Line = "4G"
-    cpus: PositiveInt = 1
-    gpus: Annotated[int, Field(ge=0)] = 0
+    constraint: Line | None = None
     partition: Line | None = None
     account: Line | None = None
     qos: Line | None = None
-    constraint: Line | None = None
     exclude: Line | None = None
     options: dict[str, str | int] = {}
     setup: list[str] = []
     python: str | None = None
     poll: Annotated[float, Field(gt=0)] = 10.0
     address: str = "auto"
-
-
-# One word as schedulers write it: nothing that a shell would obey.
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
-
-
-class GridEngine(Strict):
-    """What a grid's card says of its jobs, in a table `[engine]`: what they need, but nothing that a shell runs, since
-    cards come from anywhere. Keys as in `EngineSettings`."""
-
-    jobs: PositiveInt = 100
-    worth: Annotated[float, Field(ge=0)] = 300.0
-    minutes: PositiveInt | None = None
-    margin: Annotated[float, Field(ge=1)] = 3.0
-    memory: Word = "4G"
-    cpus: PositiveInt = 1
-    gpus: Annotated[int, Field(ge=0)] = 0
-    constraint: Word | None = None
 
 
 def user_file() -> Path:

@@ -5,19 +5,25 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
+from iclbench.config.registry import imported
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import atomic
-from iclbench.sweep.bundle import Bundle, named, outcomes_of, read_outcomes, work_through
+from iclbench.sweep.bundle import Bundle, outcomes_of, plain_outcomes, read_outcomes, work_through
+from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.outcome import Outcome
+from iclbench.sweep.work import share_cores
 
 # Seconds that clocks may differ by before that is said.
 _SKEW = 60.0
@@ -115,21 +121,17 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
     files = Files.of(bundle)
     with atomic(files.began) as temporary:
         temporary.write_text(json.dumps({"time": time.time(), "node": os.uname().nodename}))
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ["ICLBENCH_WORKERS"] = "1"  # the cores are shared out already
     error, unfit, outcomes = None, True, files.finished()
     try:
-        given, do = Bundle.read(files.bundle), named(work)
-        import torch
-
-        torch.set_num_threads(threads)
+        share_cores(threads)
+        given, do = Bundle.read(files.bundle), imported(work)
         unfit = False  # whatever fails from here on is one bundle's
         outcomes = work_through(given, do, files.outcomes)
     except Interrupted:
         raise
     except Exception as failed:
         error, outcomes = one_line(failed), files.finished()
-    about = {"error": error, "unfit": unfit, "outcomes": {cell: asdict(each) for cell, each in outcomes.items()}}
+    about = {"error": error, "unfit": unfit, "outcomes": plain_outcomes(outcomes)}
     with atomic(files.ended) as temporary:
         temporary.write_text(json.dumps(about), encoding="utf-8")
     return about
@@ -158,3 +160,86 @@ class Clock:
             if off > _SKEW and not self._said:
                 self._said = True
                 self._say(f"the clock of node {about['node']} is {off:.0f} s off that of the files: let it be set")
+
+
+@dataclass
+class Handed:
+    """A bundle that was handed to a cluster."""
+
+    future: Future[dict[str, Outcome]]
+    files: Files
+
+
+H = TypeVar("H", bound=Handed)
+
+
+class JobExecutor(ABC, Generic[H]):
+    """An `Executor` whose workers are elsewhere: a thread looks again and again what has become of their bundles.
+
+    Args:
+        results: the results folder, which every node sees under this path.
+        settings: of the jobs.
+        seconds: what the cells of a bundle are expected to take; None: not known.
+        say: tells the user a line.
+    """
+
+    engine: ClassVar[str]
+    jobs: ClassVar[str] = "jobs"
+
+    def __init__(
+        self,
+        results: Path,
+        settings: EngineSettings,
+        seconds: Callable[[Bundle], float | None] = lambda bundle: None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.slots = settings.jobs
+        self.folder = results.absolute() / "jobs" / self.engine
+        self._settings, self._seconds, self._say, self._clock = settings, seconds, say, Clock(say)
+        self._running: list[H] = []
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=self.engine, daemon=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """See `Executor.submit`; what is called is the work of a bundle."""
+        bundle, work = args
+        assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
+        future: Future[dict[str, Outcome]] = Future()
+        self._hand(future, bundle, f"{work.__module__}:{work.__qualname__}")
+        return future
+
+    @abstractmethod
+    def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
+        """Hand a bundle to the cluster, or keep it for later."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Settle what has come to an end."""
+
+    @property
+    def _pause(self) -> float:
+        """Seconds between two looks."""
+        return self._settings.poll
+
+    def _followed(self) -> list[H]:
+        """What there is to look at."""
+        with self._lock:
+            return list(self._running)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self._pause):
+            try:
+                self._look()
+            except Exception as error:
+                for each in self._followed():
+                    self._settle(each, WorkerStartError(f"{self.jobs} cannot be followed: {one_line(error)}"))
+
+    def _settle(self, each: H, result: dict[str, Outcome] | Exception) -> None:
+        with self._lock:
+            self._running.remove(each)
+        each.files.job.unlink(missing_ok=True)
+        if isinstance(result, Exception):
+            each.future.set_exception(result)
+        else:
+            each.future.set_result(result)

@@ -11,19 +11,17 @@ import logging
 import os
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from iclbench.core.errors import UsageError, one_line
-from iclbench.sweep.bundle import Bundle, work_through
+from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Clock, Files, do_bundle, not_shared, result_of
+from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared, result_of
 from iclbench.sweep.outcome import Outcome
 
 
@@ -38,47 +36,32 @@ def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) ->
 
 
 @dataclass
-class _Running:
-    future: Future[dict[str, Outcome]]
-    files: Files
+class _Running(Handed):
     task: Any
     deadline: float | None
     since: float = field(default_factory=time.monotonic)
 
 
-class RayExecutor:
+class RayExecutor(JobExecutor[_Running]):
     """An `Executor` whose workers are tasks of Ray.
-
-    Args:
-        results: the results folder, which every node sees under this path.
-        settings: of the tasks.
-        seconds: what the cells of a bundle are expected to take; None: not known.
-        say: tells the user a line.
 
     Raises:
         UsageError: there is no cluster at the address, or one of another version.
     """
 
-    def __init__(
-        self,
-        results: Path,
-        settings: EngineSettings,
-        seconds: Callable[[Bundle], float | None] = lambda bundle: None,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    engine, jobs = "ray", "tasks of Ray"
+
+    def __init__(self, results: Path, settings: EngineSettings, *told: Any) -> None:
         import ray
 
-        self._ray, self._settings, self._seconds, self._clock = ray, settings, seconds, Clock(say)
-        self._ours = not ray.is_initialized()
+        self._ray, self._ours = ray, not ray.is_initialized()
         if self._ours:
             try:
                 _knock(settings.address)
                 ray.init(settings.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             except Exception as error:
                 raise UsageError(_no_cluster(settings.address, error)) from None
-        self.slots = settings.jobs
-        self.folder = results.absolute() / "jobs" / "ray"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(results, settings, *told)
         # A process that has used a GPU keeps its memory: then every task has one of its own.
         task = ray.remote(max_calls=1 if settings.gpus else 0, max_retries=0)(_task)
         self._remote = task.options(
@@ -86,26 +69,18 @@ class RayExecutor:
             num_gpus=settings.gpus,
             runtime_env={"env_vars": _told() | {"OMP_NUM_THREADS": str(settings.cpus)}},
         )
-        self._running: list[_Running] = []
-        self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="ray", daemon=True)
         self._thread.start()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """See `Executor.submit`; what is called is the work of a bundle."""
-        bundle, work = args
-        assert fn is work_through and isinstance(bundle, Bundle), "a task works through a bundle"
-        files, future = Files.new(self.folder, bundle.name), Future[dict[str, Outcome]]()
+    def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
         if (lacking := self._lacking()) is not None:
             future.set_exception(WorkerStartError(lacking))
-            return future
+            return
+        files = Files.new(self.folder, bundle.name)
         bundle.write(files.bundle)
         future.set_running_or_notify_cancel()
-        named = f"{work.__module__}:{work.__qualname__}"
-        task = self._remote.remote(str(files.bundle), named, self._settings.cpus, str(Path.cwd()), sys.path)
+        task = self._remote.remote(str(files.bundle), work, self._settings.cpus, str(Path.cwd()), sys.path)
         with self._lock:
             self._running.append(_Running(future, files, task, self._limit(bundle)))
-        return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor.shutdown`."""
@@ -148,19 +123,12 @@ class RayExecutor:
                 return f"no node of the Ray cluster has {wanted} {name}, the largest has {most:g}: mend [ray]"
         return None
 
-    def _watch(self) -> None:
-        while not self._stopping.wait(min(0.2, self._settings.poll)):
-            with self._lock:
-                running = list(self._running)
-            try:
-                self._look(running)
-            except Exception as error:  # the cluster is gone
-                for each in running:
-                    if not each.future.done():
-                        self._settle(each, WorkerStartError(f"tasks of Ray cannot be followed: {one_line(error)}"))
+    @property
+    def _pause(self) -> float:
+        return min(0.2, self._settings.poll)
 
-    def _look(self, running: Sequence[_Running]) -> None:
-        if running:
+    def _look(self) -> None:
+        if running := self._followed():
             done, _ = self._ray.wait([each.task for each in running], num_returns=len(running), timeout=0)
             for each in running:
                 if each.task in done:
@@ -186,14 +154,6 @@ class RayExecutor:
             return WorkerStartError(not_shared(self.folder))
         self._clock.look(each.files)
         return result_of(seen)
-
-    def _settle(self, each: _Running, result: dict[str, Outcome] | Exception) -> None:
-        with self._lock:
-            self._running.remove(each)
-        if isinstance(result, Exception):
-            each.future.set_exception(result)
-        else:
-            each.future.set_result(result)
 
     def _cancel(self, each: _Running, force: bool) -> None:
         with contextlib.suppress(Exception):

@@ -18,7 +18,6 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -28,10 +27,10 @@ from typing import Any
 
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError, one_line
 from iclbench.core.files import atomic
-from iclbench.sweep.bundle import Bundle, work_through
+from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Clock, Files, do_bundle, not_shared
+from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared
 from iclbench.sweep.outcome import Outcome
 
 # The signal that SLURM sends; submitit reads it when it is imported, in the parent and in the job.
@@ -51,6 +50,10 @@ _TIMEOUTS = 10
 _LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
 # Array tasks that a scheduler takes where it does not say.
 _ARRAY = 1001
+
+
+# A bundle that is to be submitted, and the name of its work.
+_Waiting = tuple[Future[dict[str, Outcome]], Bundle, str]
 
 
 @dataclass
@@ -91,11 +94,9 @@ class Job:
 
 
 @dataclass
-class _Running:
+class _Running(Handed):
     """A bundle whose job is in the queue or runs."""
 
-    future: Future[dict[str, Outcome]]
-    files: Files
     job: str
     missed: float | None = None
 
@@ -110,45 +111,23 @@ class State:
     node: str = ""
 
 
-class SlurmExecutor:
-    """An `Executor` whose workers are jobs.
+class SlurmExecutor(JobExecutor[_Running]):
+    """An `Executor` whose workers are jobs."""
 
-    Args:
-        results: the results folder, which every node sees under this path.
-        settings: of the jobs.
-        seconds: what the cells of a bundle are expected to take; None: not known.
-        say: tells the user a line.
-    """
+    engine = "slurm"
 
-    def __init__(
-        self,
-        results: Path,
-        settings: EngineSettings,
-        seconds: Callable[[Bundle], float | None] = lambda bundle: None,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    def __init__(self, results: Path, settings: EngineSettings, *told: Any) -> None:
         for program in ("sbatch", "squeue", "scontrol"):
             if shutil.which(program) is None:
                 raise UsageError(f"engine 'slurm': no '{program}' on this machine; run the sweep on a login node")
-        self.slots = settings.jobs
-        self.folder = results.absolute() / "jobs" / "slurm"
-        self._settings, self._seconds, self._say = settings, seconds, say
-        self._pending: list[tuple[Future[dict[str, Outcome]], Bundle, str]] = []
-        self._running: list[_Running] = []
-        self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._clock, self._told = Clock(say), set[str]()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._thread = threading.Thread(target=self._watch, name="slurm", daemon=True)
+        super().__init__(results, settings, *told)
+        self._pending: list[_Waiting] = []
+        self._told = set[str]()
         self._thread.start()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """See `Executor.submit`; what is called is the work of a bundle."""
-        bundle, work = args
-        assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
-        future: Future[dict[str, Outcome]] = Future()
+    def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
         with self._lock:
-            self._pending.append((future, bundle, f"{work.__module__}:{work.__qualname__}"))
-        return future
+            self._pending.append((future, bundle, work))
 
     def adopted(self, wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
         """See `Adopting.adopted`: jobs that are still there, or have come to an end meanwhile."""
@@ -184,7 +163,7 @@ class SlurmExecutor:
             pending, self._pending = self._pending, []
         if not pending:
             return
-        by_limit: dict[int, list[tuple[Future[dict[str, Outcome]], Bundle, str]]] = {}
+        by_limit: dict[int, list[_Waiting]] = {}
         for each in pending:
             by_limit.setdefault(self._minutes(each[1]), []).append(each)
         try:
@@ -194,7 +173,7 @@ class SlurmExecutor:
         except Exception as error:
             self._refused(pending, _refusal(error))
 
-    def _refused(self, pending: Sequence[tuple[Future[dict[str, Outcome]], Bundle, str]], why: str) -> None:
+    def _refused(self, pending: Sequence[_Waiting], why: str) -> None:
         """The scheduler takes no further job: they wait as long as there are others, whose end may make room."""
         with self._lock:
             known = {id(each.future) for each in self._running}
@@ -248,15 +227,15 @@ class SlurmExecutor:
         return {name: found.get(job, State("GONE")) for name, job in jobs.items()}
 
     def job(self, name: str) -> str:
-        """The job of a bundle."""
-        return self._jobs().get(name, "")
+        """The job of a bundle; empty: another sweep has just collected it."""
+        try:
+            return Files(self.folder, name).job.read_text().strip()
+        except FileNotFoundError:
+            return ""
 
     def _jobs(self) -> dict[str, str]:
-        found = {}
-        for path in sorted(self.folder.glob("*.job")):
-            with contextlib.suppress(FileNotFoundError):  # another sweep has just collected it
-                found[path.stem] = path.read_text().strip()
-        return found
+        names = [path.stem for path in sorted(self.folder.glob("*.job"))]
+        return {name: job for name in names if (job := self.job(name))}
 
     def progress(self, name: str) -> tuple[int, int]:
         """How many cells of a bundle are done, and how many there are."""
@@ -271,9 +250,7 @@ class SlurmExecutor:
         wanted = 240.0 if seconds is None else self._settings.margin * seconds / 60
         return next((limit for limit in _LIMITS if wanted <= limit), round(wanted))
 
-    def _submit(
-        self, minutes: int, group: Sequence[tuple[Future[dict[str, Outcome]], Bundle, str]], at_once: int
-    ) -> None:
+    def _submit(self, minutes: int, group: Sequence[_Waiting], at_once: int) -> None:
         """One array, of which so many tasks run at once."""
         os.environ |= _SIGNAL
         import submitit
@@ -310,22 +287,16 @@ class SlurmExecutor:
             with self._lock:
                 self._running.append(_Running(future, each, str(job.job_id)))
 
-    def _watch(self) -> None:
-        """Look at the queue, again and again."""
-        while not self._stopping.wait(self._settings.poll):
-            self.flush()
-            with self._lock:
-                running = list(self._running)
-            try:
-                self._look(running)
-            except (subprocess.SubprocessError, OSError):  # the scheduler is not there for a moment
-                continue
-            except Exception as error:
-                for each in running:
-                    if not each.future.done():
-                        self._settle(each, WorkerStartError(f"jobs cannot be followed: {one_line(error)}"))
+    def _look(self) -> None:
+        self.flush()
+        try:
+            self._ask(self._followed())
+        except (subprocess.SubprocessError, OSError):  # the scheduler is not there for a moment
+            return
 
-    def _look(self, running: Sequence[_Running]) -> None:
+    def _ask(self, running: Sequence[_Running]) -> None:
+        """Settle what has ended well, and what the scheduler says has ended otherwise."""
+        next(self.folder.iterdir(), None)  # so that a file system over the net looks again
         waiting = [each for each in running if not self._ended(each)]
         found = states([each.job for each in waiting])
         for each in waiting:
@@ -341,7 +312,6 @@ class SlurmExecutor:
 
     def _ended(self, each: _Running) -> bool:
         """Settle a bundle whose job has come to its end."""
-        next(self.folder.iterdir(), None)  # so that a file system over the net looks again
         if not each.files.ended.is_file():
             return False
         try:
@@ -351,15 +321,6 @@ class SlurmExecutor:
         self._clock.look(each.files)
         self._settle(each, result)
         return True
-
-    def _settle(self, each: _Running, result: dict[str, Outcome] | Exception) -> None:
-        with self._lock:
-            self._running.remove(each)
-        each.files.job.unlink(missing_ok=True)
-        if isinstance(result, Exception):
-            each.future.set_exception(result)
-        else:
-            each.future.set_result(result)
 
     def _why(self, each: _Running, state: State) -> IclbenchError:
         log = self.folder / "logs" / f"{each.job}_0_log.out"

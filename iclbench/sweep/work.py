@@ -57,8 +57,6 @@ def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | 
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu
     if instruction_set is not None:
         kernels.use(instruction_set)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ["ICLBENCH_WORKERS"] = "1"  # the cores are shared out already
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 
@@ -68,6 +66,13 @@ def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | 
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    share_cores(threads)
+
+
+def share_cores(threads: int) -> None:
+    """Compute with so many threads, of a machine whose cores are shared out already; before torch is imported."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ["ICLBENCH_WORKERS"] = "1"
     import torch
 
     torch.set_num_threads(threads)

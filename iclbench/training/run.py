@@ -72,15 +72,13 @@ def train(
         return
     with run.lock(wait) as hold, advised(IN_TRAINING):
         if run.finished:
-            if not processes.alone:
-                processes.agree("finished")
+            processes.agree("finished")
             return
         if run.diverged:
             raise run.diverged
         hold.remember()
         run.forget_divergence()
-        if not processes.alone:
-            processes.agree("train")
+        processes.agree("train")
         _train(run, hold, context, report, monitor, report_branch, processes)
 
 
