@@ -28,13 +28,13 @@ from iclbench.sweep.executor import Submitting
 from iclbench.sweep.grids import load_grid
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.sweep.makespan import simulate
-from iclbench.sweep.order import Order
-from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
 
 # Seconds until a job begins to work, where nothing is in its way: Python, torch and numba are loaded.
 _START = 10.0
+# The share of jobs that die half way, in what the dry run says of such a cluster.
+_DYING = 0.05
 
 
 def cluster(
@@ -90,9 +90,10 @@ class Cluster:
         estimates = Estimates(store, context.device)
         bundling = Bundling(own.worth, estimates.seconds)
         if dry_run:
-            print_dry_run(plan, store, context.device, context.data_dir, None, json, added)
+            jobs = _jobs(plan, own, bundling)
+            print_dry_run(plan, store, context.device, context.data_dir, None, json, added, jobs)
             if not json:
-                _print_jobs(plan, own, bundling)
+                _print_jobs(jobs)
             return
         with writing(context.results):
             context.results.mkdir(parents=True, exist_ok=True)
@@ -136,31 +137,53 @@ class Cluster:
         say(f"{plural(jobs, 'job')} submitted with {plural(cells, 'cell')}{later}; the same command goes on")
 
 
-def _print_jobs(plan: Plan, own: EngineSettings, bundling: Bundling) -> None:
+def _jobs(plan: Plan, own: EngineSettings, bundling: Bundling) -> dict[str, Any]:
     """What will be submitted, and how long it takes on more or fewer jobs."""
-    if not plan.todo:
-        return
-    order, sizes = Order(plan, own.jobs), []
-    for cell, outcome in order.given_up():
-        order.settle(cell, outcome)
-    while cells := bundling.take(order):
-        sizes.append(len(cells))
-        for cell in cells:
-            order.settle(cell, Outcome("done"))
-        for cell, outcome in order.given_up():
-            order.settle(cell, outcome)
-    gpus = f", {plural(own.gpus, 'GPU')}" if own.gpus else ""
-    limit = "60 minutes or more, by what is known of its cells" if own.minutes is None else f"{own.minutes} minutes"
-    out.print(
-        f"{plural(len(sizes), 'job')} of {min(sizes)} to {max(sizes)} cells; each: {plural(own.cpus, 'CPU')}{gpus}, "
-        f"{own.memory}, {limit}; at most {own.jobs} at once"
-    )
-    unknown = sum(bundling.of(cell) is None for cell in plan.todo if cell.reason is None)
-    rows = []
+    sizes = simulate(plan, own.jobs, bundling).jobs
+    spans = []
     for jobs in sorted({1, 8, 32, 128, 512, own.jobs}):
-        found = simulate(plan, jobs, bundling, start=_START)
-        rows.append([str(jobs), duration(found.seconds), f"{found.efficiency:.0%}"])
-    table("", ["jobs at once", "time", "efficiency"], rows, numeric=range(3))
+        sound = simulate(plan, jobs, bundling, start=_START)
+        dying = simulate(plan, jobs, bundling, start=_START, failures=_DYING)
+        spans.append(
+            {"at_once": jobs, "seconds": sound.seconds, "efficiency": sound.efficiency}
+            | {"seconds_with_deaths": dying.seconds}
+        )
+    return {
+        "jobs": len(sizes),
+        "cells_per_job": [min(sizes), max(sizes)] if sizes else None,
+        "cpus": own.cpus,
+        "gpus": own.gpus,
+        "memory": own.memory,
+        "minutes": own.minutes,
+        "at_once": own.jobs,
+        "cells_of_unknown_length": sum(bundling.of(cell) is None for cell in plan.todo if cell.reason is None),
+        "makespan": spans,
+    }
+
+
+def _print_jobs(jobs: dict[str, Any]) -> None:
+    """The same for the eye."""
+    if jobs["cells_per_job"] is None:
+        return
+    fewest, most = jobs["cells_per_job"]
+    gpus = f", {plural(jobs['gpus'], 'GPU')}" if jobs["gpus"] else ""
+    minutes = jobs["minutes"]
+    limit = "60 minutes or more, by what is known of its cells" if minutes is None else f"{minutes} minutes"
+    out.print(
+        f"{plural(jobs['jobs'], 'job')} of {fewest} to {most} cells; each: {plural(jobs['cpus'], 'CPU')}{gpus}, "
+        f"{jobs['memory']}, {limit}; at most {jobs['at_once']} at once"
+    )
+    rows = [
+        [
+            str(each["at_once"]),
+            duration(each["seconds"]),
+            f"{each['efficiency']:.0%}",
+            duration(each["seconds_with_deaths"]),
+        ]
+        for each in jobs["makespan"]
+    ]
+    table("", ["jobs at once", "time", "efficiency", f"time if {_DYING:.0%} die"], rows, numeric=range(4))
+    unknown = jobs["cells_of_unknown_length"]
     guess = f"; {plural(unknown, 'cell')} of unknown length taken for a minute each" if unknown else ""
     out.print(f"time without waiting in the queue, {_START:.0f} s to start a job{guess}")
 

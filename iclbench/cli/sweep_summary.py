@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,11 @@ def print_dry_run(
     workers: int | None,
     json: bool = False,
     added: Sequence[str] = (),
+    jobs: Mapping[str, Any] | None = None,
 ) -> None:
     """What is done and what is to do, task by task, with parameters, time and disk; how much of it is for backbones
-    that are `added` to the grid; what lies in the results folder without a sweep's doing, and what will be refused."""
+    that are `added` to the grid; what lies in the results folder without a sweep's doing, and what will be refused;
+    as JSON, the `jobs` of an engine, too."""
     found = look(plan, Context(store.results, data_dir))
     plan, added = found.plan, [name if ":" in name else canonical(name) for name in added]
     step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
@@ -70,7 +72,7 @@ def print_dry_run(
             "refused": found.refused,
             "no_data": found.no_data,
             "added": {name: to_do(plan, contestant=name) for name in added},
-        }
+        } | ({} if jobs is None else {"jobs": jobs})
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
         return
     columns = ["task", "preset", *shown(plan), "work", "parameters", "time", "disk"]

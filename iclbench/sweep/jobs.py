@@ -86,6 +86,19 @@ class Files:
         """
         return result_of(json.loads(self.ended.read_text(encoding="utf-8")))
 
+    def end(self, error: str | None, outcomes: Mapping[str, Outcome], unfit: bool = False) -> dict[str, Any]:
+        """Write that the job has come to its end; returns what is written, which `result_of` reads.
+
+        Args:
+            error: of the bundle as a whole.
+            outcomes: of its cells.
+            unfit: whether the job could have done no bundle at all.
+        """
+        about = {"error": error, "unfit": unfit, "outcomes": plain_outcomes(outcomes)}
+        with atomic(self.ended) as temporary:
+            temporary.write_text(json.dumps(about), encoding="utf-8")
+        return about
+
     def finished(self) -> dict[str, Outcome]:
         """What became of its cells, as far as a job has come and is known here."""
         try:
@@ -131,10 +144,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         raise
     except Exception as failed:
         error, outcomes = one_line(failed), files.finished()
-    about = {"error": error, "unfit": unfit, "outcomes": plain_outcomes(outcomes)}
-    with atomic(files.ended) as temporary:
-        temporary.write_text(json.dumps(about), encoding="utf-8")
-    return about
+    return files.end(error, outcomes, unfit)
 
 
 def not_shared(folder: Path, node: str = "") -> str:

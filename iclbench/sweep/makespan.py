@@ -19,13 +19,13 @@ class Makespan:
 
     Attributes:
         seconds: until the last cell is done.
-        jobs: that were started, those that failed among them.
+        jobs: how many cells each had that was started, those that died among them.
         busy: seconds of work that counts, of all workers together.
         workers: how many.
     """
 
     seconds: float
-    jobs: int
+    jobs: tuple[int, ...]
     busy: float
     workers: int
 
@@ -55,17 +55,18 @@ def simulate(
     """
     draw, order = random.Random(seed), Order(plan, workers)
     running: list[tuple[float, int, tuple[GridCell, ...], bool]] = []
-    now, jobs, busy = 0.0, 0, 0.0
+    now, busy = 0.0, 0.0
+    jobs: list[int] = []
     while True:
         for cell, outcome in order.given_up():
             order.settle(cell, outcome)
         while len(running) < workers and (cells := bundling.take(order)):
             took = sum(bundling.expected(cell) for cell in cells)
             died = draw.random() < failures
-            jobs += 1
-            heapq.heappush(running, (now + start + (took / 2 if died else took), jobs, cells, died))
+            jobs.append(len(cells))
+            heapq.heappush(running, (now + start + (took / 2 if died else took), len(jobs), cells, died))
         if not running:
-            return Makespan(now, jobs, busy, workers)
+            return Makespan(now, tuple(jobs), busy, workers)
         now, _, cells, died = heapq.heappop(running)
         for cell in cells:
             if not died:

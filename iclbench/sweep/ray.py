@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.core.errors import UsageError, one_line
+from iclbench.core.formats import plural
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
@@ -69,11 +70,13 @@ class RayExecutor(JobExecutor[_Running]):
             num_gpus=settings.gpus,
             runtime_env={"env_vars": _told() | {"OMP_NUM_THREADS": str(settings.cpus)}},
         )
+        self._told: str | None = None
+        self._next_look = 0.0
         self._thread.start()
 
     def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
-        if (lacking := self._lacking()) is not None:
-            future.set_exception(WorkerStartError(lacking))
+        if (lacking := self._lacking()) is not None and self._nodes():  # else workers are still to come
+            future.set_exception(WorkerStartError(f"{lacking}: mend [ray]"))
             return
         files = Files.new(self.folder, bundle.name)
         bundle.write(files.bundle)
@@ -112,16 +115,29 @@ class RayExecutor(JobExecutor[_Running]):
         seconds = self._seconds(bundle)
         return None if seconds is None else max(3600.0, own.margin * seconds)
 
+    def _nodes(self) -> list[dict[str, float]]:
+        """What the nodes have that take work."""
+        nodes = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
+        return [node for node in nodes if node.get("CPU")]
+
     def _lacking(self) -> str | None:
         """What no node has and tasks would wait for for ever."""
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if not any(node.get("CPU") for node in nodes):
-            return None  # workers are still to come
+        nodes = self._nodes()
         for name, wanted in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
             most = max((node.get(name, 0.0) for node in nodes), default=0.0)
             if wanted > most:
-                return f"no node of the Ray cluster has {wanted} {name}, the largest has {most:g}: mend [ray]"
+                return f"no node of the Ray cluster has {wanted} {name}, the largest has {most:g}"
         return None
+
+    def _look_at_nodes(self, waiting: int) -> None:
+        """Say, once until they are there, that tasks wait for nodes."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + self._settings.poll
+        lacking = self._lacking()
+        if lacking is not None and lacking != self._told:
+            self._say(f"{lacking}: {plural(waiting, 'task')} wait until one joins")
+        self._told = lacking
 
     @property
     def _pause(self) -> float:
@@ -130,6 +146,7 @@ class RayExecutor(JobExecutor[_Running]):
     def _look(self) -> None:
         if running := self._followed():
             done, _ = self._ray.wait([each.task for each in running], num_returns=len(running), timeout=0)
+            waiting = 0
             for each in running:
                 if each.task in done:
                     self._settle(each, self._result(each))
@@ -137,6 +154,9 @@ class RayExecutor(JobExecutor[_Running]):
                     self._look_at_time(each)
                 else:
                     each.since = time.monotonic()  # it waits for a node
+                    waiting += 1
+            if waiting:
+                self._look_at_nodes(waiting)
 
     def _look_at_time(self, each: _Running) -> None:
         if each.deadline is not None and time.monotonic() - each.since > each.deadline:

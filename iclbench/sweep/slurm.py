@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -32,6 +33,8 @@ from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared
 from iclbench.sweep.outcome import Outcome
+
+log = logging.getLogger("iclbench")
 
 # The signal that SLURM sends; submitit reads it when it is imported, in the parent and in the job.
 _SIGNAL = {"SUBMITIT_PREEMPT_SIGNAL": "TERM"}
@@ -72,11 +75,19 @@ class Job:
 
     def __call__(self) -> None:
         """Work through the bundle, and leave a file that says so."""
+        files = Files.of(self.bundle)
+        if not _noted(files):
+            log.warning("nobody knows of this job: its sweep ended while it was submitted")
+            return
         try:
             do_bundle(self.bundle, self.work, self.threads)
         except Interrupted:
             # Training has written its checkpoint; submitit's handler, which is back in its place, does the rest.
-            signal.raise_signal(signal.SIGTERM)
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Exception as error:  # it does not put the job back
+                files.end(f"{error} Raise minutes in [slurm]", files.finished())
+                raise
             raise
 
     def checkpoint(self) -> Any:
@@ -88,9 +99,35 @@ class Job:
         if shutil.which("scontrol") is None:  # then SLURM puts back what it has pre-empted, and nothing else
             while True:
                 time.sleep(60)
+        if _was_cancelled():
+            os._exit(1)
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
+
+
+def _noted(files: Files) -> bool:
+    """Whether the note that a bundle has this job is there, or comes: a sweep that ended between the two may have been
+    started again and given the cells to another job.
+
+    Raises:
+        FileNotFoundError: nodes do not share the folder.
+    """
+    deadline = time.monotonic() + _LATE
+    while not files.job.exists():
+        if time.monotonic() > deadline:
+            return False
+        next(files.folder.iterdir(), None)  # so that a file system over the net looks again
+        time.sleep(1.0)
+    return True
+
+
+def _was_cancelled() -> bool:
+    """Whether somebody has taken this job out of the queue, which the scheduler tells by the same signal."""
+    with contextlib.suppress(subprocess.SubprocessError, OSError):
+        said = _call("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"])
+        return "JobState=CANCELLED" in said
+    return False
 
 
 @dataclass
@@ -117,7 +154,7 @@ class SlurmExecutor(JobExecutor[_Running]):
     engine = "slurm"
 
     def __init__(self, results: Path, settings: EngineSettings, *told: Any) -> None:
-        for program in ("sbatch", "squeue", "scontrol"):
+        for program in ("sbatch", "scancel", "scontrol"):
             if shutil.which(program) is None:
                 raise UsageError(f"engine 'slurm': no '{program}' on this machine; run the sweep on a login node")
         super().__init__(results, settings, *told)

@@ -59,7 +59,7 @@ def train(
     Raises:
         DivergedError: the loss or a weight is NaN or infinite, now or when this configuration was trained before; the
             last good checkpoint stays.
-        Interrupted: SIGINT or SIGTERM came; a checkpoint was written.
+        Interrupted: SIGINT or SIGTERM came; a checkpoint was written, or, in the last step, the finished run.
         OutOfMemoryError: there is not enough of it.
         IclbenchError: another process trains this run, and nobody is to wait for it; or there is no room on the disk.
     """
@@ -125,6 +125,8 @@ def _train(
         return
     with _written(run, hold):
         record.finish(run, context.device, context.threads, backbone, family, training.progress)
+    if stop:  # it came in the last step: whoever asked for this run was to go on with others
+        raise Interrupted(f"interrupted; run '{run.name}' is finished")
 
 
 def _restored(run: Run, training: Training, branch: int | None = None) -> Progress:

@@ -113,6 +113,27 @@ def test_a_dry_run_counts_cells_and_touches_nothing(
     assert not results.exists()
 
 
+def test_a_dry_run_of_an_engine_says_its_jobs(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iclbench.sweep.engines.find_spec", lambda name: True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    asked = (grid, "--dry-run", "--engine", "slurm", "--jobs", "1", "--results", tmp_path / "results")
+    code, out, err = run(*asked, "--json", capsys=capsys)
+    assert code == 0, err
+    jobs = json.loads(out)["total"]["jobs"]
+    assert (jobs["cpus"], jobs["memory"], jobs["at_once"]) == (1, "4G", 1)
+    assert jobs["cells_of_unknown_length"] == 22 and jobs["cells_per_job"][0] >= 1
+    spans = {each["at_once"]: each for each in jobs["makespan"]}
+    assert list(spans) == [1, 8, 32, 128, 512]
+    assert spans[8]["seconds"] < spans[1]["seconds"] <= spans[1]["seconds_with_deaths"]
+    # Cells of a minute each, and ten seconds to start a job.
+    assert spans[1]["seconds"] == 22 * 60 + 10 * jobs["jobs"]
+    code, out, err = run(*asked, capsys=capsys)
+    assert code == 0, err
+    assert "22 cells of unknown length taken for a minute each" in out and "time if 5% die" in out
+
+
 def test_recorded_seconds_parameters_and_sizes_make_the_estimate(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

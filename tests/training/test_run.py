@@ -349,3 +349,11 @@ def test_peak_memory_of_a_continued_run_is_that_of_all_processes_or_unknown(
     save_file(tensors, run.checkpoints[-1], claims if before is None else claims | {"bytes": str(before)})
     train(run)
     assert peak_of_training(run) == before
+
+
+def test_a_signal_in_the_last_step_is_passed_on_when_the_run_is_finished(card_path: Path, tmp_path: Path) -> None:
+    run = new_run(card_path, tmp_path)
+    with pytest.raises(Interrupted, match="is finished"):
+        train(run, report=stop_at(run.config.train.steps))
+    assert run.finished
+    train(run)

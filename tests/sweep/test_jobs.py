@@ -1,0 +1,189 @@
+"""Jobs and whoever submitted them, without a scheduler: what their files say of each other is enough."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iclbench.core.context import Context
+from iclbench.core.errors import IclbenchError, Interrupted
+from iclbench.sweep import slurm
+from iclbench.sweep.bundle import Bundle, work_through
+from iclbench.sweep.cells import GridCell
+from iclbench.sweep.engines import EngineSettings
+from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
+from iclbench.sweep.jobs import Clock, Files
+from iclbench.sweep.outcome import Outcome
+from iclbench.sweep.slurm import Job, SlurmExecutor, State
+from tests.sweep.test_engine import DONE, cell
+
+CELL = cell("train", "a")
+WORK = f"{__name__}:finish"
+
+
+def finish(each: GridCell, context: Context) -> Outcome:
+    return DONE
+
+
+def interrupt(each: GridCell, context: Context) -> Outcome:
+    raise Interrupted("a signal")
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job has its process for itself; a test has not."""
+    monkeypatch.setattr("iclbench.sweep.jobs.share_cores", lambda threads: None)
+
+
+def handed(folder: Path, name: str = "one", noted: bool = True) -> Files:
+    """The files of a bundle that was handed in."""
+    files = Files(folder, name)
+    Bundle((CELL,), Context(folder)).write(files.bundle)
+    if noted:
+        files.job.write_text("7")
+    return files
+
+
+@pytest.fixture
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One whose scheduler takes no job and knows of none, and what it has told the user."""
+    said: list[str] = []
+
+    def refuse(self: SlurmExecutor, *group: Any) -> None:
+        raise subprocess.SubprocessError("sbatch: error: Job violates accounting/QOS policy (job submit limit)")
+
+    monkeypatch.setattr(slurm.shutil, "which", lambda program: program)
+    monkeypatch.setattr(slurm, "states", lambda jobs: {})
+    monkeypatch.setattr(slurm, "array_limit", lambda: 1000)
+    monkeypatch.setattr(SlurmExecutor, "_submit", refuse)
+    found = SlurmExecutor(tmp_path, EngineSettings(poll=0.01), lambda bundle: None, said.append)
+    found.said = said  # type: ignore[attr-defined]
+    yield found
+    found.shutdown()
+
+
+def failure(future: Future[Any]) -> BaseException:
+    error = future.exception(timeout=10)
+    assert error is not None
+    return error
+
+
+def test_a_job_works_through_its_bundle_and_says_so(tmp_path: Path) -> None:
+    files = handed(tmp_path)
+    Job(str(files.bundle), WORK)()
+    assert files.result() == {CELL.hash: DONE}
+
+
+def test_a_job_that_nobody_has_noted_leaves_its_cells_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slurm, "_LATE", 0.0)
+    files = handed(tmp_path, noted=False)
+    Job(str(files.bundle), WORK)()
+    assert not files.began.exists() and not files.ended.exists()
+    assert "nobody knows of this job" in caplog.text
+
+
+def test_a_job_that_is_put_back_no_more_says_why(tmp_path: Path) -> None:
+    files = handed(tmp_path)
+
+    def timed_out(number: int, frame: object) -> None:
+        raise RuntimeError("Job not requeued because: timed-out too many times.")
+
+    before = signal.signal(signal.SIGTERM, timed_out)
+    try:
+        with pytest.raises(RuntimeError, match="timed-out"):
+            Job(str(files.bundle), f"{__name__}:interrupt")()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    result = files.result()
+    assert isinstance(result, WorkerDiedError)
+    assert str(result) == "Job not requeued because: timed-out too many times. Raise minutes in [slurm]"
+
+
+def test_a_job_that_was_taken_out_of_the_queue_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm, "_call", lambda *words: "JobId=7 JobState=CANCELLED Reason=None")
+    assert slurm._was_cancelled()
+    monkeypatch.setattr(slurm, "_call", lambda *words: "JobId=7 JobState=RUNNING Reason=None")
+    assert not slurm._was_cancelled()
+
+    def away(*words: str) -> str:
+        raise subprocess.SubprocessError("Unable to contact slurm controller")
+
+    monkeypatch.setattr(slurm, "_call", away)
+    assert not slurm._was_cancelled()
+
+
+def test_a_job_of_another_version_is_a_line(tmp_path: Path) -> None:
+    files = handed(tmp_path)
+    files.bundle.write_text(json.dumps(json.loads(files.bundle.read_text()) | {"version": "0.0.1"}))
+    Job(str(files.bundle), WORK)()
+    result = files.result()
+    assert isinstance(result, WorkerStartError) and "install the same version on all machines" in str(result)
+
+
+def test_a_folder_that_nodes_do_not_share_is_a_line(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_SOON", 0.0)
+    handed(executor.folder)
+    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("FAILED", exit_code="1:0", node="n3")})
+    ((bundle, future),) = executor.adopted(lambda bundle: True)
+    assert bundle.cells == (CELL,)
+    error = failure(future)
+    assert isinstance(error, WorkerStartError)
+    assert "was not found on n3: --results has to be a folder that all nodes share" in str(error)
+    # On a node that shares it, the same end is that job's own.
+    handed(executor.folder).began.write_text("{}")
+    ((_, future),) = executor.adopted(lambda bundle: True)
+    assert isinstance(failure(future), WorkerDiedError)
+
+
+def test_a_queue_that_is_full_is_waited_for_and_without_any_job_is_a_line(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
+    assert "SLURM takes no job: Job violates accounting/QOS policy" in str(failure(first))
+    # While others run, it waits, and says so once.
+    files = handed(executor.folder)
+    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("RUNNING")})
+    ((_, running),) = executor.adopted(lambda bundle: True)
+    second = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
+    time.sleep(0.2)
+    assert not second.done() and not running.done()
+    assert [line for line in executor.said if "takes no further job" in line] == executor.said and executor.said
+    assert len(executor.said) == 1
+    Job(str(files.bundle), WORK)()
+    assert running.result(timeout=10) == {CELL.hash: DONE}
+    assert isinstance(failure(second), WorkerStartError)  # nobody is left whose end would make room
+
+
+def test_a_clock_that_is_off_is_told_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    clock, files = Clock(said.append), Files(tmp_path, "one")
+    for off in (0.0, 500.0, 900.0):
+        files.began.write_text(json.dumps({"time": time.time() - off, "node": "n3"}))
+        clock.look(files)
+    assert len(said) == 1 and said[0].startswith("the clock of node n3 is 500 s off")
+    os.utime(files.began, (0, 0))
+    clock.look(Files(tmp_path, "never"))
+    assert len(said) == 1
+
+
+def test_a_quota_is_the_reason_of_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = handed(tmp_path)
+    monkeypatch.setattr(f"{__name__}.finish", _over_quota)
+    Job(str(files.bundle), WORK)()
+    result = files.result()
+    assert isinstance(result, IclbenchError) and "quota" in str(result).lower()
+
+
+def _over_quota(each: GridCell, context: Context) -> Outcome:
+    raise OSError(122, "Disk quota exceeded")
