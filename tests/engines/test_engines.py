@@ -76,6 +76,20 @@ def test_ctrl_c_keeps_checkpoints_and_leaves_no_job(engine: Engine, wide: Path, 
     assert tables(tmp_path / "r") == tables(expected)
 
 
+def test_a_second_ctrl_c_ends_at_once_and_nothing_is_lost(
+    engine: Engine, wide: Path, expected: Path, tmp_path: Path
+) -> None:
+    process = engine.start(wide, tmp_path / "r")
+    wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    until_done(engine, wide, tmp_path / "r")
+    assert tables(tmp_path / "r") == tables(expected)
+
+
 def test_what_cannot_be_trained_fails_alone_with_its_reason(engine: Engine, wide: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "runs").mkdir(parents=True)
     (tmp_path / "r" / "runs" / "tiny-linear-gpt2-smoke-s0").write_text("a file, where the run has its folder")
@@ -94,6 +108,19 @@ def test_pre_empted_jobs_go_on_where_they_were(slurm: Engine, wide: Path, expect
     assert process.returncode == 0, said
     logs = "".join(path.read_text() for path in (tmp_path / "r" / "jobs" / "slurm" / "logs").glob("*.out"))
     assert "this job is preempted" in logs and "Requeued job" in logs
+    assert tables(tmp_path / "r") == tables(expected)
+
+
+def test_a_job_that_is_taken_out_of_the_queue_does_not_come_back(
+    slurm: Engine, wide: Path, expected: Path, tmp_path: Path
+) -> None:
+    process = slurm.start(wide, tmp_path / "r")
+    wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
+    subprocess.run(["scancel", "--state=RUNNING", "--name=iclbench"], env=os.environ | slurm.environment, check=True)
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
+    logs = "".join(path.read_text() for path in (tmp_path / "r" / "jobs" / "slurm" / "logs").glob("*.out"))
+    assert "this job is preempted" in logs and "Requeued job" not in logs
     assert tables(tmp_path / "r") == tables(expected)
 
 
