@@ -62,7 +62,7 @@ class WithState(WithHeads):
     """Of mixers whose heads keep a matrix."""
 
     state: PositiveInt | None = None
-    """Rows of a head's state: numbers kept per channel of values (based: features f of 1 + f + f² rows); by default the
+    """Rows of a head's state: numbers kept per channel of values (based: f of (f + 1)(f + 2) / 2 rows); by default the
     mixer's own."""
 
 

@@ -22,6 +22,20 @@ def held_back(*which: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def ctrl_c_ignored() -> Iterator[None]:
+    """Ctrl-C does nothing within the block, whichever thread gets it: for short ends of libraries that would take the
+    process down without a word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 _heard = False
 
 

@@ -34,7 +34,8 @@ class Files:
     """The files of one bundle.
 
     `.json` what is to be done; `.job` which job does it; `.began` that a job found the folder; `.outcomes.json` what
-    became of its cells so far; `.ended.json` that the job came to its end; `.cancelled` that nobody wants it any more.
+    became of its cells so far; `.ended.json` that the job came to its end; `.cancelled` that nobody wants it any more;
+    `.left` that who worked on it is through with it, at its end or not.
     """
 
     folder: Path
@@ -72,6 +73,10 @@ class Files:
     @property
     def cancelled(self) -> Path:
         return self._path("cancelled")
+
+    @property
+    def left(self) -> Path:
+        return self._path("left")
 
     @classmethod
     def new(cls, folder: Path, bundle: str) -> Files:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from iclbench.core.errors import UsageError, one_line
+from iclbench.core.errors import Interrupted, UsageError, one_line
 from iclbench.core.formats import plural
-from iclbench.sweep.bundle import Bundle
+from iclbench.core.signals import ctrl_c_ignored
+from iclbench.sweep.bundle import Bundle, plain_outcomes
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Files, Handed, JobExecutor, do_bundle, not_shared, result_of
@@ -29,11 +30,17 @@ from iclbench.sweep.outcome import Outcome
 def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) -> dict[str, Any] | None:
     """What a worker of Ray does, and what `do_bundle` leaves; None: it does not see the results folder."""
     sys.path[:0] = [each for each in path if each not in sys.path]
+    files = Files.of(bundle)
     if not Path(bundle).is_file():
         return None
     if Path(folder).is_dir():
         os.chdir(folder)  # names of files in cards are relative to where the command was given
-    return do_bundle(bundle, work, threads)
+    try:
+        return do_bundle(bundle, work, threads)
+    except Interrupted as error:  # raised, Ray would print pages of it
+        return {"error": str(error), "unfit": False, "outcomes": plain_outcomes(files.finished())}
+    finally:
+        files.left.touch()
 
 
 @dataclass
@@ -91,7 +98,8 @@ class RayExecutor(JobExecutor[_Running]):
         if wait:
             self._thread.join()
             if self._ours:
-                self._ray.shutdown()
+                with ctrl_c_ignored():  # it would end the process without a word
+                    self._ray.shutdown()
 
     def stop(self, grace: float) -> None:
         """See `Executor.stop`."""
@@ -101,8 +109,11 @@ class RayExecutor(JobExecutor[_Running]):
             running, self._running = self._running, []
         for each in running:  # like Ctrl-C in the task: training writes its checkpoint
             self._cancel(each, force=False)
-        if running:
-            self._ray.wait([each.task for each in running], num_returns=len(running), timeout=grace)
+        # Ray answers for what is cancelled before it has ended.
+        begun = [each.files for each in running if each.files.began.exists()]
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and not all(files.left.exists() for files in begun):
+            time.sleep(0.1)
         for each in running:
             self._cancel(each, force=True)
         self.shutdown()

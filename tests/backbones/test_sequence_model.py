@@ -81,7 +81,7 @@ def test_a_state_is_what_is_kept(name: str) -> None:
     built = model(name, layers=1, width=D, **longer)
     sizes = [built.condition(points(count)).nbytes // 4 for count in (5, 20)]
     values = {"retnet": 2 * D, "mamba2": 2 * D, "mlstm": 2 * D, "gated-deltanet": 2 * 3 * D // 4}.get(name, D)
-    rows = {"based": 1 + 16 + 256, "mamba2": 64, "gla": D // H // 2, "mlstm": 2 * D // H, "gated-deltanet": 12}
+    rows = {"based": 1 + 16 + 136, "mamba2": 64, "gla": D // H // 2, "mlstm": 2 * D // H, "gated-deltanet": 12}
     if name in ("attention", "hyena"):
         assert sizes[1] > 2 * sizes[0]
         return

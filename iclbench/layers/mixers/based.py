@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from iclbench.layers.mixers.linear_attention import LinearAttention
-from iclbench.layers.mixers.mixer import Mlp
+from iclbench.layers.mixers.mixer import Mlp, Sizes
 
 
 class Based(LinearAttention):
     """Linear attention with phi(x) = [1, x / f^(1/4), x (x) x / sqrt(2 f)], so that phi(q).phi(k) = 1 + s + s² / 2 with
-    s = q.k / sqrt(f); f = 16 channels per head and 1 + f + f² rows of state.
+    s = q.k / sqrt(f); f = 16 channels per head.
 
-    2 D f H + 2 D² parameters. Of the published hybrid this is the linear layer; its other layers, attention in a
-    sliding window of 64 and a gated convolution, are not part of it. `state` is f.
+    Of the products x_i x_j those with i > j are left out and those with i < j weigh sqrt(2) as much, which is the same
+    phi(q).phi(k) in (f + 1)(f + 2) / 2 rows of state instead of 1 + f + f². 2 D f H + 2 D² parameters. Of the
+    published hybrid this is the linear layer; its other layers, attention in a sliding window of 64 and a gated
+    convolution, are not part of it. `state` is f.
     """
 
     mlp: ClassVar[Mlp] = "swiglu"
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        # Features are products of two entries of z = [1, x / f^(1/4)]; one-hot products pick them faster than indices.
+        i, j = torch.triu_indices(self.keys + 1, self.keys + 1)
+        weights = torch.where(i == j, 0.5, 1.0)  # squared, which every precision holds
+        weights[0] = 1.0
+        entries = torch.eye(self.keys + 1)
+        self.register_buffer("first", entries[:, i], persistent=False)
+        self.register_buffer("second", entries[:, j] * weights, persistent=False)
+
+    first: Tensor
+    second: Tensor
 
     @staticmethod
     def own_keys(value: int) -> int:
@@ -28,10 +43,8 @@ class Based(LinearAttention):
 
     @staticmethod
     def rows(keys: int) -> int:
-        return 1 + keys + keys * keys
+        return (keys + 1) * (keys + 2) // 2
 
-    @staticmethod
-    def feature(x: Tensor) -> Tensor:
-        size = x.shape[-1]
-        squares = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2) / math.sqrt(2 * size)
-        return torch.cat([torch.ones_like(x[..., :1]), x / size**0.25, squares], -1)
+    def feature(self, x: Tensor) -> Tensor:
+        z = F.pad(x / x.shape[-1] ** 0.25, (1, 0), value=1.0)
+        return (z @ self.first) * (z @ self.second.sqrt())

@@ -44,8 +44,7 @@ class LinearAttention(LinearMixer):
         """Features of so many channels."""
         return keys
 
-    @staticmethod
-    def feature(x: Tensor) -> Tensor:
+    def feature(self, x: Tensor) -> Tensor:
         """phi, positive."""
         return F.elu(x) + 1
 

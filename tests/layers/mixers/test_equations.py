@@ -336,9 +336,8 @@ def test_the_state_may_have_more_rows_or_fewer(name: str) -> None:
         mixer, x = made(name, state=rows), tokens()
         if name != "mlstm":
             torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
-        kept = {4 * rows + rows + 1} if name == "based" else {rows}
-        held = mixer.start(BATCH)[1]
-        assert held.shape[-2] in kept | {1 + rows + rows * rows}
+        kept = (rows + 1) * (rows + 2) // 2 if name == "based" else rows
+        assert mixer.start(BATCH)[1].shape[-2] == kept
 
 
 def test_layers_after_the_first_mix_its_values_in() -> None:
