@@ -137,6 +137,16 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         return described(cls.__doc__)
 
     @classmethod
+    def step(cls, key: str, settings: Mapping[str, Any]) -> int:
+        """What a setting is a multiple of where it is searched: a width of heads and `head_step`, another of what its
+        type asks."""
+        if key == "width":
+            heads = settings.get("heads") or getattr(cls.Settings(), "heads", 0)
+            return heads * cls.head_step if heads else 1
+        asked = (getattr(each, "multiple_of", None) for each in cls.Settings.model_fields[key].metadata)
+        return next((int(each) for each in asked if each), 1)
+
+    @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """The settings of `grows` by which it takes a size beside these."""
         return cls.grows

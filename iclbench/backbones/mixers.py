@@ -6,6 +6,7 @@ from iclbench.backbones.sequence_model import (
     SequenceSettings,
     UniformModel,
     WithHeads,
+    WithInner,
     WithLength,
     WithRank,
     WithState,
@@ -20,10 +21,10 @@ class WithHeadsAndRank(WithHeads, WithRank):
     """Both."""
 
 
-class Attention(UniformModel[WithHeads]):
+class Attention(UniformModel[WithInner]):
     """`attention` in every layer."""
 
-    Settings = WithHeads
+    Settings = WithInner
     mixer = "attention"
 
 
@@ -46,7 +47,6 @@ class RetNet(UniformModel[WithState]):
 
     Settings = WithState
     mixer = "retnet"
-    head_step = 2  # queries and keys are turned in pairs of channels
 
 
 class Mamba2(UniformModel[WithState]):

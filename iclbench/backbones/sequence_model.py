@@ -7,6 +7,7 @@ budget of a preset holds the parameters equal. `iclbench.layers.mixers` has one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -20,12 +21,13 @@ from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.config.cards import PositiveInt
 from iclbench.config.registry import MIXERS
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import plural
 from iclbench.core.task import TaskShape
 from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
 
 # Settings that not every mixer has a use for.
-_OF_MIXERS = ("heads", "state", "rank")
+_OF_MIXERS = ("heads", "inner", "state", "rank")
 
 
 def _taps(value: int) -> int:
@@ -58,7 +60,14 @@ class WithHeads(SequenceSettings):
     """Heads H of a mixer."""
 
 
-class WithState(WithHeads):
+class WithInner(WithHeads):
+    """Of mixers whose values may be wider or narrower than tokens."""
+
+    inner: PositiveInt | None = None
+    """Channels of the values of all heads together; by default the mixer's own multiple of the width."""
+
+
+class WithState(WithInner):
     """Of mixers whose heads keep a matrix."""
 
     state: PositiveInt | None = None
@@ -94,11 +103,16 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     """A stack of mixer blocks and a norm, without positions.
 
     Raises:
-        UsageError: a mixer does not exist, heads do not divide the width, or something is set that no mixer of the
-            model has a use for.
+        UsageError: a mixer does not exist or has no layer, heads do not divide the width, or something is set that no
+            mixer of the model has a use for.
     """
 
     def __init__(self, settings: _Settings, shape: TaskShape, mixers: Sequence[str]) -> None:
+        if len(mixers) > settings.layers:
+            raise UsageError(
+                f"backbone.mixers has {plural(len(mixers), 'mixer')} for {plural(settings.layers, 'layer')}; give "
+                f"-o backbone.layers={len(mixers)} or a shorter list"
+            )
         classes = [MIXERS.subclass(name) for name in mixers]
         points = self._points(settings, shape)
         self._refuse_unused(settings, mixers, classes)
@@ -117,10 +131,28 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         return {key: value for key, value in super().at_budget(budget, shape).items() if key != "state"}
 
     @classmethod
+    def _classes(cls, settings: Mapping[str, Any]) -> list[type[Mixer]]:
+        return [MIXERS.subclass(name) for name in cls.mixers_of(settings)]
+
+    @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The hidden width of the channel MLP makes the finer steps; where there is none, the state does."""
-        own = (settings.get("mlp") or MIXERS.subclass(name).mlp for name in cls.mixers_of(settings))
-        return ("width", "state") if all(mlp == "none" for mlp in own) else ("width", "feedforward")
+        """The hidden width of the channel MLP makes the finer steps; where there is none, that of the values does,
+        unless it is one number for mixers of different kinds."""
+        classes = cls._classes(settings)
+        if any((settings.get("mlp") or each.mlp) != "none" for each in classes):
+            return "width", "feedforward"
+        return ("width", "inner") if len({each for each in classes if "inner" in each.uses}) == 1 else ("width",)
+
+    @classmethod
+    def step(cls, key: str, settings: Mapping[str, Any]) -> int:
+        """Of the inner width what its heads and the mixer ask."""
+        classes = cls._classes(settings)
+        if key not in ("width", "inner"):
+            return super().step(key, settings)
+        heads: int = settings.get("heads") or getattr(cls.Settings(), "heads", None) or 1
+        if key == "inner":
+            return math.lcm(heads, *(each.block for each in classes))
+        return heads * math.lcm(*(each.head_step for each in classes))
 
     @staticmethod
     def _points(settings: SequenceSettings, shape: TaskShape) -> int:

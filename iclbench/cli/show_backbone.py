@@ -74,7 +74,7 @@ def print_backbone(found: dict[str, Any]) -> None:
             for name, field in found["settings"].items()
         ]
         table("", ["setting", "default", "meaning"], rows)
-    out.print("\nset one with -o backbone.NAME=VALUE; types: --json; a preset's budget of parameters sizes it")
+    out.print("\nset one with -o backbone.NAME=VALUE; a preset's budget sizes it; types: --json")
 
 
 def _filled(text: str, width: int) -> Iterator[str]:

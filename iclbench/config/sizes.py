@@ -108,22 +108,13 @@ def _searched(
 
     reached = 0
     for key in growing:
-        value = _nearest(lambda value, key=key: parameters(at(key, value)), budget, _step(cls, key, best, own))  # type: ignore[misc]
+        value = _nearest(lambda value, key=key: parameters(at(key, value)), budget, cls.step(key, best))  # type: ignore[misc]
         asked = at(key, value)
         if not reached or abs(parameters(asked) - budget) < abs(reached - budget):
             best, reached = asked, parameters(asked)
         if abs(deviation(reached, budget)) <= TOLERANCE:
             break
     return best, reached
-
-
-def _step(cls: type[Backbone], key: str, settings: Mapping[str, Any], own: Mapping[str, Any]) -> int:
-    """What a setting is a multiple of: a width of the heads, another of what its type asks."""
-    if key == "width":
-        heads = settings.get("heads") or own.get("heads")
-        return heads * cls.head_step if heads else 1
-    asked = (getattr(each, "multiple_of", None) for each in cls.Settings.model_fields[key].metadata)
-    return next((int(each) for each in asked if each), 1)
 
 
 def _nearest(parameters: Callable[[int], int], budget: int, step: int) -> int:

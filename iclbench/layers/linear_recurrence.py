@@ -445,6 +445,7 @@ class _OfRowsApart(_Chunk):
     def scores(self, rows: list[Tensor], columns: list[Tensor], lag: int) -> Tensor:
         (x, *seconds), (y, *firsts) = rows, columns
         blocks = (x * y).sum(-1)[..., None, None]
+        blocks = blocks.expand(-1, firsts[0].shape[1] if firsts else -1, *blocks.shape[2:])  # decays are a head's own
         for first, second in zip(firsts, seconds, strict=True):
             upper, lower = blocks.unflatten(2, (-1, 2)).unbind(3)
             upper = torch.cat([upper, torch.zeros_like(upper)], -1)

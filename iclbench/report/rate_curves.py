@@ -82,11 +82,11 @@ class RateCurves:
         return fmean(self._sign * min(self._sign * value for value in values) for values in choices)  # type: ignore[operator]
 
     def ranks(self, lr: float | None) -> dict[str, int | None]:
-        """Places at one rate for all or (None) at the best rate of each, 1 the best; who diverged has none."""
+        """Places at one rate for all or (None) at the best rate of each, 1 the best; equal scores share theirs, and who
+        diverged has none."""
         scores = {who: own.get(self.best(who) if lr is None else lr) for who, own in self.by_contestant.items()}  # type: ignore[arg-type]
-        order = sorted((self._sign * value, who) for who, value in scores.items() if value is not None)
-        places = {who: place for place, (_, who) in enumerate(order, 1)}
-        return {who: places.get(who) for who in scores}
+        order = sorted(self._sign * value for value in scores.values() if value is not None)
+        return {who: None if value is None else 1 + order.index(self._sign * value) for who, value in scores.items()}
 
     def agreement(self, lr: float) -> float | None:
         """Kendall's tau of the scores at one rate for all with those at everybody's best; who diverged is last. None:

@@ -99,7 +99,7 @@ class Job:
         if shutil.which("scontrol") is None:  # then SLURM puts back what it has pre-empted, and nothing else
             while True:
                 time.sleep(60)
-        if _was_cancelled():
+        if _is_over():
             os._exit(1)
         from submitit.helpers import DelayedSubmission
 
@@ -122,11 +122,12 @@ def _noted(files: Files) -> bool:
     return True
 
 
-def _was_cancelled() -> bool:
-    """Whether somebody has taken this job out of the queue, which the scheduler tells by the same signal."""
+def _is_over() -> bool:
+    """Whether the scheduler has ended this job already, which it tells by the same signal: somebody has taken it out of
+    the queue, or SLURM itself has put it back."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
         said = _call("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"])
-        return "JobState=CANCELLED" in said
+        return any(f"JobState={state}" in said for state in ("CANCELLED", "COMPLETING", "PENDING"))
     return False
 
 

@@ -41,7 +41,7 @@ def test_every_mixer_is_a_backbone_of_its_own_name() -> None:
 @pytest.mark.parametrize("name", ALONE)
 def test_a_backbone_has_the_settings_that_its_mixer_has_a_use_for(name: str) -> None:
     uses, settings = MIXERS.subclass(name).uses, BACKBONES.get(name).Settings.model_fields
-    for key in ("heads", "state", "rank"):
+    for key in ("heads", "inner", "state", "rank"):
         assert (key in settings) == (key in uses)
     assert ("max_points" in settings) == ("longest" in uses)
     # The controlled factors of all.
@@ -120,6 +120,12 @@ def test_values_are_handed_past_other_mixers() -> None:
         ("hybrid", {"mixers": ["mamba3"]}, "unknown mixer 'mamba3'.*did you mean.*mamba"),
         ("gla", {"heads": 3}, r"backbone\.width=16 is not a multiple of backbone\.heads=3"),
         ("hybrid", {"heads": 3, "mixers": ["attention"]}, r"not a multiple of backbone\.heads=3"),
+        ("gla", {"inner": 18}, r"backbone\.inner=18 is not a multiple of backbone\.heads=4"),
+        (
+            "hybrid",
+            {"layers": 2, "mixers": ["gru", "gla", "hyena"]},
+            r"3 mixers for 2 layers; give -o backbone\.layers=3 or a shorter list",
+        ),
         ("retnet", {"width": 12}, "must be even, not 3"),
         (
             "hybrid",

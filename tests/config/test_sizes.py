@@ -310,3 +310,29 @@ def test_a_plug_in_and_a_grid_are_told_once_and_go_on(
     (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
     assert len(grid_runs(str(tmp_path / "grid.toml"))) == 4
     assert [record.message for record in caplog.records] == [LINE]
+
+
+def test_a_budget_leaves_the_state_and_the_layer_of_a_mixer_as_they_are() -> None:
+    """What is not searched is a factor: mlstm's queries stay in blocks of four channels, mamba2's state at 64."""
+    for conv in ([], ["backbone.conv=0"]):
+        for name in ("mamba2", "mlstm"):
+            settings, count = counted("linear", name, "grid", *conv)
+            assert "state" not in settings and abs(deviation(count, 25_000)) <= TOLERANCE
+    config = resolve_run("linear", "mlstm", "grid")
+    mixer = config.build(config.task.build()).layers[0].mixer
+    assert mixer.q.shape[1:] == (4, 4) and len(mixer.q) == mixer.inner // 4
+    for state in (8, 32):
+        settings, count = counted("linear", "mamba2", "grid", f"backbone.state={state}")
+        assert settings["state"] == state and abs(deviation(count, 25_000)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("mixers", [["retnet"], ["retnet", "attention"], ["gla", "retnet"]])
+def test_a_hybrid_has_widths_that_all_its_mixers_take(mixers: list[str]) -> None:
+    settings, count = counted("linear", "hybrid", "smoke", f"backbone.mixers={mixers}".replace("'", '"'))
+    assert settings["width"] // settings["heads"] % 2 == 0 and abs(deviation(count, 25_000)) <= TOLERANCE
+    assert "state" not in settings
+
+
+def test_retnet_without_a_channel_mlp_has_a_budget() -> None:
+    settings, count = counted("linear", "retnet", "smoke", "backbone.mlp=none")
+    assert settings["inner"] % settings["heads"] == 0 and abs(deviation(count, 25_000)) <= TOLERANCE

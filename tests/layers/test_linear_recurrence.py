@@ -135,11 +135,13 @@ def test_gradients_of_queries_equal_those_of_the_recurrence(
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("decay", "delta"), KINDS)
-def test_keys_of_all_heads_are_given_once(decay: str, delta: bool) -> None:
-    given, S = terms(40, decay, delta), state()
-    if delta:
-        pytest.skip("a and b are of every head")
+@pytest.mark.parametrize("strength", [1.0, 1e3])
+@pytest.mark.parametrize("decay", ["none", "head", "row"])
+def test_keys_of_all_heads_are_given_once(decay: str, strength: float) -> None:
+    delta, S = False, state()
+    given = terms(40, decay, delta)
+    if given.g is not None:
+        given = replace(given, g=given.g * strength)
     leaves = [t.requires_grad_() for t in (*given.tensors().values(), S)]
     shared = replace(given, q=given.q[:, :1], k=given.k[:, :1])
     every = replace(given, q=shared.q.expand_as(given.q), k=shared.k.expand_as(given.k))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from scipy.stats import kendalltau
 
 from iclbench import tables
 from iclbench.report.blocks import Figure, Table, Text
@@ -71,6 +72,15 @@ def test_places_at_one_rate_and_how_far_they_agree(found: RateCurves) -> None:
     assert found.ranks(1e-2) == {"gpt2": 1, "s4d": 2, "mamba": None}
     assert found.agreement(1e-3) == pytest.approx(-1)
     assert found.agreement(1e-2) == pytest.approx(-1 / 3)
+
+
+def test_equal_scores_share_a_place() -> None:
+    areas = {"a": {1e-3: 0.1, 1e-2: 0.9}, "b": {1e-3: 0.2, 1e-2: 0.9}, "c": {1e-3: 0.3, 1e-2: 0.8}}
+    curves = rate_curves(trials(areas=areas))
+    assert curves is not None
+    assert curves.ranks(1e-2) == {"a": 2, "b": 2, "c": 1}
+    tau = kendalltau([0.9, 0.9, 0.8], [0.1, 0.2, 0.3]).statistic
+    assert curves.agreement(1e-2) == pytest.approx(tau)
 
 
 def test_more_is_better_where_the_metric_says_so() -> None:

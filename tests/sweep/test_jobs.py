@@ -111,16 +111,17 @@ def test_a_job_that_was_taken_out_of_the_queue_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(slurm, "_call", lambda *words: "JobId=7 JobState=CANCELLED Reason=None")
-    assert slurm._was_cancelled()
+    for state in ("CANCELLED", "COMPLETING", "PENDING"):
+        monkeypatch.setattr(slurm, "_call", lambda *words, state=state: f"JobId=7 JobState={state} Reason=None")
+        assert slurm._is_over()
     monkeypatch.setattr(slurm, "_call", lambda *words: "JobId=7 JobState=RUNNING Reason=None")
-    assert not slurm._was_cancelled()
+    assert not slurm._is_over()
 
     def away(*words: str) -> str:
         raise subprocess.SubprocessError("Unable to contact slurm controller")
 
     monkeypatch.setattr(slurm, "_call", away)
-    assert not slurm._was_cancelled()
+    assert not slurm._is_over()
 
 
 def test_a_job_of_another_version_is_a_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iclbench.layers.key_value_cache import attend_past_and_self, causal_there
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, divided, heads, joined, shrunk, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, divided, heads, joined, shrunk, silenced, values
 from iclbench.layers.mixers.window import Window
 
 
@@ -22,20 +22,19 @@ class Attention(Mixer):
     and v, without an activation.
     """
 
-    uses = frozenset({"heads", "conv"})
+    uses = frozenset({"heads", "inner", "conv"})
     mlp: ClassVar[Mlp] = "gelu"
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        divided(sizes)
-        self.heads, self.width = sizes.heads, sizes.width
-        self.in_proj = nn.Linear(sizes.width, 3 * sizes.width)
-        self.window = Window(3 * sizes.width, self.taps(sizes))
-        self.out_proj = shrunk(nn.Linear(sizes.width, sizes.width), sizes)
+        self.heads, self.inner = sizes.heads, sizes.heads * values(sizes, divided(sizes))
+        self.in_proj = nn.Linear(sizes.width, 3 * self.inner)
+        self.window = Window(3 * self.inner, self.taps(sizes))
+        self.out_proj = shrunk(nn.Linear(self.inner, sizes.width), sizes)
 
     def start(self, batch: int) -> MixerState:
         weight = self.out_proj.weight
-        empty = weight.new_zeros(batch, 0, self.width)
+        empty = weight.new_zeros(batch, 0, self.inner)
         return self.window.start(batch, weight), empty, empty, torch.zeros_like(empty[..., 0], dtype=torch.bool)
 
     def forward(

@@ -38,7 +38,7 @@ class Based(LinearAttention):
     second: Tensor
 
     @staticmethod
-    def own_keys(value: int) -> int:
+    def own_keys(channels: int) -> int:
         return 16
 
     @staticmethod

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
-from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk, values
 from iclbench.layers.mixers.window import Window
 
 
@@ -22,14 +22,14 @@ class DeltaNet(LinearMixer):
     own_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
-        width, value = sizes.width, divided(sizes)
-        keys = sizes.state or value
-        self.parts = [sizes.heads * keys, sizes.heads * keys, width]
+        width, own = sizes.width, divided(sizes)
+        keys, value = sizes.state or own, values(sizes, own)
+        self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads = sizes.heads
         self.in_proj = nn.Linear(width, sum(self.parts) + sizes.heads, bias=False)
         self.norm = nn.RMSNorm(value, eps=1e-5)
-        self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
+        self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
 
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
         q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))

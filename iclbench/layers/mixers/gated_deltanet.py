@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
-from iclbench.layers.mixers.mixer import Sizes, gated, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Sizes, gated, heads, joined, shrunk, values
 from iclbench.layers.mixers.step_sizes import first_dt
 from iclbench.layers.mixers.window import Window
 
@@ -27,8 +27,8 @@ class GatedDeltaNet(LinearMixer):
 
     def __init__(self, sizes: Sizes) -> None:
         width = sizes.width
-        value = 2 * max(1, 3 * width // (4 * sizes.heads))
-        keys = sizes.state or value // 2
+        own = max(1, 3 * width // (4 * sizes.heads))
+        keys, value = sizes.state or own, values(sizes, 2 * own)
         self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads = sizes.heads

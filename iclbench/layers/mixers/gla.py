@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, divided, gated, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Sizes, divided, gated, heads, joined, shrunk, values
 from iclbench.layers.mixers.window import Window
 
 _RANK, _TEMPERATURE = 16, 16.0
@@ -21,19 +21,20 @@ class GLA(LinearMixer):
     of linear layers, outputs shrunk with depth. No convolution; one that is asked for is followed by SiLU.
     """
 
-    uses = frozenset({"heads", "state", "conv", "rank"})
+    uses = frozenset({"heads", "inner", "state", "conv", "rank"})
 
     def __init__(self, sizes: Sizes) -> None:
-        width, value = sizes.width, divided(sizes)
-        keys, rank = sizes.state or max(1, value // 2), sizes.rank or _RANK
-        self.parts = [sizes.heads * keys, sizes.heads * keys, width]
+        width, own = sizes.width, divided(sizes)
+        keys, value, rank = sizes.state or max(1, own // 2), values(sizes, own), sizes.rank or _RANK
+        inner = sizes.heads * value
+        self.parts = [sizes.heads * keys, sizes.heads * keys, inner]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads, self.keys = sizes.heads, keys
-        self.in_proj = nn.Linear(width, sum(self.parts) + width + rank, bias=False)
-        self.rest = [width, rank]
+        self.in_proj = nn.Linear(width, sum(self.parts) + inner + rank, bias=False)
+        self.rest = [inner, rank]
         self.decay_proj = nn.Linear(rank, sizes.heads * keys)
         self.norm = nn.RMSNorm(value, eps=1e-5)
-        self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
+        self.out_proj = shrunk(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
         q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))

@@ -87,7 +87,7 @@ class Hyena(Mixer):
         """The filter's first values, always of the weights' precision; the skip d is in the first."""
         if tokens > self.longest:
             raise UsageError(
-                f"hyena's filter ends at {self.longest} tokens, two a point, asked for {tokens}; train with "
+                f"hyena's filter ends at {self.longest} tokens, asked for {tokens}; train with "
                 f"-o backbone.max_points=N for longer contexts"
             )
         with in_full(self.skip):

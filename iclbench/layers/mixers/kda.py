@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
-from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Sizes, divided, heads, joined, shrunk, values
 from iclbench.layers.mixers.step_sizes import first_dt
 from iclbench.layers.mixers.window import Window
 
@@ -23,22 +23,22 @@ class KDA(LinearMixer):
     draws them, outputs shrunk with depth.
     """
 
-    uses = frozenset({"heads", "state", "conv", "rank"})
+    uses = frozenset({"heads", "inner", "state", "conv", "rank"})
     own_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
-        width, value = sizes.width, divided(sizes)
-        keys, rank = sizes.state or value, sizes.rank or value
-        self.parts = [sizes.heads * keys, sizes.heads * keys, width]
+        width, own = sizes.width, divided(sizes)
+        keys, value, rank = sizes.state or own, values(sizes, own), sizes.rank or own
+        self.parts = [sizes.heads * keys, sizes.heads * keys, sizes.heads * value]
         super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads, self.rest = sizes.heads, [rank, rank, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.parts) + sum(self.rest), bias=False)
         self.decay_proj = nn.Linear(rank, sizes.heads * keys, bias=False)
-        self.gate_proj = nn.Linear(rank, width, bias=False)
+        self.gate_proj = nn.Linear(rank, sizes.heads * value, bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(first_dt(sizes.heads * keys))
         self.norm = nn.RMSNorm(value, eps=1e-5)
-        self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
+        self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
 
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
         q, k, v = (heads(t, self.heads) for t in F.silu(u).split(self.parts, -1))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, heads, joined, shrunk, values
 from iclbench.layers.mixers.window import Window
 
 # Below it a sum of positive features is that of no token.
@@ -26,18 +26,18 @@ class LinearAttention(LinearMixer):
     mlp: ClassVar[Mlp] = "gelu"
 
     def __init__(self, sizes: Sizes) -> None:
-        width, value = sizes.width, divided(sizes)
-        self.heads, self.keys = sizes.heads, sizes.state or self.own_keys(value)
-        parts = [sizes.heads * self.keys, sizes.heads * self.keys, width]
+        width, own = sizes.width, divided(sizes)
+        self.heads, self.keys, value = sizes.heads, sizes.state or self.own_keys(own), values(sizes, own)
+        parts = [sizes.heads * self.keys, sizes.heads * self.keys, sizes.heads * value]
         super().__init__(Window(sum(parts), self.taps(sizes)), (sizes.heads, self.rows(self.keys), value + 1))
         self.parts = parts
         self.in_proj = nn.Linear(width, sum(parts), bias=False)
-        self.out_proj = shrunk(nn.Linear(width, width, bias=False), sizes)
+        self.out_proj = shrunk(nn.Linear(sizes.heads * value, width, bias=False), sizes)
 
     @staticmethod
-    def own_keys(value: int) -> int:
-        """Channels of a head's keys: those of its values."""
-        return value
+    def own_keys(channels: int) -> int:
+        """Channels of a head's keys: all that a head of the width has."""
+        return channels
 
     @staticmethod
     def rows(keys: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, gated, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Mlp, Sizes, divided, gated, heads, joined, shrunk, values
 from iclbench.layers.mixers.step_sizes import first_dt
 from iclbench.layers.mixers.window import Window
 
@@ -33,9 +33,9 @@ class Mamba2(LinearMixer):
     mlp: ClassVar[Mlp] = "none"
 
     def __init__(self, sizes: Sizes) -> None:
-        width, inner, state = sizes.width, _EXPAND * sizes.width, sizes.state or _STATE
-        window = Window(inner + 2 * state, self.taps(sizes), bias=True)
-        super().__init__(window, (sizes.heads, state, divided(sizes, _EXPAND)))
+        width, state, value = sizes.width, sizes.state or _STATE, values(sizes, divided(sizes, _EXPAND))
+        inner = sizes.heads * value
+        super().__init__(Window(inner + 2 * state, self.taps(sizes), bias=True), (sizes.heads, state, value))
         self.heads, self.state, self.inner = sizes.heads, state, inner
         self.in_proj = nn.Linear(width, 2 * inner + 2 * state + sizes.heads, bias=False)
         self.dt_bias = nn.Parameter(first_dt(sizes.heads))

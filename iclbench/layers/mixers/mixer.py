@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from iclbench.core.errors import UsageError
 from iclbench.layers.attention import check_heads
 
 # What a mixer keeps of the tokens so far, batch first. What grows with them has them on its second axis, and is padded
@@ -27,6 +28,7 @@ class Sizes:
     Attributes:
         width: D of a token.
         heads: H of them, where it has heads.
+        inner: channels of the values of all heads together; None: the mixer's own multiple of the width.
         state: rows K of the state of a head, which are the numbers kept per channel of values; None: the mixer's own.
         conv: taps of the short convolution; 0: none; None: the mixer's own.
         rank: of low-rank maps; None: the mixer's own.
@@ -39,6 +41,7 @@ class Sizes:
 
     width: int
     heads: int = 4
+    inner: int | None = None
     state: int | None = None
     conv: int | None = None
     rank: int | None = None
@@ -54,12 +57,16 @@ class Mixer(nn.Module, ABC):
 
     Attributes:
         uses: the sizes beside the width that it has a use for.
+        block: what `inner` is a multiple of, beside the heads, where it is searched.
+        head_step: what the channels of a head of the width are a multiple of, where the width is searched.
         own_conv: taps of the convolution that its paper has; 0: none.
         mlp: the channel MLP of its blocks by default, after its paper or its released code.
         hands_on: whether it hands the values of the first such layer to all further ones.
     """
 
-    uses: ClassVar[frozenset[str]] = frozenset({"heads", "state", "conv"})
+    uses: ClassVar[frozenset[str]] = frozenset({"heads", "inner", "state", "conv"})
+    block: ClassVar[int] = 1
+    head_step: ClassVar[int] = 1
     own_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
     hands_on: ClassVar[bool] = False
@@ -97,6 +104,13 @@ def divided(sizes: Sizes, times: int = 1) -> int:
     if times * sizes.width % sizes.heads:
         check_heads(sizes.width, sizes.heads)  # then the width itself does not divide either
     return times * sizes.width // sizes.heads
+
+
+def values(sizes: Sizes, own: int) -> int:
+    """Channels of a head's values, `own` where no inner width is set; raises `UsageError` unless it divides."""
+    if sizes.inner is not None and sizes.inner % sizes.heads:
+        raise UsageError(f"backbone.inner={sizes.inner} is not a multiple of backbone.heads={sizes.heads}")
+    return own if sizes.inner is None else sizes.inner // sizes.heads
 
 
 def shrunk(linear: nn.Linear, sizes: Sizes) -> nn.Linear:

@@ -25,6 +25,7 @@ from iclbench.layers.mixers.mixer import (
     joined,
     own,
     silenced,
+    values,
 )
 from iclbench.layers.mixers.window import Window
 
@@ -45,11 +46,12 @@ class MLSTM(Mixer):
 
     own_conv = 4
     mlp: ClassVar[Mlp] = "none"
+    block = _BLOCK
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        width, inner = sizes.width, 2 * sizes.width
-        value = divided(sizes, 2)
+        width, value = sizes.width, values(sizes, divided(sizes, 2))
+        inner = sizes.heads * value
         self.heads, self.inner, self.keys, self.values = sizes.heads, inner, sizes.state or value, value
         self.window = Window(inner, self.taps(sizes), bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from iclbench.core.errors import UsageError
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
-from iclbench.layers.mixers.mixer import Sizes, divided, gated, heads, joined, shrunk
+from iclbench.layers.mixers.mixer import Sizes, divided, gated, heads, joined, shrunk, values
 from iclbench.layers.mixers.window import Window
 from iclbench.layers.positions import SLOWEST_ROTARY, turned
 
@@ -26,6 +26,8 @@ class RetNet(LinearMixer):
     for, is followed by SiLU.
     """
 
+    head_step = 2  # queries and keys are turned in pairs of channels
+
     def __init__(self, sizes: Sizes) -> None:
         width, keys = sizes.width, sizes.state or divided(sizes)
         if keys % 2:
@@ -33,11 +35,13 @@ class RetNet(LinearMixer):
                 "retnet turns pairs of channels: backbone.state, or backbone.width / backbone.heads, must be even, "
                 f"not {keys}"
             )
-        self.parts = [sizes.heads * keys, sizes.heads * keys, 2 * width]
-        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, divided(sizes, 2)))
+        value = values(sizes, divided(sizes, 2))
+        inner = sizes.heads * value
+        self.parts = [sizes.heads * keys, sizes.heads * keys, inner]
+        super().__init__(Window(sum(self.parts), self.taps(sizes)), (sizes.heads, keys, value))
         self.heads, self.keys = sizes.heads, keys
-        self.in_proj = nn.Linear(width, sum(self.parts) + 2 * width, bias=False)
-        self.out_proj = shrunk(nn.Linear(2 * width, width, bias=False), sizes)
+        self.in_proj = nn.Linear(width, sum(self.parts) + inner, bias=False)
+        self.out_proj = shrunk(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
         q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))

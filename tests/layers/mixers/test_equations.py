@@ -14,10 +14,12 @@ from iclbench.layers.mixers.mixer import Mixer, Sizes
 WIDTH, HEADS, TOKENS, BATCH = 16, 2, 45, 2
 
 
-def made(name: str, conv: int | None = None, state: int | None = None, first: bool = True) -> Mixer:
+def made(
+    name: str, conv: int | None = None, state: int | None = None, first: bool = True, inner: int | None = None
+) -> Mixer:
     """A mixer whose every weight matters."""
     torch.manual_seed(0)
-    sizes = Sizes(WIDTH, HEADS, state=state, conv=conv, layers=2, layer=0 if first else 1, first=first, longest=64)
+    sizes = Sizes(WIDTH, HEADS, inner, state, conv, layers=2, layer=0 if first else 1, first=first, longest=64)
     mixer = MIXERS.subclass(name)(sizes).double().eval()
     for weight in mixer.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, dtype=torch.float64)
@@ -113,7 +115,7 @@ def retnet(m: Mixer, x: Tensor) -> Tensor:
 
 
 def mamba2(m: Mixer, x: Tensor) -> Tensor:
-    inner, N = 2 * WIDTH, m.state
+    inner, N = m.out_proj.in_features, m.state
     z, u, dt = (x @ m.in_proj.weight.T).split([inner, inner + 2 * N, HEADS], -1)
     values, key, query = F.silu(convolved(m, u)).split([inner, N, N], -1)
     values, dt = by_head(values), F.softplus(dt + m.dt_bias)
@@ -128,7 +130,7 @@ def mamba2(m: Mixer, x: Tensor) -> Tensor:
 
 
 def gla(m: Mixer, x: Tensor) -> Tensor:
-    u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.parts), WIDTH, 16], -1)
+    u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.parts), m.parts[2], 16], -1)
     q, k, v = (by_head(t) for t in silu_if_convolved(m, u).split(m.parts, -1))
     alpha = by_head(torch.sigmoid(low @ m.decay_proj.weight.T + m.decay_proj.bias) ** (1 / 16))
 
@@ -210,7 +212,7 @@ def rwkv7(m: Mixer, x: Tensor) -> Tensor:
 
 
 def mlstm(m: Mixer, x: Tensor) -> Tensor:
-    inner = 2 * WIDTH
+    inner = m.down_proj.in_features
     u, z = (x @ m.up_proj.weight.T).chunk(2, -1)
     c = F.silu(convolved(m, u))
 
@@ -338,6 +340,15 @@ def test_the_state_may_have_more_rows_or_fewer(name: str) -> None:
             torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
         kept = (rows + 1) * (rows + 2) // 2 if name == "based" else rows
         assert mixer.start(BATCH)[1].shape[-2] == kept
+
+
+@pytest.mark.parametrize("name", [name for name in EQUATIONS if "inner" in MIXERS.subclass(name).uses])
+def test_values_may_be_wider_or_narrower_than_tokens(name: str) -> None:
+    for inner in (12, 20):
+        mixer, x = made(name, inner=inner), tokens()
+        torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
+        if name != "mlstm":  # whose keys are as wide as its values
+            assert mixer.start(BATCH)[1].shape[-2] == made(name).start(BATCH)[1].shape[-2]
 
 
 def test_layers_after_the_first_mix_its_values_in() -> None:
