@@ -59,7 +59,11 @@ def sweep(
         raise UsageError("--pack and --verify are two commands: pack first, then verify")
     if pack is not None or verify is not None:
         _refuse_language_grids(grid)
+    if dry_run and (detach or status):
+        raise UsageError("--dry-run does nothing: leave --detach and --status out")
     cluster = sweep_jobs.cluster(engine, grid, jobs, workers, detach, status)
+    if cluster is not None and per_gpu != 1:
+        raise UsageError(f"--per-gpu is of this machine; jobs of engine '{engine}' have a GPU each")
     kinds = _kinds(only)
     with sigterm_like_ctrl_c():
         kind, gpus = devices(device) if cluster is None else (cluster.device(device), [])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import typer
@@ -21,6 +22,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.sweep import engine, engines
 from iclbench.sweep.bundle import Bundle
+from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engine import Bundling
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Estimates
@@ -35,6 +37,8 @@ from iclbench.sweep.store import Store
 _START = 10.0
 # The share of jobs that die half way, in what the dry run says of such a cluster.
 _DYING = 0.05
+# Draws of which ones, whose mean is said.
+_DRAWS = 8
 
 
 def cluster(
@@ -50,6 +54,8 @@ def cluster(
             raise UsageError("--jobs, --detach and --status are of an engine with jobs: name it with --engine")
         return None
     engines.check(name)
+    if status and detach:
+        raise UsageError("--status shows and --detach submits: write one of them")
     if workers:
         raise UsageError(f"--workers is of this machine; engine '{name}' has --jobs")
     of_grids = [load_grid(grid)[1].engine for grid in grids if not is_language_grid(grid)]
@@ -90,14 +96,16 @@ class Cluster:
         estimates = Estimates(store, context.device)
         bundling = Bundling(own.worth, estimates.seconds)
         if dry_run:
-            jobs = _jobs(plan, own, bundling)
-            print_dry_run(plan, store, context.device, context.data_dir, None, json, added, jobs)
-            if not json:
-                _print_jobs(jobs)
+            jobs = partial(_jobs, own, bundling)
+            found = print_dry_run(plan, store, context.device, context.data_dir, None, json, added, jobs)
+            if found is not None and not json:
+                _print_jobs(found)
             return
+        start = partial(self._executor, context, own, estimates)
+        if self.status and not context.results.is_dir():
+            raise UsageError(f"no results folder {context.results}: nothing was submitted there")
         with writing(context.results):
             context.results.mkdir(parents=True, exist_ok=True)
-        start = partial(self._executor, context, own, estimates)
         if self.status:
             executor = start()
             if not isinstance(executor, Submitting):
@@ -137,16 +145,22 @@ class Cluster:
         say(f"{plural(jobs, 'job')} submitted with {plural(cells, 'cell')}{later}; the same command goes on")
 
 
-def _jobs(plan: Plan, own: EngineSettings, bundling: Bundling) -> dict[str, Any]:
-    """What will be submitted, and how long it takes on more or fewer jobs."""
+def _jobs(own: EngineSettings, bundling: Bundling, plan: Plan, measured: Estimates) -> dict[str, Any]:
+    """What will be submitted, and how long it takes on more or fewer jobs; `measured` says what cells take, `bundling`
+    which go together by what is known when they are submitted."""
+
+    def takes(cell: GridCell) -> float:
+        known = measured.seconds(cell)
+        return bundling.UNKNOWN if known is None else known
+
     sizes = simulate(plan, own.jobs, bundling).jobs
     spans = []
     for jobs in sorted({1, 8, 32, 128, 512, own.jobs}):
-        sound = simulate(plan, jobs, bundling, start=_START)
-        dying = simulate(plan, jobs, bundling, start=_START, failures=_DYING)
+        sound = simulate(plan, jobs, bundling, _START, takes=takes)
+        dying = [simulate(plan, jobs, bundling, _START, _DYING, seed, takes).seconds for seed in range(_DRAWS)]
         spans.append(
             {"at_once": jobs, "seconds": sound.seconds, "efficiency": sound.efficiency}
-            | {"seconds_with_deaths": dying.seconds}
+            | {"seconds_with_deaths": fmean(dying)}
         )
     return {
         "jobs": len(sizes),
@@ -156,12 +170,12 @@ def _jobs(plan: Plan, own: EngineSettings, bundling: Bundling) -> dict[str, Any]
         "memory": own.memory,
         "minutes": own.minutes,
         "at_once": own.jobs,
-        "cells_of_unknown_length": sum(bundling.of(cell) is None for cell in plan.todo if cell.reason is None),
+        "cells_of_unknown_length": sum(measured.seconds(cell) is None for cell in plan.todo if cell.reason is None),
         "makespan": spans,
     }
 
 
-def _print_jobs(jobs: dict[str, Any]) -> None:
+def _print_jobs(jobs: Mapping[str, Any]) -> None:
     """The same for the eye."""
     if jobs["cells_per_job"] is None:
         return

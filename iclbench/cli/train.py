@@ -12,7 +12,7 @@ from iclbench.config.runs import Run, check_name, keeping_rate, run_name
 from iclbench.config.sizes import check_size
 from iclbench.config.trust import typed
 from iclbench.core.context import Context
-from iclbench.training.processes import joined, own_device, started
+from iclbench.training.processes import Processes, check_count, joined, own_device, started
 from iclbench.training.trackers import check_trackers
 
 
@@ -47,6 +47,9 @@ def train(
     words += [word for each in override or [] for word in ("-o", each)]
     words += ["--config", str(config)] if config else []
     words += ["--data-dir", str(data_dir)] if data_dir else []
+    if processes > 1 and not was_finished:  # before they are started, and before there is a run
+        check_count(processes, chosen)
+        Processes(count=processes).check(frozen.build(frozen.task.build(data_dir)), frozen.train.batch)
     with started(processes, words), joined(chosen) as own:
         run = train_run(config_of_run, name, context, step_bar, log, own)
     if was_finished:

@@ -25,7 +25,7 @@ BEAT, STALE = 15.0, 120.0
 # Seconds between two tries.
 _PATIENCE = 0.5
 # What `flock` says where there is none.
-_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP}
+_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
 # Set to "folders", all locks are folders.
 _ASKED = "ICLBENCH_LOCKS"
 

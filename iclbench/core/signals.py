@@ -6,9 +6,13 @@ import atexit
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+# How often a process looks whether its parent is still there.
+_WATCH_SECONDS = 0.5
 
 
 @contextmanager
@@ -84,6 +88,17 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def end_with_parent(parent: int) -> None:
+    """From now on this process ends when that one does, whose child it is, and leaves no locks behind."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def leave_at_once(which: signal.Signals, code: int) -> None:

@@ -18,7 +18,7 @@ from iclbench import __version__
 from iclbench.config.cards import content_hash
 from iclbench.config.registry import imported
 from iclbench.core.context import Context
-from iclbench.core.errors import IclbenchError
+from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import atomic
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome
@@ -55,18 +55,24 @@ class Bundle:
         """Of a file that `write` has written.
 
         Raises:
-            IclbenchError: another version did; two would meet in one table.
+            IclbenchError: another version did; two would meet in one table. Or the file is damaged.
         """
-        about = json.loads(path.read_text(encoding="utf-8"))
-        if about["version"] != __version__:
-            raise IclbenchError(
-                f"the job was submitted by iclbench {about['version']}, this machine has {__version__}: install the "
-                "same version on all machines"
-            )
-        context = about["context"]
-        folder = context["data_dir"]
-        place = Context(Path(context["results"]), folder and Path(folder), context["device"], context["threads"])
-        return cls(tuple(map(_cell, about["cells"])), place)
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            version = about["version"]
+            if version == __version__:
+                context = about["context"]
+                folder = context["data_dir"]
+                place = Context(
+                    Path(context["results"]), folder and Path(folder), context["device"], context["threads"]
+                )
+                return cls(tuple(map(_cell, about["cells"])), place)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise IclbenchError(f"{path} is damaged ({one_line(error)}): remove it") from error
+        raise IclbenchError(
+            f"the job was submitted by iclbench {version}, this machine has {__version__}: install the same version on "
+            "all machines"
+        )
 
 
 def work_through(bundle: Bundle, work: Work, kept: Path | None = None) -> dict[str, Outcome]:
@@ -109,10 +115,14 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
 
 
 def outcomes_of(found: Mapping[str, dict[str, Any]]) -> dict[str, Outcome]:
-    """From plain values."""
-    return {
-        cell: Outcome(**each | {key: tuple(each[key]) for key in ("files", "warnings")}) for cell, each in found.items()
-    }
+    """From plain values; raises `ValueError` where they are something else."""
+    try:
+        return {
+            cell: Outcome(**each | {key: tuple(each[key]) for key in ("files", "warnings")})
+            for cell, each in found.items()
+        }
+    except (AttributeError, TypeError, KeyError) as error:
+        raise ValueError("no outcomes of cells") from error
 
 
 def _plain(cell: GridCell) -> dict[str, Any]:

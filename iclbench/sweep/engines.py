@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from iclbench.config.cards import PositiveInt, Strict, read_toml, validate
 from iclbench.core.errors import UnknownNameError, UsageError
@@ -23,6 +23,16 @@ _PACKAGES = {"slurm": "submitit", "ray": "ray"}
 # What becomes one line of a job's script; and one word as schedulers write it, nothing that a shell would obey.
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
+
+
+# Options of sbatch that are said otherwise, or are ours to say.
+_OURS = ("array", "time", "output", "error", "signal", "job-name", "wrap")
+
+
+def _free(option: str) -> str:
+    if option.replace("_", "-") in _OURS:
+        raise ValueError(f"'{option}' is set by iclbench (time: minutes); leave it out")
+    return option
 
 
 class GridEngine(Strict):
@@ -69,7 +79,7 @@ class EngineSettings(GridEngine):
     account: Line | None = None
     qos: Line | None = None
     exclude: Line | None = None
-    options: dict[str, str | int] = {}
+    options: dict[Annotated[str, AfterValidator(_free)], str | int] = {}
     setup: list[str] = []
     python: str | None = None
     poll: Annotated[float, Field(gt=0)] = 10.0
@@ -89,7 +99,11 @@ def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
         UsageError: the file does not hold, with the line that says why.
     """
     path = user_file()
-    own = read_toml(path).get(engine, {}) if path.is_file() else {}
+    file = read_toml(path) if path.is_file() else {}
+    for name in file:
+        if name not in known():
+            raise UsageError(f"{path}: {UnknownNameError('engine', name, known())}")
+    own = file.get(engine, {})
     if not isinstance(own, dict):
         raise UsageError(f"{path}: write a table [{engine}]")
     validate(EngineSettings, own, f"{path}, [{engine}]")

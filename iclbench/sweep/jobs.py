@@ -87,7 +87,7 @@ class Files:
         """What became of its cells, once its job has ended.
 
         Raises:
-            ValueError: the file is there in part.
+            ValueError: the file is there in part, or damaged.
         """
         return result_of(json.loads(self.ended.read_text(encoding="utf-8")))
 
@@ -113,11 +113,14 @@ class Files:
 
 
 def result_of(about: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
-    """What became of cells, from what `do_bundle` has left."""
-    if about["unfit"]:
-        return WorkerStartError(about["error"])
-    outcomes = outcomes_of(about["outcomes"])
-    return outcomes if about["error"] is None else WorkerDiedError(about["error"], outcomes)
+    """What became of cells, from what `do_bundle` has left; raises `ValueError` where it is something else."""
+    try:
+        error, unfit, outcomes = about["error"], about["unfit"], outcomes_of(about["outcomes"])
+    except (TypeError, KeyError) as damage:
+        raise ValueError("no end of a bundle") from damage
+    if unfit:
+        return WorkerStartError(error)
+    return outcomes if error is None else WorkerDiedError(error, outcomes)
 
 
 def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
@@ -246,15 +249,17 @@ class JobExecutor(ABC, Generic[H]):
         while not self._stopping.wait(self._pause):
             try:
                 self._look()
-            except Exception as error:
+            except Exception as error:  # they stay noted, for `stop` to end or another sweep to find
                 for each in self._followed():
-                    self._settle(each, WorkerStartError(f"{self.jobs} cannot be followed: {one_line(error)}"))
+                    each.future.set_exception(WorkerStartError(f"{self.jobs} cannot be followed: {one_line(error)}"))
+                return
 
     def _settle(self, each: H, result: dict[str, Outcome] | Exception) -> None:
         with self._lock:
             self._running.remove(each)
-        each.files.job.unlink(missing_ok=True)
         if isinstance(result, Exception):
             each.future.set_exception(result)
         else:
             each.future.set_result(result)
+        with suppress(OSError):  # then the next sweep finds it, and its end beside it
+            each.files.job.unlink(missing_ok=True)

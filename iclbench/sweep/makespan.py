@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from iclbench.sweep.cells import GridCell
@@ -42,6 +43,7 @@ def simulate(
     start: float = 0.0,
     failures: float = 0.0,
     seed: int = 0,
+    takes: Callable[[GridCell], float] | None = None,
 ) -> Makespan:
     """Go through a plan as the engine does.
 
@@ -52,8 +54,9 @@ def simulate(
         start: seconds until a job begins to work.
         failures: the share of jobs that die half way, and are started again.
         seed: of which ones.
+        takes: seconds of a cell, where more is known of it now than when cells are put together.
     """
-    draw, order = random.Random(seed), Order(plan, workers)
+    draw, order, takes = random.Random(seed), Order(plan, workers), takes or bundling.expected
     running: list[tuple[float, int, tuple[GridCell, ...], bool]] = []
     now, busy = 0.0, 0.0
     jobs: list[int] = []
@@ -61,7 +64,7 @@ def simulate(
         for cell, outcome in order.given_up():
             order.settle(cell, outcome)
         while len(running) < workers and (cells := bundling.take(order)):
-            took = sum(bundling.expected(cell) for cell in cells)
+            took = sum(map(takes, cells))
             died = draw.random() < failures
             jobs.append(len(cells))
             heapq.heappush(running, (now + start + (took / 2 if died else took), len(jobs), cells, died))
@@ -71,6 +74,6 @@ def simulate(
         for cell in cells:
             if not died:
                 order.settle(cell, Outcome("done"))
-                busy += bundling.expected(cell)
+                busy += takes(cell)
             elif order.is_open(cell):
                 order.put_back(cell)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import os
 import re
@@ -49,6 +48,8 @@ _ENDS = {
 _LATE, _SOON = 90.0, 5.0
 # Time-outs of one job, after each of which it goes on from its checkpoint.
 _TIMEOUTS = 10
+# Jobs that ended before they had begun to work, where none has begun yet: whatever is wrong is so with all of them.
+_HOPELESS = 3
 # Limits in minutes that are asked for, so that jobs of like length make one array.
 _LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
 # Array tasks that a scheduler takes where it does not say.
@@ -158,9 +159,11 @@ class SlurmExecutor(JobExecutor[_Running]):
         for program in ("sbatch", "scancel", "scontrol"):
             if shutil.which(program) is None:
                 raise UsageError(f"engine 'slurm': no '{program}' on this machine; run the sweep on a login node")
+        if any(character in str(results.absolute()) for character in "'\"\\%\n"):
+            raise UsageError(f"engine 'slurm': no job's log can be in {results.absolute()}; choose another --results")
         super().__init__(results, settings, *told)
         self._pending: list[_Waiting] = []
-        self._told = set[str]()
+        self._told, self._stillborn = set[str](), 0
         self._thread.start()
 
     def _hand(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
@@ -173,8 +176,10 @@ class SlurmExecutor(JobExecutor[_Running]):
             files = Files(self.folder, name)
             try:
                 bundle = Bundle.read(files.bundle)
-            except (OSError, ValueError, KeyError, IclbenchError) as error:
-                self._say(f"job {job} is left alone: {one_line(error)}")
+            except (OSError, IclbenchError) as error:
+                if (why := one_line(error)) not in self._told:
+                    self._told.add(why)
+                    self._say(f"job {job} is left alone: {why}")
                 continue
             if not wanted(bundle):
                 continue
@@ -191,7 +196,7 @@ class SlurmExecutor(JobExecutor[_Running]):
             if state.name in _ENDS or state.name == "GONE":
                 files.job.unlink(missing_ok=True)
                 continue
-            with contextlib.suppress(OSError, ValueError, KeyError, IclbenchError):
+            with contextlib.suppress(OSError, IclbenchError):
                 found.append(Bundle.read(files.bundle))
         return found
 
@@ -205,11 +210,22 @@ class SlurmExecutor(JobExecutor[_Running]):
         for each in pending:
             by_limit.setdefault(self._minutes(each[1]), []).append(each)
         try:
-            for minutes, group in by_limit.items():
-                for start in range(0, len(group), most := array_limit()):
-                    self._submit(minutes, group[start : start + most], max(1, self.slots // len(by_limit)))
+            most = array_limit()
+            arrays = [
+                (minutes, group[start : start + most])
+                for minutes, group in by_limit.items()
+                for start in range(0, len(group), most)
+            ]
+            for minutes, group in arrays:
+                self._submit(minutes, group, max(1, self.slots // len(arrays)))
+        except OSError as error:
+            self._refused(pending, f"jobs cannot be written to {self.folder}: {one_line(error)}")
         except Exception as error:
-            self._refused(pending, _refusal(error))
+            self._refused(
+                pending,
+                f"SLURM takes no job: {_refusal(error)}; what is asked for stands in {user_file()} and in the table "
+                "[engine] of the grid",
+            )
 
     def _refused(self, pending: Sequence[_Waiting], why: str) -> None:
         """The scheduler takes no further job: they wait as long as there are others, whose end may make room."""
@@ -221,14 +237,9 @@ class SlurmExecutor(JobExecutor[_Running]):
                 left = []
         if not left and why not in self._told:
             self._told.add(why)
-            self._say(f"SLURM takes no further job ({why}); tried again when others have ended")
+            self._say(f"{why}; tried again when others have ended")
         for future, _, _ in left:
-            future.set_exception(
-                WorkerStartError(
-                    f"SLURM takes no job: {why}; what is asked for stands in {user_file()} and in the table [engine] "
-                    "of the grid"
-                )
-            )
+            future.set_exception(WorkerStartError(why))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor.shutdown`."""
@@ -259,16 +270,23 @@ class SlurmExecutor(JobExecutor[_Running]):
             each.files.job.unlink(missing_ok=True)
 
     def queue(self) -> dict[str, State]:
-        """The state of every job that is known of, by bundle."""
+        """The state of every job that is known of, by bundle.
+
+        Raises:
+            IclbenchError: the scheduler is not there.
+        """
         jobs = self._jobs()
-        found = states(list(jobs.values()))
+        try:
+            found = states(list(jobs.values()))
+        except (subprocess.SubprocessError, OSError) as error:
+            raise IclbenchError(f"the scheduler does not answer ({one_line(error)}); try again later") from error
         return {name: found.get(job, State("GONE")) for name, job in jobs.items()}
 
     def job(self, name: str) -> str:
-        """The job of a bundle; empty: another sweep has just collected it."""
+        """The job of a bundle; empty: another sweep has just collected it, or no job is noted there."""
         try:
             return Files(self.folder, name).job.read_text().strip()
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return ""
 
     def _jobs(self) -> dict[str, str]:
@@ -278,7 +296,10 @@ class SlurmExecutor(JobExecutor[_Running]):
     def progress(self, name: str) -> tuple[int, int]:
         """How many cells of a bundle are done, and how many there are."""
         files = Files(self.folder, name)
-        return len(files.finished()), len(json.loads(files.bundle.read_text(encoding="utf-8"))["cells"])
+        try:
+            return len(files.finished()), len(Bundle.read(files.bundle).cells)
+        except (OSError, IclbenchError):
+            return len(files.finished()), 0
 
     def _minutes(self, bundle: Bundle) -> int:
         if self._settings.minutes is not None:
@@ -302,7 +323,7 @@ class SlurmExecutor(JobExecutor[_Running]):
             mem=own.memory,
             cpus_per_task=own.cpus,
             array_parallelism=at_once,
-            signal_delay_s=_NOTICE,
+            signal_delay_s=min(_NOTICE, 15 * minutes),
             stderr_to_stdout=True,
             setup=[*(f"export {name}={value}" for name, value in _SIGNAL.items()), *own.setup],
             additional_parameters={"requeue": True} | own.options,
@@ -365,8 +386,13 @@ class SlurmExecutor(JobExecutor[_Running]):
         what = f"job {each.job} is gone from the queue" if state.name == "GONE" else f"job {each.job}: {state.name}"
         if state.exit_code not in ("", "0:0"):
             what += f" (exit code {state.exit_code})"
-        if state.name == "FAILED" and not each.files.began.exists() and not log.exists():
-            return WorkerStartError(f"{what}; {not_shared(self.folder, state.node)}")
+        if state.name == "FAILED" and not each.files.began.exists():
+            if not log.exists():
+                return WorkerStartError(f"{what}; {not_shared(self.folder, state.node)}")
+            self._stillborn += 1
+            if self._stillborn == _HOPELESS and not any(self.folder.glob("*.began")):
+                return WorkerStartError(f"{what} before iclbench began, as others; see {log}, and setup and python in "
+                                        f"{user_file()}")  # fmt: skip
         return WorkerDiedError(f"{what}; see {log}", each.files.finished())
 
 

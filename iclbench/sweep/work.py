@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from iclbench import tables
 from iclbench.config.runs import DivergedError, Run, TrainedOtherwiseError, create
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
+from iclbench.core.signals import end_with_parent
 from iclbench.sweep import kernels
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from iclbench.sweep.language_grids import LanguageCell
 
 log = logging.getLogger("iclbench")
-
-# How often a worker looks whether its parent is still there.
-_WATCH_SECONDS = 0.5
 
 
 class _Skipped(Exception):  # noqa: N818
@@ -58,14 +55,7 @@ def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | 
     if instruction_set is not None:
         kernels.use(instruction_set)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with_parent(os.getppid())
     share_cores(threads)
 
 

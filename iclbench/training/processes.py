@@ -27,9 +27,12 @@ from torch import Tensor, nn
 from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.signals import end_with_parent
 
 # What torchrun and `started` tell a process of its place.
 _RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+# What `started` tells the others of whom they end with.
+_PARENT = "ICLBENCH_PARENT"
 # How long one waits for the others.
 _PATIENCE = timedelta(hours=4)
 # Seconds that this process has to notice by itself that another one is gone.
@@ -132,9 +135,26 @@ def _counted(backbone: Backbone, batch: Episodes) -> int:
 
 
 def here() -> Processes:
-    """This process's place, as torchrun tells it; alone where nobody does."""
-    count = int(os.environ.get(_WORLD, "1"))
-    return Processes(int(os.environ.get(_RANK, "0")), count) if count > 1 else ALONE
+    """This process's place, as torchrun tells it; alone where nobody does.
+
+    Raises:
+        UsageError: what is told makes no sense.
+    """
+    told = [os.environ.get(name, default) for name, default in ((_RANK, "0"), (_WORLD, "1"))]
+    if not all(each.isdigit() for each in told) or not int(told[0]) < max(1, int(told[1])):
+        raise UsageError(f"{_RANK}={told[0]} and {_WORLD}={told[1]} are no place among processes; unset them")
+    count = int(told[1])
+    if count > 1 and not os.environ.get("MASTER_ADDR"):
+        raise UsageError(f"{_WORLD}={count} without MASTER_ADDR: start the command with torchrun, or unset {_WORLD}")
+    return Processes(int(told[0]), count) if count > 1 else ALONE
+
+
+def check_count(count: int, device: str) -> None:
+    """Raises `UsageError` for more processes than this machine has cores, or GPUs, which are one each's."""
+    most = torch.cuda.device_count() if device.startswith("cuda") else max(2, os.cpu_count() or 1)
+    if count > most:
+        what = "GPUs" if device.startswith("cuda") else "cores"
+        raise UsageError(f"--processes {count} is more than the {most} {what} of this machine")
 
 
 def own_device(device: str) -> str:
@@ -149,6 +169,8 @@ def joined(device: str) -> Iterator[Processes]:
     if own.alone:
         yield own
         return
+    if (parent := os.environ.get(_PARENT)) is not None and not own.leads:
+        end_with_parent(int(parent))
     backend = "gloo"
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get(_LOCAL, "0")))
@@ -179,20 +201,15 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
     command = [sys.executable, "-m", "iclbench", *words]
     said = TemporaryFile()  # noqa: SIM115  # closed with the process
-    others = [
-        subprocess.Popen(
-            command,
-            env=os.environ | place | {_RANK: str(rank), _LOCAL: str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-        )
-        for rank in range(1, count)
-    ]
+    others: list[subprocess.Popen[bytes]] = []
     over = Event()
-    Thread(target=_follow, args=(others, said, over), daemon=True).start()
     before = {name: os.environ.get(name) for name in (*place, _RANK, _LOCAL)}
-    os.environ |= place | {_RANK: "0", _LOCAL: "0"}
     try:
+        for rank in range(1, count):
+            own = place | {_RANK: str(rank), _LOCAL: str(rank), _PARENT: str(os.getpid())}
+            others.append(subprocess.Popen(command, env=os.environ | own, stdout=subprocess.DEVNULL, stderr=said))
+        Thread(target=_follow, args=(others, said, over), daemon=True).start()
+        os.environ |= place | {_RANK: "0", _LOCAL: "0"}
         yield
         over.set()
         for other in others:
@@ -204,7 +221,7 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
             other.wait()
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 

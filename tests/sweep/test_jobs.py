@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from iclbench.core.context import Context
-from iclbench.core.errors import IclbenchError, Interrupted
+from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.sweep import slurm
 from iclbench.sweep.bundle import Bundle, work_through
 from iclbench.sweep.cells import GridCell
@@ -159,7 +160,7 @@ def test_a_queue_that_is_full_is_waited_for_and_without_any_job_is_a_line(
     second = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
     time.sleep(0.2)
     assert not second.done() and not running.done()
-    assert [line for line in executor.said if "takes no further job" in line] == executor.said and executor.said
+    assert all("takes no job" in line and "tried again when others have ended" in line for line in executor.said)
     assert len(executor.said) == 1
     Job(str(files.bundle), WORK)()
     assert running.result(timeout=10) == {CELL.hash: DONE}
@@ -188,3 +189,87 @@ def test_a_quota_is_the_reason_of_the_bundle(tmp_path: Path, monkeypatch: pytest
 
 def _over_quota(each: GridCell, context: Context) -> Outcome:
     raise OSError(122, "Disk quota exceeded")
+
+
+@pytest.mark.parametrize("damage", ["null", "[]", '{"a": 3}', '{"error": null, "unfit": false, "outcomes": [1]}', "{"])
+def test_an_end_that_is_damaged_is_one_that_is_half_seen(damage: str, tmp_path: Path) -> None:
+    files = handed(tmp_path)
+    files.ended.write_text(damage)
+    files.outcomes.write_text(damage)
+    with pytest.raises(ValueError):
+        files.result()
+    assert files.finished() == {}
+    files.bundle.write_text(damage)
+    with pytest.raises(IclbenchError, match="is damaged"):
+        Bundle.read(files.bundle)
+
+
+def test_a_note_that_cannot_be_removed_keeps_nobody_waiting(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = handed(executor.folder)
+    ((_, future),) = executor.adopted(lambda bundle: True)
+
+    unlink = Path.unlink
+
+    def stale(self: Path, missing_ok: bool = False) -> None:
+        if self.suffix == ".job":
+            raise OSError(116, "Stale file handle")
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", stale)
+    files.end(None, {CELL.hash: DONE})
+    assert future.result(timeout=10) == {CELL.hash: DONE}
+
+
+def test_jobs_that_cannot_be_followed_stay_noted_and_are_ended(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = handed(executor.folder)
+    called: list[tuple[str, ...]] = []
+
+    def fail(jobs: Sequence[str]) -> dict[str, State]:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(slurm, "states", fail)
+    ((_, future),) = executor.adopted(lambda bundle: True)
+    error = failure(future)
+    assert isinstance(error, WorkerStartError) and "jobs cannot be followed" in str(error) and files.job.exists()
+    monkeypatch.setattr(slurm, "_call", lambda *words, but="": called.append(words) or "")
+    monkeypatch.setattr(slurm, "states", lambda jobs: {})
+    executor.stop(0.1)
+    assert called == [("scancel", "7")] and files.cancelled.exists() and not files.job.exists()
+
+
+def test_three_jobs_that_end_before_they_begin_are_enough(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_SOON", 0.0)
+    (executor.folder / "logs").mkdir()
+    (executor.folder / "logs" / "7_0_log.out").touch()
+    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("FAILED", exit_code="3:0")})
+    found = []
+    for name in ("a", "b", "c"):
+        handed(executor.folder, name)
+        ((_, future),) = executor.adopted(lambda bundle: True)
+        found.append(failure(future))
+    assert [type(error) for error in found] == [WorkerDiedError, WorkerDiedError, WorkerStartError]
+    assert "before iclbench began, as others" in str(found[-1]) and "setup and python" in str(found[-1])
+
+
+def test_a_status_is_told_whatever_files_have_become(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = handed(executor.folder)
+    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("RUNNING")})
+    assert executor.progress("one") == (0, 1)
+    files.bundle.unlink()
+    assert executor.progress("one") == (0, 0) and executor.queue() == {"one": State("RUNNING")}
+    files.job.write_bytes(b"\xff\xfe")
+    assert executor.job("one") == "" and executor.queue() == {}
+
+    def away(jobs: Sequence[str]) -> dict[str, State]:
+        raise subprocess.SubprocessError("Unable to contact slurm controller")
+
+    monkeypatch.setattr(slurm, "states", away)
+    with pytest.raises(IclbenchError, match=r"the scheduler does not answer .*; try again later"):
+        executor.queue()
+
+
+def test_a_folder_that_the_scheduler_cannot_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm.shutil, "which", lambda program: program)
+    for name in ("it's", "a%j", 'a"b'):
+        with pytest.raises(UsageError, match="choose another --results"):
+            SlurmExecutor(tmp_path / name, EngineSettings())

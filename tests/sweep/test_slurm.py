@@ -87,6 +87,12 @@ def test_tables_go_over_each_other_and_mistakes_are_told(tmp_path: Path, monkeyp
         UsageError, match=r"engines\.toml, \[slurm\]: unknown key 'partitoin'; did you mean 'partition'"
     ):
         engines.settings("slurm")
+    path.write_text('[slrum]\npartition = "gpu"\n')
+    with pytest.raises(UsageError, match="unknown engine 'slrum'; did you mean 'slurm'"):
+        engines.settings("slurm")
+    path.write_text('[slurm.options]\narray = "1-3"\n')
+    with pytest.raises(UsageError, match="'array' is set by iclbench"):
+        engines.settings("slurm")
     path.write_text('slurm = "gpu"\n')
     with pytest.raises(UsageError, match=r"write a table \[slurm\]"):
         engines.settings("slurm")

@@ -121,17 +121,47 @@ def test_a_dry_run_of_an_engine_says_its_jobs(
     asked = (grid, "--dry-run", "--engine", "slurm", "--jobs", "1", "--results", tmp_path / "results")
     code, out, err = run(*asked, "--json", capsys=capsys)
     assert code == 0, err
-    jobs = json.loads(out)["total"]["jobs"]
+    found = json.loads(out)
+    jobs = found["total"]["jobs"]
     assert (jobs["cpus"], jobs["memory"], jobs["at_once"]) == (1, "4G", 1)
-    assert jobs["cells_of_unknown_length"] == 22 and jobs["cells_per_job"][0] >= 1
+    assert jobs["cells_of_unknown_length"] == 18 and jobs["cells_per_job"][0] >= 1
     spans = {each["at_once"]: each for each in jobs["makespan"]}
     assert list(spans) == [1, 8, 32, 128, 512]
     assert spans[8]["seconds"] < spans[1]["seconds"] <= spans[1]["seconds_with_deaths"]
-    # Cells of a minute each, and ten seconds to start a job.
-    assert spans[1]["seconds"] == 22 * 60 + 10 * jobs["jobs"]
+    # Trainings as they are measured now, other cells of a minute each, and ten seconds to start a job.
+    known = sum(line["seconds"] for line in found["tasks"])
+    assert spans[1]["seconds"] == pytest.approx(known + 18 * 60 + 10 * jobs["jobs"])
     code, out, err = run(*asked, capsys=capsys)
     assert code == 0, err
-    assert "22 cells of unknown length taken for a minute each" in out and "time if 5% die" in out
+    assert "18 cells of unknown length taken for a minute each" in out and "time if 5% die" in out
+    # Their GPUs are elsewhere: nothing is measured here.
+    code, out, err = run(*asked, "--device", "cuda", "--json", capsys=capsys)
+    assert code == 0, err
+    jobs = json.loads(out)["total"]["jobs"]
+    assert jobs["gpus"] == 1 and jobs["cells_of_unknown_length"] == 22
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--engine", "slurm", "--detach", "--status"], "write one of them"),
+        (["--engine", "slurm", "--detach", "--dry-run"], "leave --detach and --status out"),
+        (["--engine", "slurm", "--per-gpu", "2"], "jobs of engine 'slurm' have a GPU each"),
+        (["--engine", "slurm", "--status"], "nothing was submitted there"),
+    ],
+)
+def test_options_of_engines_that_do_not_go_together(
+    options: list[str],
+    line: str,
+    grid: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("iclbench.sweep.engines.find_spec", lambda name: True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    code, _, err = run(grid, *options, "--results", tmp_path / "results", capsys=capsys)
+    assert code == 2 and line in err and not (tmp_path / "results").exists()
 
 
 def test_recorded_seconds_parameters_and_sizes_make_the_estimate(

@@ -13,12 +13,13 @@ import torch.multiprocessing
 from torch import Tensor
 
 from iclbench import tables
+from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.training.fit import Training
-from iclbench.training.processes import ALONE, Processes, joined, started
+from iclbench.training.processes import ALONE, Processes, here, joined, started
 from iclbench.training.step import TrainingData
 
 STEPS = 200
@@ -143,6 +144,63 @@ def test_what_several_processes_cannot_train_is_refused() -> None:
 
 
 def test_torchrun_and_processes_have_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UsageError, match="--processes 2 under 4 processes of torchrun"), started(2, []):
         pass
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({"WORLD_SIZE": "abc"}, "RANK=0 and WORLD_SIZE=abc are no place among processes"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 and WORLD_SIZE=2 are no place"),
+        ({"WORLD_SIZE": "2", "RANK": "1"}, "WORLD_SIZE=2 without MASTER_ADDR: start the command with torchrun"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_a_line(
+    told: dict[str, str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=line):
+        here()
+
+
+@pytest.mark.parametrize(
+    ("backbone", "count", "line"),
+    [
+        ("gpt2", "4096", "--processes 4096 is more than the"),
+        ("np", "2", "train it in one process"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_before_anything_is_started(
+    backbone: str, count: str, line: str, card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(card_path), backbone, "--preset", "smoke", "--processes", count]
+    words += ["-o", "backbone.width=8"]
+    assert main([*words, "--results", str(tmp_path)]) == 2
+    assert line in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_processes_end_with_the_first_one_that_is_killed(tmp_path: Path) -> None:
+    """Also while they look for each other."""
+    command = [sys.executable, "-m", "iclbench", "train", "linear", "gpt2", "--preset", "smoke", "--processes", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, "--results", str(tmp_path)], env=environment, stderr=subprocess.DEVNULL)
+    deadline, children = time.monotonic() + 60, Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (others := children.read_text().split()):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    while any(is_there(pid) for pid in others):
+        assert time.monotonic() < deadline, "they are still there"
+        time.sleep(0.2)
+
+
+def is_there(pid: str) -> bool:
+    try:
+        return "iclbench" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
