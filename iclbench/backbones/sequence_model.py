@@ -170,7 +170,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             cls, kind = classes[layer % len(classes)], kinds[layer % len(classes)]
             sizes = Sizes(
                 settings.width,
-                **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key))},
+                **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key, None))},
                 conv=settings.conv,
                 longest=2 * points,
                 residuals=residuals,

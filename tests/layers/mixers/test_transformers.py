@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.backbones.mamba import Mamba, MambaSettings
 from iclbench.backbones.mixers import Attention
-from iclbench.backbones.sequence_model import Hybrid, HybridSettings, WithHeads
+from iclbench.backbones.sequence_model import Hybrid, HybridSettings, WithInner
 from iclbench.contracts import example_episodes
 from iclbench.core.task import TaskShape
 from iclbench.layers.linear_recurrence import Terms, linear_recurrence
@@ -125,7 +125,7 @@ def test_the_cell_of_mlstm_equals_that_of_xlstm() -> None:
 def test_gpt2_equals_its_generic_twin() -> None:
     torch.manual_seed(0)
     gpt2 = GPT2(GPT2Settings(layers=3, width=WIDTH, heads=HEADS, init_std=0.3), SHAPE).eval()
-    twin = Attention(WithHeads(layers=3, width=WIDTH, heads=HEADS, norm="layer"), SHAPE).eval()
+    twin = Attention(WithInner(layers=3, width=WIDTH, heads=HEADS, norm="layer"), SHAPE).eval()
     own = gpt2.state_dict()
     given = {name: own[name] for name in own if name.startswith(("read_in", "read_out", "norm"))}
     names = {"norm": "ln_1", "mixer.in_proj": "attn.c_attn", "mixer.out_proj": "attn.c_proj"}
