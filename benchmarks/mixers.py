@@ -103,7 +103,8 @@ def terms(decay: str, delta: bool, batch: int, tokens: int, size: int) -> tuple[
     heads = 4
     q, k, v = (torch.randn(batch, heads, tokens, size) for _ in range(3))
     k = nn.functional.normalize(k, dim=-1)
-    g = {"none": None, "head": -torch.rand(batch, heads, tokens, 1), "row": -torch.rand(batch, heads, tokens, size)}
+    rows = torch.rand(batch, heads, tokens, size)
+    g = {"none": None, "head": -rows[..., :1], "row": -rows, "strong": -20 * rows}
     both = (k, -0.5 * k) if delta else (None, None)
     return Terms(q, k, v, g[decay], *both), torch.zeros(batch, heads, size, size)
 
@@ -127,7 +128,7 @@ def products(given: Terms, state: Tensor) -> Tensor:
 
 def kernel() -> Iterator[tuple[str, str, float, float, float]]:
     for batch, tokens, size in ((64, 82, 16), (64, 82, 64), (16, 1000, 64)):
-        for decay in ("none", "head", "row"):
+        for decay in ("none", "head", "row", "strong"):
             for delta in (False, True):
                 given, state = terms(decay, delta, batch, tokens, size)
                 with torch.inference_mode():
@@ -141,7 +142,7 @@ def kernel() -> Iterator[tuple[str, str, float, float, float]]:
                     torch.autograd.grad(outputs, leaves, weight)  # noqa: B023
 
                 both = warm(back, 7)
-                what = {"none": "no decay", "head": "decay per head", "row": "decay per row"}[decay]
+                what = {"none": "no decay", "strong": "decay per row, strong"}.get(decay, f"decay per {decay}")
                 yield f"{batch} x 4 heads, {tokens} tokens, K = V = {size}", what + ", delta" * delta, alone, ours, both
 
 

@@ -24,20 +24,17 @@ state before it. What a row reads is linear in the row, in the values and in the
 products with the same scores; u is what the rows a read, so that they are rows like q once one more triangular system
 has been solved. A decay only ever stands in x e^d, y e^-c and e^(c_C): the gradients of these exponents are x dx, -y dy
 and S dS (Yang et al. 2024, "Gated linear attention transformers", appendix C), and where one decay has all channels of
-a head, that is o do, -v dv and S dS, summed up. These are differences: of a decay that leaves less than rounding does,
-nothing is left of them but noise, on which an optimiser would walk, so that its gradient is 0.
+a head, that is o do, -v dv and S dS, summed up.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -50,7 +47,8 @@ CHUNK = 32
 _HELD = 8
 # A decay of e^-1000 is 0 in every precision; an infinite one would subtract from itself.
 _LEAST = -1000.0
-# Decays that sum up to less than this in a chunk can be undone again without overflow.
+# Decays that sum up to less than this in a chunk can be undone again without overflow, and their gradients are larger
+# than what rounding leaves of differences.
 _STRONG = 80.0
 _NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
@@ -183,11 +181,11 @@ def _chunk(given: dict[str, Tensor], state: Tensor) -> _Chunk:
     if "g" not in given:
         return _Chunk(given, state)
     c = given["g"].clamp(min=_LEAST).cumsum(2, dtype=torch.float64)
-    if c.shape[-1] == 1:
-        return _OfHeads(given, state, c)
     # Decided for the batch at once: neighbours change the way, and so the last digits.
     strong = bool((c[:, :, -1] < -_STRONG).any())
-    return (_OfRowsApart if strong else _OfRows)(given, state, c)
+    if c.shape[-1] == 1:
+        return _OfHeads(given, state, c, strong)
+    return (_OfRowsApart if strong else _OfRows)(given, state, c, strong)
 
 
 def _apart(t: Float[Tensor, "B H C K"]) -> bool:
@@ -202,10 +200,11 @@ class _Chunk:
         given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
         state: S before them.
         c: sums of logarithms.
+        strong: whether gradients of decays are those of autograd.
     """
 
-    def __init__(self, given: dict[str, Tensor], state: Tensor, c: Tensor | None = None) -> None:
-        self.given = given
+    def __init__(self, given: dict[str, Tensor], state: Tensor, c: Tensor | None = None, strong: bool = False) -> None:
+        self.given, self.before, self.strong = given, state, strong
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
         if c is not None:
             self.decay(c, given["v"].dtype)
@@ -244,37 +243,52 @@ class _Chunk:
             after: the state after the chunk.
             left: its gradient.
         """
+        if self.strong:
+            return self._by_autograd(into, left)
         into = {name: t if _apart(t) else t.contiguous() for name, t in into.items()}
         end, left = left, self.exited(left)
         state, found = self.kept(left), {}
-        values = {key: self.remaining(_product(self.lasting(key), left)) for key in self.written}
-        for key in self.written:
-            found[key] = _across(self.remaining(self.values[key]), left, self.lasting(key))
+        values = {key: self.remaining(_product(columns, left)) for key, columns in self.written.items()}
+        for key, columns in self.written.items():
+            found[key] = _across(self.remaining(self.values[key]), left, columns)
         for name, rows in self.readers.items():
-            lag, reading = self.lags[name], self.reading(name)
+            lag = self.lags[name]
             if name == "a":
                 solved = torch.linalg.solve_triangular(self.system.mT, values["b"], upper=True, unitriangular=True)
                 outs, into = outs | {"a": self.values["b"]}, into | {"a": solved}
                 values["b"] = solved
             read = self.weighed(into[name], lag)
-            state = _add(state, reading.mT, read)
-            found[name] = _across(read, self.state, reading)
+            state = _add(state, rows.mT, read)
+            found[name] = _across(read, self.state, rows)
             for key, columns in self.written.items():
                 if (name, key) != ("a", "b"):  # the system has done that
                     values[key] = _add(values[key], self.scores(rows, columns, lag).mT, into[name])
-                self.pull(found, name, key, into[name] @ self.values[key].mT)
-        found = {name: self.pulled(name, gradient) for name, gradient in found.items()}
+                pull = self.masked(into[name] @ self.values[key].mT, lag)
+                if rows.shape[1] == columns.shape[1] == 1:
+                    pull = pull.sum(1, keepdim=True)
+                found[name] = _add(found[name], pull, columns)
+                found[key] = _add(found[key], pull.mT, rows)
+        found |= {name: self.rows(found[name], lag) for name, lag in self.lags.items()}
+        found |= {key: self.columns(found[key]) for key in self.written}
         if "g" in self.given:
-            reads = {name: self.slope(self.given[name], found[name], outs[name], into[name]) for name in self.lags}
-            writes = [self.slope(self.given[key], found[key], self.values[key], values[key]) for key in self.written]
-            slope = reads.pop("q") - sum(writes)
-            for each in reads.values():
+            reading = {name: self.slope(self.given[name], found[name], outs[name], into[name]) for name in self.lags}
+            writing = [self.slope(self.given[key], found[key], self.values[key], values[key]) for key in self.written]
+            slope = reading.pop("q") - sum(writing)
+            for each in reading.values():
                 slope[:, :, :-1] += each[:, :, 1:]
             slope[:, :, -1:] += self.last_slope(after * end)
-            gone = self.given["g"] < math.log(torch.finfo(slope.dtype).eps)
-            found["g"] = (slope.new_ones(2 * slope.shape[2:3]).triu() @ slope).masked_fill_(gone, 0.0)
+            found["g"] = slope.new_ones(2 * slope.shape[2:3]).triu() @ slope
         found["v"] = values["k"]
         return {name: _alike(found[name], t) for name, t in self.given.items()}, self.entered(state)
+
+    def _by_autograd(self, into: dict[str, Tensor], left: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The same without differences of what nearly is the same: for decays so strong that their gradients vanish."""
+        with torch.enable_grad():
+            leaves = {name: t.detach().requires_grad_() for name, t in (self.given | {"state": self.before}).items()}
+            chunk = _chunk({name: leaves[name] for name in self.given}, leaves["state"])
+            outs = [*(chunk.answers(name) for name in into), chunk.left()]
+        found = torch.autograd.grad(outs, list(leaves.values()), [*into.values(), left])
+        return dict(zip(self.given, found[:-1], strict=True)), found[-1]
 
     # How decays come in: everything is multiplied by a number of its own, and so is its gradient.
 
@@ -320,20 +334,6 @@ class _Chunk:
     def last_slope(self, product: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H 1 _"]:
         """That of the state after the chunk, from S dS."""
         raise NotImplementedError
-
-    def pull(self, found: dict[str, Tensor], name: str, key: str, scores: Float[Tensor, "B H C C"]) -> None:
-        """Add to the gradients of rows and columns what comes from that of their scores."""
-        rows, columns = self.readers[name], self.written[key]
-        scores = self.masked(scores, self.lags[name])
-        if rows.shape[1] == columns.shape[1] == 1:
-            scores = scores.sum(1, keepdim=True)
-        found[name] = _add(found[name], scores, columns)
-        found[key] = _add(found[key], scores.mT, rows)
-
-    def pulled(self, name: str, gradient: Tensor) -> Tensor:
-        """The gradient of what was given from that of its rows or columns."""
-        found: Tensor = self.rows(gradient, self.lags[name]) if name in self.lags else self.columns(gradient)
-        return found
 
     # What follows from these.
 
@@ -414,40 +414,44 @@ class _OfRows(_Chunk):
 
 
 class _OfRowsApart(_Chunk):
-    """One per row, of any strength. Tokens i > j are in neighbouring blocks of 1, 2, 4, ... tokens exactly once, the
-    later in the second of a pair: for each size one product of matrices, columns decaying to the end of their block
-    and rows from there on.
+    """One per row, of any strength: a product of matrices for every pair of neighbouring blocks of 1, 2, 4, ... tokens,
+    columns of the first decaying to its end and rows of the second from there on. Its gradients are those of autograd.
     """
 
     def decay(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
-        before, last, self.pairs = (each.to(c.device) for each in _blocks(c.shape[2]))
-        self.down = (c.unsqueeze(2) - _at(c, before)).to(dtype).exp()
-        self.up = (_at(c, last) - c.unsqueeze(2)).to(dtype).exp()
+        self.length = c.shape[2]
+        self.extra = (1 << (self.length - 1).bit_length()) - self.length
         now = c.exp().to(dtype)
         self.now = now, _later(now, torch.ones_like(now[:, :, :1]))
         self.rest = (c[:, :, -1:] - c).to(dtype).exp()
-        self.within: dict[str, Tensor] = {}
+        # Beyond the chunk nothing decays, and rows and columns are 0.
+        c = torch.cat([c, c[:, :, -1:].expand(-1, -1, self.extra, -1)], 2)
+        self.decays = []
+        for level in range((c.shape[2] - 1).bit_length()):
+            first, second = _halves(c, level)
+            end = first[:, :, :, -1:]
+            self.decays.append(((second - end).to(dtype).exp(), (end - first).to(dtype).exp()))
 
-    def rows(self, x: Tensor, lag: int) -> Float[Tensor, "B H sizes C K"]:
-        return _sooner(x, lag).unsqueeze(2) * self.down
+    def rows(self, x: Tensor, lag: int) -> list[Tensor]:
+        """As it is, and the second halves of the blocks of every level; with a lag, each where the one before was."""
+        x = F.pad(x[:, :, lag:], (0, 0, 0, lag + self.extra))
+        return [x, *(_halves(x, level)[1] * rows for level, (rows, _) in enumerate(self.decays))]
 
-    def columns(self, y: Tensor) -> Float[Tensor, "B H sizes C K"]:
-        return y.unsqueeze(2) * self.up
+    def columns(self, y: Tensor) -> list[Tensor]:
+        """As it is, and the first halves."""
+        y = F.pad(y, (0, 0, 0, self.extra))
+        return [y, *(_halves(y, level)[0] * columns for level, (_, columns) in enumerate(self.decays))]
 
-    def scores(self, rows: Tensor, columns: Tensor, lag: int) -> Tensor:
-        scores = (rows @ columns.mT).mul_(self.pairs).sum(2)
+    def scores(self, rows: list[Tensor], columns: list[Tensor], lag: int) -> Tensor:
+        (x, *seconds), (y, *firsts) = rows, columns
+        blocks = (x * y).sum(-1)[..., None, None]
+        blocks = blocks.expand(-1, firsts[0].shape[1] if firsts else -1, *blocks.shape[2:])  # decays are a head's own
+        for first, second in zip(firsts, seconds, strict=True):
+            upper, lower = blocks.unflatten(2, (-1, 2)).unbind(3)
+            upper = torch.cat([upper, torch.zeros_like(upper)], -1)
+            blocks = torch.cat([upper, torch.cat([second @ first.mT, lower], -1)], -2)
+        scores = blocks[:, :, 0, : self.length, : self.length]
         return _later(scores) if lag else scores
-
-    def pull(self, found: dict[str, Tensor], name: str, key: str, scores: Tensor) -> None:
-        lag = self.lags[name]
-        apart = _sooner(scores, lag).unsqueeze(2) * self.pairs
-        of_rows = (apart @ self.written[key]).mul_(self.down).sum(2)
-        of_columns = (apart.mT @ self.readers[name]).mul_(self.up).sum(2)
-        for what, gradient in ((name, _later(of_rows) if lag else of_rows), (key, of_columns)):
-            self.within[what] = self.within[what] + gradient if what in self.within else gradient
-
-    def pulled(self, name: str, gradient: Tensor) -> Tensor:
-        return gradient * (self.now[self.lags[name]] if name in self.lags else self.rest) + self.within.pop(name)
 
     def reading(self, name: str) -> Tensor:
         return self.given[name] * self.now[self.lags[name]]
@@ -458,39 +462,16 @@ class _OfRowsApart(_Chunk):
     def kept(self, state: Tensor) -> Tensor:
         return state * self.now[0][:, :, -1:].mT
 
-    def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
-        return x * dx
-
-    def last_slope(self, product: Tensor) -> Tensor:
-        return product.sum(-1).unsqueeze(2)
-
-
-@cache
-def _blocks(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of blocks of 1, 2, 4, ... tokens: the last token before that of each token, the last one in it, and between which
-    rows and columns the products are taken that belong to a size; before all others, each token with itself."""
-    at = torch.arange(tokens)
-    before, last, pairs = [at], [at], [torch.eye(tokens, dtype=torch.bool)]
-    for level in range((tokens - 1).bit_length()):
-        block = at >> level
-        before.append(((block << level) - 1).clamp(min=0))
-        last.append((((block + 1) << level) - 1).clamp(max=tokens - 1))
-        pairs.append((block % 2 == 1).unsqueeze(1) & (block.unsqueeze(1) == block + 1))
-    return torch.stack(before), torch.stack(last), torch.stack(pairs)
-
-
-def _at(c: Float[Tensor, "B H C K"], places: Int[Tensor, "sizes C"]) -> Float[Tensor, "B H sizes C K"]:
-    return c.index_select(2, places.flatten()).unflatten(2, places.shape)
-
 
 def _later(x: Tensor, first: Tensor | None = None) -> Tensor:
     """Every row where the next one was, behind a first one (None: 0)."""
     return F.pad(x[:, :, :-1], (0, 0, 1, 0)) if first is None else torch.cat([first, x[:, :, :-1]], 2)
 
 
-def _sooner(x: Tensor, lag: int) -> Tensor:
-    """Every row where the one so many before was, and behind the last 0."""
-    return F.pad(x[:, :, lag:], (0, 0, 0, lag)) if lag else x
+def _halves(t: Float[Tensor, "B H C K"], level: int) -> tuple[Tensor, Tensor]:
+    """Every block of 2^(level + 1) tokens in its two halves, `(B, H, blocks, 2^level, K)`."""
+    first, second = t.unflatten(2, (-1, 2, 1 << level)).unbind(3)
+    return first, second
 
 
 def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[Tensor, "B H I J"]:

@@ -59,7 +59,7 @@ def test_chunks_equal_the_recurrence(decay: str, delta: bool, chunk: int, streng
     assert (end - last).norm() < 1e-5 * last.norm()
 
 
-@pytest.mark.parametrize("strength", [1.0, 1000.0])
+@pytest.mark.parametrize("strength", [1.0, 10.0, 100.0, 1000.0])
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
 def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, strength: float) -> None:
     given, S = terms(45, decay, delta, strength), state()
