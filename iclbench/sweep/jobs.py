@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from iclbench.config.registry import imported
+from iclbench.config.runs import writing
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import atomic
 from iclbench.sweep.bundle import Bundle, outcomes_of, plain_outcomes, read_outcomes, work_through
@@ -224,7 +225,8 @@ class JobExecutor(ABC, Generic[H]):
         bundle, work = args
         assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
         future: Future[dict[str, Outcome]] = Future()
-        self._hand(future, bundle, f"{work.__module__}:{work.__qualname__}")
+        with writing(self.folder.parent.parent):
+            self._hand(future, bundle, f"{work.__module__}:{work.__qualname__}")
         return future
 
     @abstractmethod

@@ -3,8 +3,12 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +21,7 @@ from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
 from iclbench.sweep import pack
 from iclbench.sweep.cells import grid_cells
+from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store, record
@@ -286,3 +291,35 @@ def test_packed_results_that_are_not_where_a_sweep_looks_are_told(tmp_path: Path
     assert pack.missing(["reference"], cells, tmp_path) is None
     packed = {path.parent.name for path in (cards_folder("grids").parent / "results").glob("*/*.cells.parquet")}
     assert packed == set(pack.PACKED)
+
+
+class Inline:
+    """An engine of another package: every call is done when it is submitted."""
+
+    def __init__(self, results: Path, settings: EngineSettings, seconds: object, say: object) -> None:
+        self.slots = settings.jobs
+
+    def submit(self, fn: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*arguments))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
+
+    def stop(self, grace: float) -> None: ...
+
+
+def test_an_engine_of_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = [EntryPoint("mine", f"{__name__}:Inline", "iclbench.engines")]
+    monkeypatch.setattr("iclbench.sweep.engines.entry_points", lambda group: points)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None)
+    code, _, err = run(grid, "--engine", "mine", "--results", tmp_path / "r", capsys=capsys)
+    assert code == 0, err
+    assert run(grid, "--engine", "mine", "--results", tmp_path / "r", capsys=capsys)[0] == 0
+    assert not plan(grid_cells([str(grid)]), Store(tmp_path / "r")).todo
+    for option, line in (("--detach", "no jobs that outlive the command"), ("--status", "no queue that outlives")):
+        code, _, err = run(grid, "--engine", "mine", option, "--results", tmp_path / "r", capsys=capsys)
+        assert code == 2 and line in err
