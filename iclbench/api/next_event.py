@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from iclbench.api.predict import Trained, backbone_of, evaluating
+from iclbench.api.predict import Trained, backbone_of
 from iclbench.backbones.base import Backbone
 from iclbench.config.runs import Run
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, TIME
+from iclbench.core.predictor import as_used
 from iclbench.streaming.clock import LENGTHS
 
 
@@ -64,7 +65,7 @@ def next_event(model: Backbone | Trained | Run, times: Any, marks: Any = None) -
     # The point behind the last event is asked, and read by nobody.
     asked = torch.as_tensor(np.concatenate([y, [[1.0, 0.0, 1.0]]]), dtype=weight.dtype, device=weight.device)
     points = Points.full(asked.new_empty(1, len(asked), 0), asked.unsqueeze(0))
-    with evaluating(backbone), torch.no_grad():
+    with as_used(backbone), torch.no_grad():
         prediction = backbone.predict_next(points)
     if not all(bool(t.isfinite().all()) for t in prediction.tensors().values()):
         raise UsageError("times: the model has no finite answer; give them in the unit that it was trained on")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
-from iclbench.core.predictor import join_positions
+from iclbench.core.predictor import as_used, join_positions
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 
@@ -215,26 +213,15 @@ class _Asked:
     def answer(self) -> Prediction:
         """The prediction, `(B, Q)`; by portions where no target sees another."""
         at_once = _AT_ONCE if self.model.joint == "apart" else max(1, self.queries.shape[1])
-        with evaluating(self.model), torch.no_grad():
+        with as_used(self.model), torch.no_grad():
             parts = self.queries.split(at_once, 1)
             return join_positions([self.model.predict_targets(self.context, part) for part in parts])
 
     def sample(self, n: int, seed: int) -> torch.Tensor:
         """Draws of all outputs together, `(n, B, Q, ...)`."""
         draw = generator(seed, "sample_y", device=self.queries.device)
-        with evaluating(self.model), torch.no_grad():
+        with as_used(self.model), torch.no_grad():
             return self.model.sample_targets(self.context, self.queries, n, draw)
-
-
-@contextmanager
-def evaluating(model: Backbone) -> Iterator[None]:
-    """The model is in eval mode within, and afterwards in the mode that it was in."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:

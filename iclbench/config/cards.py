@@ -485,6 +485,9 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         raise UsageError(prefix + _line(first["msg"].removeprefix("Value error, ")))
     if first["type"] in ("model_type", "dict_type"):
         expected = "expected a table of keys"
+    elif first["type"] in ("tuple_type", "list_type"):
+        one = json.dumps([first["input"]]) if isinstance(first["input"], str | int | float) else "[...]"
+        expected = f"expected a list, {one}"
     elif first["type"] == "too_short":
         expected = f"expected at least {plural(first['ctx']['min_length'], 'item')}"
     else:

@@ -7,12 +7,13 @@ rest. Every answer is a `Prediction`; everything is batched over episodes and no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from iclbench.core.episodes import Episodes, Points, first_related, take
 from iclbench.core.errors import UsageError
@@ -238,3 +239,18 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
         return answers[0]
     flipped = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
     return cat(flipped).map(lambda t: t.transpose(0, 1))
+
+
+@contextmanager
+def as_used(predictor: Predictor) -> Iterator[None]:
+    """A module is in eval mode within, as runs are, and in the mode that it was in afterwards: one that is evaluated
+    while it trains is left as it was."""
+    modules = list(predictor.modules()) if isinstance(predictor, nn.Module) else []
+    training = [module for module in modules if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

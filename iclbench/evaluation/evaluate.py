@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-from torch import nn
 
 from iclbench import __version__, tables
 from iclbench.config.resolution import TaskConfig
@@ -16,7 +14,7 @@ from iclbench.config.runs import Run, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import assignments
-from iclbench.core.predictor import Predictor
+from iclbench.core.predictor import as_used
 from iclbench.core.signals import heed_ctrl_c
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
@@ -69,7 +67,7 @@ def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.
     """All tables of a cell, with rows of its branches, and the reason if it failed, be it at one context size."""
     shared = cells.row(contestant, prompts, prompts.question)
     score = _SCORED_BY[prompts.task.question]
-    with _as_used(contestant.predictor):
+    with as_used(contestant.predictor):
         found, reason = cells.computed(contestant, prompts, shared, lambda: score(contestant, prompts))
     for steps, read in contestant.branches.items():
         own, failed = cells.computed(
@@ -87,21 +85,6 @@ def _of_branch(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
     """The rows of a branch without those of parts of the episodes, by its steps as a further coordinate."""
     rows = tables.frame("values", values)
     return rows[rows["axis"].isna()].assign(axis=BRANCH, axis_value=float(steps))
-
-
-@contextmanager
-def _as_used(predictor: Predictor) -> Iterator[None]:
-    """A module is in eval mode within, as runs are, and in the mode that it was in afterwards: one that is evaluated
-    while it trains is left as it was."""
-    modules = list(predictor.modules()) if isinstance(predictor, nn.Module) else []
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
