@@ -235,11 +235,11 @@ def formula(name: str) -> str:
     """The number of parameters as a polynomial in layers, width and inputs or marks, found from sizes and tried on
     others."""
     letters = "LDK" if BACKBONES.get(name).events_only else "LDd"
-    sizes = [(n, w, d) for d in _DIMS for n in (1, 2) for w in _WIDTHS]
+    sizes = [(n, w, d) for d in _DIMS for n in (2, 4) for w in _WIDTHS]
     found = [parameters(name, *size) for size in sizes]
     matrix = [[Fraction(n**i * w**j * d**k) for i, j, k in _TERMS] for n, w, d in sizes]
     terms = dict(zip(_TERMS, _solved(matrix, [Fraction(f) for f in found]), strict=True))
-    for size in ((3, 96, 4), (4, 256, 7)):
+    for size in ((3, 96, 4), (5, 256, 7)):
         n, w, d = size
         if sum(c * n**i * w**j * d**k for (i, j, k), c in terms.items()) != parameters(name, *size):
             what = "marks" if letters.endswith("K") else "inputs"
