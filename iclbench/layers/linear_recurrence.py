@@ -17,7 +17,8 @@ of rows i and columns j, what the tokens take away, and then answers and state, 
     S <- e^(c_C) S + (k e^(c_C - c))^T V + (b e^(c_C - c))^T u.
 
 Nothing overflows however strong a decay is, and sums of g are in double precision, so that a strong one costs those
-after it no digits.
+after it no digits. Where rows of the state decay so strongly that scores are no products any more, few tokens go
+together, and each has its own number for every other one and every row.
 
 The way back is written out, chunk after chunk from the last to the first, each computed again from its tokens and the
 state before it. What a row reads is linear in the row, in the values and in the state, so that all gradients are
@@ -29,6 +30,7 @@ a head, that is o do, -v dv and S dS, summed up.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +52,8 @@ _LEAST = -1000.0
 # Decays that sum up to less than this in a chunk can be undone again without overflow, and their gradients are larger
 # than what rounding leaves of differences.
 _STRONG = 80.0
+# Tokens that go together where they cannot: what is left of each at each other is one number per row of the state.
+_FEW = 4
 _NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 
@@ -135,15 +139,16 @@ def _run(
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, size: int, state: Tensor, *given: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-        parts = _cut(dict(zip(_NAMES, given, strict=True)), size)
         like = given[_NAMES.index("v")]
         assert like is not None
-        answers = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
-        states, ctx.size, ctx.held = [state], size, []
-        for n, part in enumerate(parts):
+        ctx.sizes = _sizes(given[_NAMES.index("g")], like.shape[2], size)
+        parts = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes)
+        answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
+        states, ctx.held = [state], []
+        for part, places in zip(parts, _cut(answers, ctx.sizes), strict=True):
             chunk = _chunk(part, states[-1])
-            for name, whole in answers.items():
-                whole[:, :, n * size : (n + 1) * size] = chunk.answers(name)
+            for name, place in places.items():
+                place.copy_(chunk.answers(name))
             states.append(chunk.left())
             if not any(ctx.needs_input_grad):
                 del states[0]
@@ -157,22 +162,34 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
-        size, into, asked, left = ctx.size, gradients[0], gradients[1], gradients[2]
+        into, asked, left = gradients
         assert left is not None
         found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if t is not None}
-        parts = _cut(dict(zip(_NAMES, given, strict=True)), size)
-        outs, grads = (_cut({"q": q, "rows": rows}, size) for q, rows in ((outputs, reads), (into, asked)))
+        parts, places = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes), _cut(found, ctx.sizes)
+        outs, grads = (_cut({"q": q, "rows": rows}, ctx.sizes) for q, rows in ((outputs, reads), (into, asked)))
         for n in reversed(range(len(parts))):
             chunk = ctx.held.pop() if ctx.held else _chunk(parts[n], states[n])
             pieces, left = chunk.gradients(outs[n], grads[n], states[n + 1], left)
-            for name, whole in found.items():
-                whole[:, :, n * size : (n + 1) * size] = pieces[name]
+            for name, place in places[n].items():
+                place.copy_(pieces[name])
         return None, left, *map(found.get, _NAMES)
 
 
-def _cut(tensors: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor]]:
+def _sizes(g: Tensor | None, tokens: int, size: int) -> list[int]:
+    """Tokens of the chunks: so many, and few where decays of rows are strong."""
+    sizes = []
+    for start in range(0, tokens, size):
+        here = min(size, tokens - start)
+        part = None if g is None or g.shape[-1] == 1 else g[:, :, start : start + here]
+        strong = part is not None and bool((part.clamp(min=_LEAST).sum(2) < -_STRONG).any())
+        few = min(_FEW, here) if strong else here
+        sizes += [few] * (here // few) + [here % few] * (here % few > 0)
+    return sizes
+
+
+def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[str, Tensor]]:
     """What is there, chunk by chunk."""
-    parts = {name: t.split(size, 2) for name, t in tensors.items() if t is not None}
+    parts = {name: t.split(sizes, 2) for name, t in tensors.items() if t is not None}
     return [dict(zip(parts, chunk, strict=True)) for chunk in zip(*parts.values(), strict=True)]
 
 
@@ -414,44 +431,20 @@ class _OfRows(_Chunk):
 
 
 class _OfRowsApart(_Chunk):
-    """One per row, of any strength: a product of matrices for every pair of neighbouring blocks of 1, 2, 4, ... tokens,
-    columns of the first decaying to its end and rows of the second from there on. Its gradients are those of autograd.
+    """One per row, of any strength, for few tokens: what is left of every column at every row is a number for every
+    row of the state. Its gradients are those of autograd.
     """
 
     def decay(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
-        self.length = c.shape[2]
-        self.extra = (1 << (self.length - 1).bit_length()) - self.length
+        later = torch.ones(2 * c.shape[2:3], dtype=torch.bool, device=c.device).tril().unsqueeze(-1)
+        weights = (c.unsqueeze(3) - c.unsqueeze(2)).to(dtype).masked_fill(~later, 0.0).exp() * later
         now = c.exp().to(dtype)
+        self.weights = weights, F.pad(weights[:, :, :-1], (0, 0, 0, 0, 1, 0))
         self.now = now, _later(now, torch.ones_like(now[:, :, :1]))
-        self.rest = (c[:, :, -1:] - c).to(dtype).exp()
-        # Beyond the chunk nothing decays, and rows and columns are 0.
-        c = torch.cat([c, c[:, :, -1:].expand(-1, -1, self.extra, -1)], 2)
-        self.decays = []
-        for level in range((c.shape[2] - 1).bit_length()):
-            first, second = _halves(c, level)
-            end = first[:, :, :, -1:]
-            self.decays.append(((second - end).to(dtype).exp(), (end - first).to(dtype).exp()))
+        self.rest = weights[:, :, -1]
 
-    def rows(self, x: Tensor, lag: int) -> list[Tensor]:
-        """As it is, and the second halves of the blocks of every level; with a lag, each where the one before was."""
-        x = F.pad(x[:, :, lag:], (0, 0, 0, lag + self.extra))
-        return [x, *(_halves(x, level)[1] * rows for level, (rows, _) in enumerate(self.decays))]
-
-    def columns(self, y: Tensor) -> list[Tensor]:
-        """As it is, and the first halves."""
-        y = F.pad(y, (0, 0, 0, self.extra))
-        return [y, *(_halves(y, level)[0] * columns for level, (_, columns) in enumerate(self.decays))]
-
-    def scores(self, rows: list[Tensor], columns: list[Tensor], lag: int) -> Tensor:
-        (x, *seconds), (y, *firsts) = rows, columns
-        blocks = (x * y).sum(-1)[..., None, None]
-        blocks = blocks.expand(-1, firsts[0].shape[1] if firsts else -1, *blocks.shape[2:])  # decays are a head's own
-        for first, second in zip(firsts, seconds, strict=True):
-            upper, lower = blocks.unflatten(2, (-1, 2)).unbind(3)
-            upper = torch.cat([upper, torch.zeros_like(upper)], -1)
-            blocks = torch.cat([upper, torch.cat([second @ first.mT, lower], -1)], -2)
-        scores = blocks[:, :, 0, : self.length, : self.length]
-        return _later(scores) if lag else scores
+    def scores(self, rows: Tensor, columns: Tensor, lag: int) -> Tensor:
+        return (rows.unsqueeze(3) * self.weights[lag] * columns.unsqueeze(2)).sum(-1)
 
     def reading(self, name: str) -> Tensor:
         return self.given[name] * self.now[self.lags[name]]
@@ -466,12 +459,6 @@ class _OfRowsApart(_Chunk):
 def _later(x: Tensor, first: Tensor | None = None) -> Tensor:
     """Every row where the next one was, behind a first one (None: 0)."""
     return F.pad(x[:, :, :-1], (0, 0, 1, 0)) if first is None else torch.cat([first, x[:, :, :-1]], 2)
-
-
-def _halves(t: Float[Tensor, "B H C K"], level: int) -> tuple[Tensor, Tensor]:
-    """Every block of 2^(level + 1) tokens in its two halves, `(B, H, blocks, 2^level, K)`."""
-    first, second = t.unflatten(2, (-1, 2, 1 << level)).unbind(3)
-    return first, second
 
 
 def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[Tensor, "B H I J"]:
