@@ -3,9 +3,8 @@
     iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; goes on where it stopped
     python benchmarks/grid_rates.py                         # writes the sections of these tasks in grid_rates.md
 
-`grid_rates/rates/` holds all trials.
-Sections of tasks that it lacks stay as they are. The trials of every task stand in one file beside the reference
-results, too, so that their page says how wide the window of rates is.
+`grid_rates/rates/` holds all trials. Sections of tasks that it lacks stay as they are. The trials of every task stand
+in one file beside the reference results, too, so that their page says how wide the window of rates is.
 """
 
 from __future__ import annotations

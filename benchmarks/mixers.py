@@ -238,7 +238,7 @@ def main() -> None:
         times = [f"{1e3 * alone:.1f}", f"{1e3 * ours:.1f}", f"{ours / alone:.2f}"]
         times += [f"{1e3 * both:.1f}", f"{both / alone / 3:.2f}"]
         lines.append(f"| {size} | {what} | {' | '.join(times)} |")
-    where = f" ({', '.join(sorted(set(above)))})" if above else ""
+    where = f" ({'; '.join(sorted(set(above)))})" if above else ""
     lines += [
         "",
         f"At most {ASKED} times the products are wanted; {len(above)} rows are above it{where}.",

@@ -145,14 +145,11 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """Of the inner width what its heads and the mixer ask."""
-        classes = cls._classes(settings)
-        if key not in ("width", "inner"):
-            return super().step(key, settings)
-        heads: int = settings.get("heads") or getattr(cls.Settings(), "heads", None) or 1
+        """Of widths also what the mixers ask."""
+        classes, own = cls._classes(settings), super().step("width" if key == "inner" else key, settings)
         if key == "inner":
-            return math.lcm(heads, *(each.block for each in classes))
-        return heads * math.lcm(*(each.head_step for each in classes))
+            return math.lcm(own, *(each.block for each in classes))
+        return own * math.lcm(*(each.head_step for each in classes)) if key == "width" else own
 
     @staticmethod
     def _points(settings: SequenceSettings, shape: TaskShape) -> int:

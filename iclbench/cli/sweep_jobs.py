@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import typer
 
 from iclbench.cli.sweep_run import run
 from iclbench.cli.sweep_summary import print_dry_run
-from iclbench.cli.sweep_view import duration
 from iclbench.cli.terminal import out, say, table
 from iclbench.config.runs import writing
 from iclbench.core.context import Context
@@ -22,23 +20,14 @@ from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.sweep import engine, engines
 from iclbench.sweep.bundle import Bundle
-from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engine import Bundling
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Estimates
 from iclbench.sweep.executor import Submitting
 from iclbench.sweep.grids import load_grid
 from iclbench.sweep.language_grids import is_language_grid
-from iclbench.sweep.makespan import simulate
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.store import Store
-
-# Seconds until a job begins to work, where nothing is in its way: Python, torch and numba are loaded.
-_START = 10.0
-# The share of jobs that die half way, in what the dry run says of such a cluster.
-_DYING = 0.05
-# Draws of which ones, whose mean is said.
-_DRAWS = 8
 
 
 def cluster(
@@ -93,14 +82,11 @@ class Cluster:
             own = own.model_copy(update={"gpus": 1})
         data = context.data_dir and context.data_dir.absolute()
         context = replace(context, results=context.results.absolute(), data_dir=data, threads=own.cpus)
+        if dry_run:
+            print_dry_run(plan, store, context.device, context.data_dir, None, json, added, own)
+            return
         estimates = Estimates(store, context.device)
         bundling = Bundling(own.worth, estimates.seconds)
-        if dry_run:
-            jobs = partial(_jobs, own, bundling)
-            found = print_dry_run(plan, store, context.device, context.data_dir, None, json, added, jobs)
-            if found is not None and not json:
-                _print_jobs(found)
-            return
         start = partial(self._executor, context, own, estimates)
         if self.status and not context.results.is_dir():
             raise UsageError(f"no results folder {context.results}: nothing was submitted there")
@@ -143,63 +129,6 @@ class Cluster:
         left = len(plan.todo) - cells
         later = f"; {plural(left, 'cell')} more in the queue already or waiting for others" if left else ""
         say(f"{plural(jobs, 'job')} submitted with {plural(cells, 'cell')}{later}; the same command goes on")
-
-
-def _jobs(own: EngineSettings, bundling: Bundling, plan: Plan, measured: Estimates) -> dict[str, Any]:
-    """What will be submitted, and how long it takes on more or fewer jobs; `measured` says what cells take, `bundling`
-    which go together by what is known when they are submitted."""
-
-    def takes(cell: GridCell) -> float:
-        known = measured.seconds(cell)
-        return bundling.UNKNOWN if known is None else known
-
-    sizes = simulate(plan, own.jobs, bundling).jobs
-    spans = []
-    for jobs in sorted({1, 8, 32, 128, 512, own.jobs}):
-        sound = simulate(plan, jobs, bundling, _START, takes=takes)
-        dying = [simulate(plan, jobs, bundling, _START, _DYING, seed, takes).seconds for seed in range(_DRAWS)]
-        spans.append(
-            {"at_once": jobs, "seconds": sound.seconds, "efficiency": sound.efficiency}
-            | {"seconds_with_deaths": fmean(dying)}
-        )
-    return {
-        "jobs": len(sizes),
-        "cells_per_job": [min(sizes), max(sizes)] if sizes else None,
-        "cpus": own.cpus,
-        "gpus": own.gpus,
-        "memory": own.memory,
-        "minutes": own.minutes,
-        "at_once": own.jobs,
-        "cells_of_unknown_length": sum(measured.seconds(cell) is None for cell in plan.todo if cell.reason is None),
-        "makespan": spans,
-    }
-
-
-def _print_jobs(jobs: Mapping[str, Any]) -> None:
-    """The same for the eye."""
-    if jobs["cells_per_job"] is None:
-        return
-    fewest, most = jobs["cells_per_job"]
-    gpus = f", {plural(jobs['gpus'], 'GPU')}" if jobs["gpus"] else ""
-    minutes = jobs["minutes"]
-    limit = "60 minutes or more, by what is known of its cells" if minutes is None else f"{minutes} minutes"
-    out.print(
-        f"{plural(jobs['jobs'], 'job')} of {fewest} to {most} cells; each: {plural(jobs['cpus'], 'CPU')}{gpus}, "
-        f"{jobs['memory']}, {limit}; at most {jobs['at_once']} at once"
-    )
-    rows = [
-        [
-            str(each["at_once"]),
-            duration(each["seconds"]),
-            f"{each['efficiency']:.0%}",
-            duration(each["seconds_with_deaths"]),
-        ]
-        for each in jobs["makespan"]
-    ]
-    table("", ["jobs at once", "time", "efficiency", f"time if {_DYING:.0%} die"], rows, numeric=range(4))
-    unknown = jobs["cells_of_unknown_length"]
-    guess = f"; {plural(unknown, 'cell')} of unknown length taken for a minute each" if unknown else ""
-    out.print(f"time without waiting in the queue, {_START:.0f} s to start a job{guess}")
 
 
 def _print_status(executor: Submitting, plan: Plan, json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from iclbench.cli.sweep_makespan import jobs_of, print_jobs
 from iclbench.cli.sweep_view import duration, label
 from iclbench.cli.terminal import measuring, out, say, table
 from iclbench.config.registry import canonical
@@ -19,6 +20,7 @@ from iclbench.core.context import Context
 from iclbench.core.formats import count, nbytes, plural
 from iclbench.sweep.cells import KINDS, SUMMARY, GridCell
 from iclbench.sweep.engine import Bundling
+from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Amount, Estimates, count_parameters, measure_step, parameter_range
 from iclbench.sweep.makespan import simulate
 from iclbench.sweep.outcome import Outcome
@@ -37,22 +39,22 @@ def print_dry_run(
     workers: int | None,
     json: bool = False,
     added: Sequence[str] = (),
-    jobs: Callable[[Plan, Estimates], Mapping[str, Any]] | None = None,
-) -> Mapping[str, Any] | None:
+    engine: EngineSettings | None = None,
+) -> None:
     """What is done and what is to do, task by task, with parameters, time and disk; how much of it is for backbones
     that are `added` to the grid; what lies in the results folder without a sweep's doing, and what will be refused;
-    as JSON, the `jobs` of an engine, too, which are returned."""
+    and the jobs of an engine, where one is to do it."""
     found = look(plan, Context(store.results, data_dir))
     plan, added = found.plan, [name if ":" in name else canonical(name) for name in added]
     step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
-    is_here = jobs is None or device == "cpu"  # an engine's GPUs are elsewhere
+    is_here = engine is None or device == "cpu"  # an engine's GPUs are elsewhere
     by_group = groups(plan)
     with measuring() as begins:
         estimates = Estimates(store, device, step if is_here else None, size, begins=begins)
         amounts = {group: estimates.of(cell for cell in plan.todo if cell.group == group) for group in by_group}
         parameters = parameter_range(plan, estimates)
         whole = estimates.of(plan.todo)
-        of_engine = None if jobs is None else jobs(plan, estimates)
+        jobs = None if engine is None else jobs_of(plan, engine, Estimates(store, device), estimates)
     if json:
         lines = [
             {
@@ -74,9 +76,9 @@ def print_dry_run(
             "refused": found.refused,
             "no_data": found.no_data,
             "added": {name: to_do(plan, contestant=name) for name in added},
-        } | ({} if of_engine is None else {"jobs": of_engine})
+        } | ({} if jobs is None else {"jobs": jobs})
         typer.echo(json_module.dumps({"tasks": lines, "total": total}, indent=2))
-        return of_engine
+        return
     columns = ["task", "preset", *shown(plan), "work", "parameters", "time", "disk"]
     rows = [
         [
@@ -99,7 +101,7 @@ def print_dry_run(
     if not plan.todo:
         if not found.refused:
             out.print("nothing to do")
-        return of_engine
+        return
     if workers is not None:
         alone = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, together=False)
         taken = simulate(plan, workers, alone).seconds
@@ -112,7 +114,8 @@ def print_dry_run(
     if estimates.measured:
         steps = plural(len(estimates.measured), "pair")
         say(f"steps of {steps} of task and backbone measured now, on this machine as busy as it is")
-    return of_engine
+    if jobs is not None:
+        print_jobs(jobs)
 
 
 def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False) -> int:

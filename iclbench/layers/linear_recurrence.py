@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -177,14 +176,21 @@ class _Recurrence(torch.autograd.Function):
 
 def _sizes(g: Tensor | None, tokens: int, size: int) -> list[int]:
     """Tokens of the chunks: so many, and few where decays of rows are strong."""
-    sizes = []
-    for start in range(0, tokens, size):
-        here = min(size, tokens - start)
-        part = None if g is None or g.shape[-1] == 1 else g[:, :, start : start + here]
-        strong = part is not None and bool((part.clamp(min=_LEAST).sum(2) < -_STRONG).any())
-        few = min(_FEW, here) if strong else here
-        sizes += [few] * (here // few) + [here % few] * (here % few > 0)
-    return sizes
+    sizes = _even(tokens, size)
+    if g is None or g.shape[-1] == 1:
+        return sizes
+    strong = [_strong(part.clamp(min=_LEAST).sum(2)) for part in g.split(size, 2)]
+    return [each for here, few in zip(sizes, strong, strict=True) for each in _even(here, _FEW if few else here)]
+
+
+def _even(tokens: int, size: int) -> list[int]:
+    """So many at a time, and at the end what is left."""
+    return [min(size, tokens - start) for start in range(0, tokens, size)]
+
+
+def _strong(sums: Tensor) -> bool:
+    """Of sums of logarithms. Decided for the batch at once: neighbours change the way, and so the last digits."""
+    return bool((sums < -_STRONG).any())
 
 
 def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[str, Tensor]]:
@@ -198,8 +204,7 @@ def _chunk(given: dict[str, Tensor], state: Tensor) -> _Chunk:
     if "g" not in given:
         return _Chunk(given, state)
     c = given["g"].clamp(min=_LEAST).cumsum(2, dtype=torch.float64)
-    # Decided for the batch at once: neighbours change the way, and so the last digits.
-    strong = bool((c[:, :, -1] < -_STRONG).any())
+    strong = _strong(c[:, :, -1])
     if c.shape[-1] == 1:
         return _OfHeads(given, state, c, strong)
     return (_OfRowsApart if strong else _OfRows)(given, state, c, strong)
@@ -439,7 +444,7 @@ class _OfRowsApart(_Chunk):
         later = torch.ones(2 * c.shape[2:3], dtype=torch.bool, device=c.device).tril().unsqueeze(-1)
         weights = (c.unsqueeze(3) - c.unsqueeze(2)).to(dtype).masked_fill(~later, 0.0).exp() * later
         now = c.exp().to(dtype)
-        self.weights = weights, F.pad(weights[:, :, :-1], (0, 0, 0, 0, 1, 0))
+        self.weights = weights, _later(weights)
         self.now = now, _later(now, torch.ones_like(now[:, :, :1]))
         self.rest = weights[:, :, -1]
 
@@ -458,7 +463,7 @@ class _OfRowsApart(_Chunk):
 
 def _later(x: Tensor, first: Tensor | None = None) -> Tensor:
     """Every row where the next one was, behind a first one (None: 0)."""
-    return F.pad(x[:, :, :-1], (0, 0, 1, 0)) if first is None else torch.cat([first, x[:, :, :-1]], 2)
+    return torch.cat([torch.zeros_like(x[:, :, :1]) if first is None else first, x[:, :, :-1]], 2)
 
 
 def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[Tensor, "B H I J"]:

@@ -100,9 +100,10 @@ def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
     """
     path = user_file()
     file = read_toml(path) if path.is_file() else {}
+    names = known()
     for name in file:
-        if name not in known():
-            raise UsageError(f"{path}: {UnknownNameError('engine', name, known())}")
+        if name not in names:
+            raise UsageError(f"{path}: {UnknownNameError('engine', name, names)}")
     own = file.get(engine, {})
     if not isinstance(own, dict):
         raise UsageError(f"{path}: write a table [{engine}]")

@@ -118,9 +118,14 @@ def _noted(files: Files) -> bool:
     while not files.job.exists():
         if time.monotonic() > deadline:
             return False
-        next(files.folder.iterdir(), None)  # so that a file system over the net looks again
+        _look_again(files.folder)
         time.sleep(1.0)
     return True
+
+
+def _look_again(folder: Path) -> None:
+    """Let a file system over the net see what is new; raises `FileNotFoundError` where there is no such folder."""
+    next(folder.iterdir(), None)
 
 
 def _is_over() -> bool:
@@ -177,9 +182,8 @@ class SlurmExecutor(JobExecutor[_Running]):
             try:
                 bundle = Bundle.read(files.bundle)
             except (OSError, IclbenchError) as error:
-                if (why := one_line(error)) not in self._told:
-                    self._told.add(why)
-                    self._say(f"job {job} is left alone: {why}")
+                why = one_line(error)
+                self._say_once(why, f"job {job} is left alone: {why}")
                 continue
             if not wanted(bundle):
                 continue
@@ -235,11 +239,16 @@ class SlurmExecutor(JobExecutor[_Running]):
             if self._running:
                 self._pending = left + self._pending
                 left = []
-        if not left and why not in self._told:
-            self._told.add(why)
-            self._say(f"{why}; tried again when others have ended")
+        if not left:
+            self._say_once(why, f"{why}; tried again when others have ended")
         for future, _, _ in left:
             future.set_exception(WorkerStartError(why))
+
+    def _say_once(self, why: str, line: str) -> None:
+        """A line for every reason."""
+        if why not in self._told:
+            self._told.add(why)
+            self._say(line)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor.shutdown`."""
@@ -355,7 +364,7 @@ class SlurmExecutor(JobExecutor[_Running]):
 
     def _ask(self, running: Sequence[_Running]) -> None:
         """Settle what has ended well, and what the scheduler says has ended otherwise."""
-        next(self.folder.iterdir(), None)  # so that a file system over the net looks again
+        _look_again(self.folder)
         waiting = [each for each in running if not self._ended(each)]
         found = states([each.job for each in waiting])
         for each in waiting:

@@ -23,6 +23,8 @@ class Based(LinearAttention):
     """
 
     mlp: ClassVar[Mlp] = "swiglu"
+    first: Tensor
+    second: Tensor
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -33,9 +35,6 @@ class Based(LinearAttention):
         entries = torch.eye(self.keys + 1)
         self.register_buffer("first", entries[:, i], persistent=False)
         self.register_buffer("second", entries[:, j] * weights, persistent=False)
-
-    first: Tensor
-    second: Tensor
 
     @staticmethod
     def own_keys(channels: int) -> int:
