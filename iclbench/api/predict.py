@@ -11,7 +11,8 @@ import torch
 
 from iclbench.api import arguments
 from iclbench.backbones.base import Backbone
-from iclbench.config.runs import Run, find
+from iclbench.config.archives import find
+from iclbench.config.runs import Run
 from iclbench.core.devices import chosen_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -143,7 +144,8 @@ def load(
     """The model of a finished run.
 
     Args:
-        run: what `train` returned, the name of a run, or its folder.
+        run: what `train` returned, the name of a run, or its folder. A run whose weights packed results bring along,
+            `reference/linear-mamba2-grid-s0`, is unpacked to where runs live.
         results: results folder, for a name.
         device: auto, cpu, cuda, cuda:1, ...
         data_dir: folder with your copies of data sets, for tasks that need them.

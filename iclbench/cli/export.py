@@ -10,7 +10,8 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.cli.terminal import out
-from iclbench.config.runs import Run, find
+from iclbench.config.archives import find
+from iclbench.config.runs import Run
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.training.trackers import check_trackers, tracked

@@ -80,7 +80,8 @@ RESULTS = Path("results")
 def chosen_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     """The named runs, or all finished ones, after the user was asked about the code that they name where he can be;
     raises `UsageError` if there is none."""
-    from iclbench.config.runs import DivergedError, all_runs, find
+    from iclbench.config.archives import find
+    from iclbench.config.runs import DivergedError, all_runs
 
     runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
     if not runs:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from iclbench.cli.options import set_up_torch
-from iclbench.config.runs import find
+from iclbench.config.archives import find
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.signals import sigterm_like_ctrl_c
 

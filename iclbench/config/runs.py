@@ -97,7 +97,7 @@ class Run:
         path = self.branch(steps)
         try:
             with safe_open(path, framework="numpy") as file:
-                self._check_weights(path, file.metadata() or {}, steps)
+                self.check_weights(path, file.metadata() or {}, steps)
         except (SafetensorError, OSError, ValueError):
             return False
         return True
@@ -296,10 +296,10 @@ class Run:
         from safetensors import safe_open
 
         with advised(IN_EVALUATION), safe_open(path, framework="pt") as file:
-            self._check_weights(path, file.metadata() or {}, branch)
+            self.check_weights(path, file.metadata() or {}, branch)
             backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
 
-    def _check_weights(self, path: Path, metadata: Mapping[str, str], branch: int | None) -> None:
+    def check_weights(self, path: Path, metadata: Mapping[str, str], branch: int | None) -> None:
         """Raise `ValueError` for weights of another run or branch; for those that are not as they were written, or that
         have lost the file which says so. Weights of version 0.1.0 have none."""
         try:

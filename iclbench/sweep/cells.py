@@ -42,6 +42,7 @@ class GridCell:
         needs: hashes of the cells that must have come to an end before this one begins.
         reason: why the cell makes no sense; None: it does.
         baseline: name or path of a baseline's card; None for all others.
+        weights: whether packed results bring along what is trained.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class GridCell:
     needs: tuple[str, ...] = ()
     reason: str | None = None
     baseline: str | None = None
+    weights: bool = False
 
     @property
     def task(self) -> str:
@@ -161,7 +163,7 @@ def _of_run(run: GridRun) -> Iterator[GridCell]:
         "config": config,
         "reason": run.without,
     }
-    train = GridCell("train", **of_run)
+    train = GridCell("train", weights=run.weights, **of_run)
     yield train
     if run.cost:  # needs no weights: they do not matter to what a backbone costs
         yield GridCell("cost", asked={"points": list(run.cost)}, **of_run)

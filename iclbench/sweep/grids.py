@@ -135,6 +135,7 @@ class GridPart(Strict):
         evaluate: how runs are scored; left out: not at all.
         probe: what is probed; left out: nothing.
         cost: what is measured; left out: nothing.
+        weights: seeds whose finished weights packed results bring along.
         without: pairs that are left out.
         overrides: settings of variants, by preset and name.
     """
@@ -146,6 +147,7 @@ class GridPart(Strict):
     evaluate: Evaluate | None = None
     probe: Probe | None = None
     cost: Cost | None = None
+    weights: Annotated[list[SeedInt], Once] = []
     without: list[Without] = []
     overrides: dict[PresetName, dict[str, list[str]]] = {}
 
@@ -186,6 +188,9 @@ class GridPart(Strict):
         for task in self.evaluate.shifts_of if self.evaluate else {}:
             if task not in self.tasks:
                 raise ValueError(f"evaluate.shifts_of.{task}: '{task}' is none of the card's tasks")
+        for seed in self.weights:
+            if seed not in self.seeds:
+                raise ValueError(f"weights: {seed} is none of the card's seeds")
         for pair in self.without:
             for key, names in {"tasks": self.tasks, "backbones": self.backbones}.items():
                 for name in getattr(pair, key):
@@ -237,6 +242,7 @@ class GridRun:
         contexts: examples in context to probe at; None: no probe ...
         probes: ... of these kinds.
         cost: points to be conditioned on while costs are measured; none: they are not measured.
+        weights: whether its weights are packed.
         without: why the pair makes no sense; None: it does.
     """
 
@@ -253,6 +259,7 @@ class GridRun:
     contexts: tuple[int, ...] | None = None
     probes: tuple[str, ...] = ()
     cost: tuple[int, ...] = ()
+    weights: bool = False
     without: str | None = None
 
     def commands(self, results: Path | None = None) -> Iterator[str]:
@@ -410,6 +417,7 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
         probes=tuple(card.probe.of if card.probe else ()),
         without=card.without_reason(task, backbone),
         cost=tuple(sorted({trained, *card.cost.points})) if card.cost else (),
+        weights=config.seed in card.weights,
     )
 
 

@@ -2,6 +2,7 @@
 
 `OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet`, inside a results folder and read like all other tables
 there. The rows of `cells` name the packed files, so that a checkout which has nothing else finds every cell done.
+The weights that a grid asks for stand beside them, in `TASK-PRESET.weights.safetensors`.
 
 Values and costs are all there and exact. Errors are what paired tests need, rounded to 21 significant bits: of curves
 the mean height of every episode over its context sizes (`n_context` missing) and, where costly baselines are asked at
@@ -13,6 +14,7 @@ an eye cannot tell from the others.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +23,13 @@ import numpy as np
 import pandas as pd
 
 from iclbench import tables
+from iclbench.config import archives
 from iclbench.config.registry import canonical
-from iclbench.config.runs import writing
+from iclbench.config.resolution import without_codes
+from iclbench.config.runs import Run, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.core.files import digest_path
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.outcome import Outcome
@@ -32,6 +37,8 @@ from iclbench.sweep.store import Store, row
 from iclbench.tables import TableName
 from iclbench.tables.curves import heights
 from iclbench.tables.evaluators import HEADLINE, INSIDE
+
+log = logging.getLogger("iclbench")
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
 # What a packed file's metadata says of its rows.
@@ -143,6 +150,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
         name = (out / tables.packed_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
         for cell in {cell for source, _ in kept for cell in source.cells}:
             named[cell].append(name)
+    yield from _pack_weights(cells, store, out, named)
     about = [_about(cell, store, named[cell.hash], replaced) for cell in sorted(cells, key=lambda cell: cell.hash)]
     whole["cells"] = tables.frame("cells", [each for each in about if each is not None])
     for table, rows in whole.items():
@@ -153,6 +161,31 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
                 continue
             tables.write(table, rows, path, {"packed": cells[0].group, "rows": KEPT.get(table, _EXACT)})
         yield path
+
+
+def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dict[str, list[str]]) -> Iterator[Path]:
+    """The archive of weights that cells ask for, which their rows then name; none where there are none."""
+    archive = archives.archive_path(out, cells[0].task, cells[0].preset)
+    asked = [cell for cell in cells if cell.kind == "train" and cell.weights and store.status(cell) == "done"]
+    there = archives.entries(archive) if archive.is_file() else {}
+    found = {}
+    for cell in asked:
+        assert cell.config is not None
+        trained = without_codes(cell.config.trained)
+        own = archives.of_run(Run(store.results / "runs" / cell.run)), there.get(cell.run)
+        packed = next((each for each in own if each is not None and each.trained == trained), None)
+        if packed is None:
+            log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
+            continue
+        found[cell.run] = packed
+        named[cell.hash].append(archive.relative_to(store.results.resolve()).as_posix())
+    with writing(store.results):
+        if found:
+            archives.write(archive, found.values())
+            yield archive
+        else:
+            archive.unlink(missing_ok=True)
+            digest_path(archive).unlink(missing_ok=True)
 
 
 def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None) -> dict[str, object] | None:

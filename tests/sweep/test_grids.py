@@ -499,6 +499,6 @@ def test_a_fresh_wheel_carries_the_cards(tmp_path: Path) -> None:
 
 
 def test_the_keys_are_those_of_the_design() -> None:
-    keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "cost", "without", "overrides"}
+    keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "cost", "weights", "without", "overrides"}
     assert set(GridPart.model_fields) == keys
     assert set(GridCard.model_fields) == keys | {"summary", "source", "notes", "more", "engine"}

@@ -16,7 +16,9 @@ import torch
 
 from iclbench import tables
 from iclbench.backbones.base import Backbone
+from iclbench.config import archives
 from iclbench.config.registry import ESTIMATORS
+from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import Predictor
@@ -68,6 +70,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
         "overrides": {"smoke": {"few": [fast]}},
         "evaluate": {"shifts": ["orthants"]},
         "cost": {"points": [4]},
+        "weights": [0],
         "without": [{"tasks": [str(linear)], "backbones": ["icicl-cnp"], "reason": "no related datasets"}],
         "more": [
             {**alone, "backbones": ["cnp"], "evaluate": {}, "overrides": {"smoke": {"broken": [fast]}}},
@@ -116,12 +119,47 @@ def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]]
     assert set(statuses.values()) == {"done", "failed", "skipped"}
     found = sorted(path.name for path in (packed / "reference").iterdir())
     kinds = ("cells", "costs", "errors", "values")
-    assert found == [f"tiny-{task}-smoke.{kind}.parquet" for task in ("classes", "linear") for kind in kinds]
+    parquet = [f"tiny-{task}-smoke.{kind}.parquet" for task in ("classes", "linear") for kind in kinds]
+    assert found == [*parquet, *(f"tiny-linear-smoke.weights.safetensors{end}" for end in ("", ".sha256"))]
     assert {cell.hash: store.status(cell) for cell in cells} == statuses
     assert {run for _, _, run in todo(cells, packed)} == {FAILED, SUMMARY}, "what failed is tried again"
     for name in ("reason", "seconds", "hardware", "libraries", "threads"):
         assert store.rows[name].equals(before.rows[name])
     assert store.rows.loc[store.rows["status"].eq("skipped"), "reason"].eq("no related datasets").all()
+
+
+def test_weights_that_the_grid_asks_for_are_those_that_were_evaluated(
+    swept: tuple[Path, list[GridCell]], clean: Path
+) -> None:
+    """Who has the packed files alone evaluates without training, and finds what was found; seed 1 is not asked for."""
+    results, cells = swept
+    (archive,) = clean.glob("reference/*.weights.safetensors")
+    run = "tiny-linear-gpt2-few-smoke-s0"
+    assert list(archives.entries(archive)) == [run]
+    (cell,) = [cell for cell in cells if cell.run == run and cell.kind == "evaluate"]
+    found = archives.find(clean, run)
+    assert found.digest == Run(results / "runs" / run).digest
+    before = value_rows(Store(results), cell)
+    for path in (clean / "reference").glob("*.parquet"):
+        path.unlink()
+    assert work(replace(cell, needs=()), Context(clean)).status == "done"
+    after = value_rows(Store(clean), cell)
+    pd.testing.assert_frame_equal(after, before)
+
+
+def test_weights_are_carried_over_and_a_deleted_archive_makes_their_trainings_to_do(
+    swept: tuple[Path, list[GridCell]], clean: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, cells = swept
+    (archive,) = clean.glob("reference/*.weights.safetensors")
+    before = archive.read_bytes()
+    assert archive in pack(cells, Store(clean), clean / "reference")
+    assert archive.read_bytes() == before
+    archive.unlink()
+    run = "tiny-linear-gpt2-few-smoke-s0"
+    assert ("tiny-linear-smoke", "train", run) in todo(cells, clean)
+    pack(cells, Store(clean), clean / "reference", "weights are gone")
+    assert not archive.exists()
 
 
 def test_a_run_that_answers_no_numbers_is_a_failed_cell_in_packed_results_and_on_the_page(
@@ -417,7 +455,7 @@ def test_out_must_lie_inside_the_results_folder(tmp_path: Path) -> None:
 def test_a_packed_file_says_what_was_left_out_and_names_no_file_that_is_not_there(
     packed: Path,
 ) -> None:
-    for path in (packed / "reference").iterdir():
+    for path in (packed / "reference").glob("*.parquet"):
         table = path.name.split(".")[1]
         assert ("rounded" in tables.metadata(path)["rows"]) == (table in ("errors", "examples"))
         assert tables.metadata(path)["packed"] == path.name.split(".")[0]

@@ -1,0 +1,177 @@
+"""Archives of weights: finished runs of one task and preset in one file, which packed results bring along.
+
+`RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, its digest beside it. The tensors of a run are those of its own file
+under keys `RUN/...`, at their own precision; the entry `RUN` of the metadata holds, as JSON, its configuration and what
+its own file says of itself. So an unpacked run is the one that was evaluated, to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tomllib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from iclbench.config import runs
+from iclbench.config.cards import cards_folder, validate
+from iclbench.config.resolution import RunConfig, without_codes
+from iclbench.config.runs import Run, check_name, writing
+from iclbench.core import digests
+from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.core.files import DIGEST, atomic, digest_path, save_tensors
+
+log = logging.getLogger("iclbench")
+
+_SUFFIX = ".weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The weights of one run, in its own file or in an archive.
+
+    Attributes:
+        name: of the run.
+        path: the file.
+        config: text of the run's configuration.
+        about: metadata of the run's own file.
+        prefix: of the keys of its tensors.
+    """
+
+    name: str
+    path: Path
+    config: str
+    about: Mapping[str, str]
+    prefix: str = ""
+
+    @cached_property
+    def trained(self) -> dict[str, Any]:
+        """What the weights depend on."""
+        config = validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'")
+        return without_codes(config.trained)
+
+    def tensors(self) -> dict[str, Any]:
+        """The weights by their names in the backbone; raises `UsageError` where the file cannot be read."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                names = [key for key in file.keys() if key.startswith(self.prefix)]  # noqa: SIM118
+                return {key.removeprefix(self.prefix): file.get_tensor(key) for key in names}
+        except (SafetensorError, OSError) as error:
+            raise UsageError(f"{self.path} cannot be read ({str(error).splitlines()[0]}); put the file back") from error
+
+
+def archive_path(folder: Path, task: str, preset: str) -> Path:
+    """The archive of a task and preset in a folder of packed results."""
+    return folder / f"{task}-{preset}{_SUFFIX}"
+
+
+def of_run(run: Run) -> Packed | None:
+    """A finished run's weights; None where they are not there, or are not this run's."""
+    from safetensors import SafetensorError, safe_open
+
+    with suppress(SafetensorError, OSError, ValueError, UsageError):
+        with safe_open(run.weights, framework="numpy") as file:
+            about = dict(file.metadata() or {})
+        run.check_weights(run.weights, about, None)
+        return Packed(run.name, run.weights, (run.path / "config.toml").read_text(encoding="utf-8"), about)
+    return None
+
+
+def entries(archive: Path) -> dict[str, Packed]:
+    """The runs in an archive, by name.
+
+    Raises:
+        UsageError: the file cannot be read, or holds something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(archive, framework="numpy") as file:
+            about = dict(file.metadata() or {})
+        about.pop(DIGEST, None)
+        return {
+            name: Packed(name, archive, str(found["config"]), dict(found["about"]), f"{name}/")
+            for name, found in ((name, json.loads(text)) for name, text in about.items())
+        }
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        first = str(error).partition("\n")[0]
+        raise UsageError(f"{archive} is no archive of weights, or is damaged ({first}); put the file back") from error
+
+
+def write(archive: Path, packed: Iterable[Packed]) -> None:
+    """Write an archive anew: the same runs give the same bytes."""
+    runs_by_name = sorted(packed, key=lambda each: each.name)
+    tensors = {f"{each.name}/{key}": tensor for each in runs_by_name for key, tensor in each.tensors().items()}
+    about = {
+        each.name: json.dumps({"config": each.config, "about": dict(each.about)}, sort_keys=True)
+        for each in runs_by_name
+    }
+    save_tensors(archive, tensors, about, digest=True)
+
+
+def find(results: Path, name: str) -> Run:
+    """The run of this name in a results folder; one that is only in an archive there, or in one of the checkout that
+    runs, is unpacked to where runs live. `FOLDER/NAME` is one of the archives of that folder.
+
+    Raises:
+        UsageError: there is no such run, or its archive is damaged.
+    """
+    folder, slash, own = name.rpartition("/")
+    if "/" in folder:
+        return runs.find(results, name)
+    run = Run(results / "runs" / check_name(own))
+    there = (run.path / "config.toml").is_file()
+    if there and not slash:
+        return run
+    archives = _archives(results, folder or "*")
+    for archive in archives:
+        if (packed := entries(archive).get(own)) is not None:
+            return _the_same(run, packed) if there else _unpack(packed, run, results)
+    if not slash:
+        return runs.find(results, name)
+    known = sorted({each for archive in archives for each in entries(archive)})
+    if not known:
+        raise UsageError(
+            f"there are no archives of weights '{folder}' in {results}: they come with a checkout of iclbench "
+            "(results/reference), not with the installed package; run there, or name its results folder"
+        )
+    raise UnknownNameError("run", name, [f"{folder}/{each}" for each in known], hint=f"(in {archives[0].parent})")
+
+
+def _archives(results: Path, folder: str) -> list[Path]:
+    """Those of a results folder, behind them those of the checkout."""
+    shipped = cards_folder("grids").parent / "results"
+    places = dict.fromkeys(place.resolve() for place in (results, shipped))
+    return [path for place in places for path in sorted(place.glob(f"{folder}/*{_SUFFIX}"))]
+
+
+def _the_same(run: Run, packed: Packed) -> Run:
+    """A run that is there already; raises `UsageError` where it is another than that of the archive."""
+    if without_codes(run.config.trained) != packed.trained:
+        raise UsageError(
+            f"{run.path} holds a run that was trained under other settings than that in {packed.path}; "
+            "choose another results folder, or move it away"
+        )
+    return run
+
+
+def _unpack(packed: Packed, run: Run, results: Path) -> Run:
+    """Write the run's folder: its configuration last, by which it is found."""
+    beside = digest_path(packed.path)
+    if not beside.is_file() or beside.read_text().partition(" ")[0] != digests.of_file(packed.path):
+        raise UsageError(f"{packed.path} is not as it was written (its digest is not in {beside.name}); put it back")
+    about = {key: value for key, value in packed.about.items() if key != DIGEST}
+    with writing(results):
+        run.path.mkdir(parents=True, exist_ok=True)
+    with run.lock(wait=True), writing(results):
+        save_tensors(run.weights, packed.tensors(), about, digest=True)
+        with atomic(run.path / "config.toml") as temporary:
+            temporary.write_text(packed.config, encoding="utf-8")
+    log.info("run '%s' was unpacked from %s", run.name, packed.path)
+    return Run(run.path)

@@ -1,0 +1,82 @@
+"""Archives of weights: what is packed is what was trained, to the last bit, and what is damaged is not believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import iclbench as icl
+from iclbench.config import archives
+from iclbench.config.runs import Run
+from iclbench.core.errors import UnknownNameError, UsageError
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    results = tmp_path_factory.mktemp("trained")
+    task = icl.task("linear", "smoke")
+    return [icl.train(task, name, results=results, steps=4) for name in ("mamba2", "cnp")]
+
+
+@pytest.fixture
+def archive(trained: list[Run], tmp_path: Path) -> Path:
+    path = archives.archive_path(tmp_path / "reference", "linear", "smoke")
+    archives.write(path, [packed for run in trained if (packed := archives.of_run(run))])
+    return path
+
+
+def test_an_unpacked_run_is_byte_for_byte_the_one_that_was_packed(
+    trained: list[Run], archive: Path, tmp_path: Path
+) -> None:
+    for run in trained:
+        again = archives.find(tmp_path, run.name)
+        for name in ("config.toml", "model.safetensors", "model.safetensors.sha256"):
+            assert (again.path / name).read_bytes() == (run.path / name).read_bytes()
+        assert again.digest == run.digest
+
+
+def test_an_archive_does_not_depend_on_order_and_can_be_written_from_itself(
+    trained: list[Run], archive: Path, tmp_path: Path
+) -> None:
+    before = archive.read_bytes()
+    other = tmp_path / "other" / archive.name
+    archives.write(other, reversed(list(archives.entries(archive).values())))
+    assert other.read_bytes() == before
+    archives.write(archive, archives.entries(archive).values())
+    assert archive.read_bytes() == before
+
+
+def test_load_reads_a_run_by_the_name_of_the_folder(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+    found = icl.load(f"reference/{trained[0].name}", tmp_path, device="cpu")
+    then = trained[0].load()
+    assert all(torch.equal(a, b) for a, b in zip(found.model.parameters(), then.parameters(), strict=True))
+    assert icl.load(f"reference/{trained[0].name}", tmp_path).run.path == found.run.path
+
+
+def test_a_run_of_ones_own_is_not_taken_for_that_of_the_archive(
+    trained: list[Run], archive: Path, tmp_path: Path
+) -> None:
+    own = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
+    assert own.name == trained[1].name
+    with pytest.raises(UsageError, match="trained under other settings"):
+        archives.find(tmp_path, f"reference/{own.name}")
+    assert archives.find(tmp_path, own.name).config.train.steps == 3
+
+
+def test_what_is_damaged_or_not_there_is_said_in_a_line(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="reference/linear-cnp-smoke-s0"):
+        archives.find(tmp_path, "reference/linear-cnp-smoke-s1")
+    with pytest.raises(UsageError, match="they come with a checkout"):
+        archives.find(tmp_path, "elsewhere/linear-cnp-smoke-s0")
+    with pytest.raises(UsageError, match="cannot be a run name"):
+        archives.find(tmp_path, "a/b/linear-cnp-smoke-s0")
+    whole = bytearray(archive.read_bytes())
+    whole[-1] ^= 1
+    archive.write_bytes(whole)
+    with pytest.raises(UsageError, match="its digest is not in"):
+        archives.find(tmp_path, "linear-cnp-smoke-s0")
+    archive.write_bytes(whole[:100])
+    with pytest.raises(UsageError, match="is no archive of weights, or is damaged"):
+        archives.find(tmp_path, "linear-cnp-smoke-s0")
