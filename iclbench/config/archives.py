@@ -170,8 +170,13 @@ def _unpack(packed: Packed, run: Run, results: Path) -> Run:
     with writing(results):
         run.path.mkdir(parents=True, exist_ok=True)
     with run.lock(wait=True), writing(results):
+        _write_text(run.path / run.UNPACKED, f"{packed.path}\n")
         save_tensors(run.weights, packed.tensors(), about, digest=True)
-        with atomic(run.path / "config.toml") as temporary:
-            temporary.write_text(packed.config, encoding="utf-8")
-    log.info("run '%s' was unpacked from %s", run.name, packed.path)
+        _write_text(run.path / "config.toml", packed.config)
+    log.info("run '%s' was unpacked from %s: its weights, without branches and tables", run.name, packed.path)
     return Run(run.path)
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ model.safetensors            the finished weights, beside them their digest (.sh
 branch-N.safetensors         those of a shorter training of N steps that branched off, likewise
 values.parquet, costs.parquet    training curve and cost of training
 diverged.json                why training came to no end under this configuration
+unpacked.txt                 of a run from an archive of weights, which brings neither branches nor tables: which one
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Run:
     path: Path
 
     DIVERGED: ClassVar = "diverged.json"
+    UNPACKED: ClassVar = "unpacked.txt"
 
     @property
     def name(self) -> str:
@@ -131,19 +133,29 @@ class Run:
         return _digest_beside(self.weights)
 
     @property
+    def unpacked(self) -> bool:
+        """Whether it comes from an archive of weights."""
+        return (self.path / self.UNPACKED).is_file()
+
+    @property
+    def branch_steps(self) -> list[int]:
+        """Ends of the branches that a finished run has."""
+        return [] if self.unpacked else self.config.train.branch_steps
+
+    @property
     def branch_digests(self) -> dict[str, str | None]:
-        """The same of the weights of every branch, by its steps."""
-        return {str(steps): _digest_beside(self.branch(steps)) for steps in self.config.train.branch_steps}
+        """The digests of the weights of every branch, by its steps."""
+        return {str(steps): _digest_beside(self.branch(steps)) for steps in self.branch_steps}
 
     @property
     def written(self) -> list[Path]:
         """The files of a finished run."""
         try:
-            branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
+            branches = [self.branch(steps).name for steps in self.branch_steps]
         except UsageError:  # without a configuration nothing is known, and so no branch
             branches = []
-        names = ("config.toml", self.weights.name, *branches, "values.parquet", "costs.parquet")
-        return [self.path / name for name in names]
+        tables = [] if self.unpacked else ["values.parquet", "costs.parquet"]
+        return [self.path / name for name in ("config.toml", self.weights.name, *branches, *tables)]
 
     @cached_property
     def hash(self) -> str:
