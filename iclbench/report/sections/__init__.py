@@ -24,6 +24,7 @@ from iclbench.report.sections import (
     leaderboard,
     learning_curves,
     missing,
+    over_training,
     overview,
     pareto,
     plane,
@@ -47,6 +48,7 @@ OPENING: list[Callable[[Results], Section | None]] = [
     heat_map.section,
     ranking.section,
     pareto.section,
+    over_training.section,
     footing.section,
     overview.section,
 ]

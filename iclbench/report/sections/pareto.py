@@ -65,8 +65,8 @@ def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
     parts = []
     for contest in contests:
         own = contest.scores[contest.scores["kind"] == "backbone"]
-        measured = _measured(contest, cost)
-        rows = own.merge(measured, on="contestant").assign(panel=contest.title, task=contest.task.id)
+        costs = measured(contest, cost)
+        rows = own.merge(costs, on="contestant").assign(panel=contest.title, task=contest.task.id)
         parts.append(rows.assign(front=figures.front(rows)))
     found = pd.concat(parts, ignore_index=True)
     return found.assign(shown=found["cost"].map(metric(cost.metric).show))[["task", *figures.COLUMNS]]
@@ -89,7 +89,7 @@ def overall(each: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd
     return rows.assign(front=figures.front(rows), shown=rows["cost"].map(show))[figures.COLUMNS]
 
 
-def _measured(contest: Contest, cost: Cost) -> pd.DataFrame:
+def measured(contest: Contest, cost: Cost) -> pd.DataFrame:
     """Columns contestant and cost: the mean over runs."""
     rows = contest.task.costs
     rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]

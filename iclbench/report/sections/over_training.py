@@ -1,0 +1,213 @@
+"""How scores and ranks come about: after which steps, and after how much computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from iclbench.core.formats import fixed, flops, integer, slug
+from iclbench.report import normalised, over_training
+from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
+from iclbench.report.data import Results
+from iclbench.report.figures import curves, learning
+from iclbench.report.normalised import Contest
+from iclbench.report.sections.pareto import COSTS, measured
+from iclbench.report.untuned import marked, marks, untuned
+
+_FLOPS = COSTS[0]
+_READING = (
+    "Scores of shorter trainings, which branch off from each run and bring their rate down as the run itself does at "
+    "its end. Steps are what the footing holds equal; computation is what they cost, and the axis on which two "
+    "architectures are on a par or not: floating-point operations of a training step at full length times the steps. "
+    "Between two trainings a score is read off the straight line over the logarithm of operations; beyond the longest "
+    "nothing is claimed."
+)
+
+
+def section(results: Results) -> Section | None:
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        contests = normalised.contests(results, preset)
+        blocks += marked(_of_preset(results, preset, contests), marks(untuned(c.task for c in contests)))
+    return Section("over-training", "Over training", (Text(_READING), *blocks)) if blocks else None
+
+
+def trained(contest: Contest) -> pd.DataFrame:
+    """A row per contestant and training, seeds averaged: columns of `over_training.means`, flops, panel and task."""
+    rows = over_training.means(contest)
+    if rows.empty:
+        return rows
+    rows = rows.merge(measured(contest, _FLOPS), on="contestant", how="left")
+    return rows.assign(flops=rows["cost"] * rows["steps"], panel=contest.title, task=contest.task.id)
+
+
+def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> list[Block]:
+    found = {contest.title: rows for contest in contests if len(rows := trained(contest))}
+    # A rank among two says nothing.
+    found = {title: rows for title, rows in found.items() if rows["contestant"].nunique() > 2}
+    if not found:
+        return []
+    name = f"over-training-{slug(preset)}"
+    known = {title: rows[rows["flops"].notna()] for title, rows in found.items()}
+    known = {title: rows for title, rows in known.items() if rows["contestant"].nunique() > 2}
+    blocks: list[Block] = [_figure(results, name, preset, known)] if known else []
+    blocks.append(_at_steps(found, name, preset))
+    blocks.append(_stability(contests, found, name, preset))
+    if known:
+        blocks.append(_at_compute(known, name, preset))
+    return blocks
+
+
+def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFrame]) -> Figure:
+    rows = pd.concat(found.values(), ignore_index=True)
+    looks = {who: look for who, look in results.looks.items() if who in set(rows["contestant"])}
+    data = rows.assign(axis_value=rows["flops"], band=False)
+    data = learning.dressed(data, looks, "axis_value").assign(sparse=True)
+    data = data[[*curves.COLUMNS, "axis_value", "run", "steps", "panel", "band"]].reset_index(drop=True)
+    lowest, highest = float(data["value"].min()), float(data["value"].max())
+    axes = curves.Axes(
+        "training FLOPs",
+        "score",
+        (0.9 * float(data["axis_value"].min()), 1.1 * float(data["axis_value"].max())),
+        (max(-0.25, lowest) - 0.02, min(1.25, highest) + 0.02),
+        field="axis_value",
+        unit="FLOPs",
+        band="range over seeds",
+        log_x=True,
+    )
+    return learning.paneled(
+        data,
+        list(found),
+        axes,
+        looks,
+        name=name,
+        title=f"{preset}: scores over training",
+        caption=f"Preset {preset}. Score (as in the heat map) against the operations that training has taken, means "
+        "over seeds: a point for each shorter training and for the whole one. To the upper left is better. Scores "
+        "below -0.25 or above 1.25 lie on the edge.",
+        alt=f"Scores of {learning.named(looks)} against training FLOPs",
+    )
+
+
+def _at_steps(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
+    """Mean scores and ranks of those who are in every contest, at the shares of the steps that all have."""
+    shares = shared_shares(found.values())
+    scores = {share: over_training.mean_over([_at(rows, share) for rows in found.values()]) for share in shares}
+    frame = pd.DataFrame({"contestant": scores[shares[-1]].sort_values(ascending=False, kind="stable").index})
+    columns = [Column("contestant", "backbone")]
+    for i, share in enumerate(shares):
+        own = scores[share]
+        ranks = own.rank(ascending=False, method="min")
+        frame[f"score{i}"], frame[f"rank{i}"] = frame["contestant"].map(own), frame["contestant"].map(ranks)
+        label = _share(share)
+        columns += [
+            Column(f"score{i}", f"score, {label}", _two, numeric=True),
+            Column(f"rank{i}", f"rank, {label}", integer, numeric=True),
+        ]
+    return Table(
+        name=f"{name}-steps",
+        title=f"{preset}: mean scores after shares of the steps",
+        caption=f"Preset {preset}. Means over {_rows(found)}, of backbones that have all of them; seeds averaged.",
+        frame=frame,
+        columns=tuple(columns),
+    )
+
+
+def _stability(contests: Sequence[Contest], found: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
+    """Kendall's tau of the order after shares of the steps to the final order, beside that of two seeds."""
+    shares = shared_shares(found.values())
+    rows = []
+    for contest in contests:
+        if contest.title not in found:
+            continue
+        own = found[contest.title]
+        row: dict[str, object] = {"row": contest.title, "contestants": int(own["contestant"].nunique())}
+        last = _at(own, 1.0)
+        for i, share in enumerate(shares[:-1]):
+            row[f"tau{i}"] = over_training.kendall(_at(own, share), last)
+        row["seeds"] = _between_seeds(contest)
+        rows.append(row)
+    columns = [Column("row", "family"), Column("contestants", "backbones", integer, numeric=True)]
+    columns += [Column(f"tau{i}", f"after {_share(s)}", _two, numeric=True) for i, s in enumerate(shares[:-1])]
+    return Table(
+        name=f"{name}-stability",
+        title=f"{preset}: when the order is settled",
+        caption="Kendall's tau of the order of backbones after a share of the steps to the order at the end: 1 is the "
+        "same order, 0 none in common. Between seeds: tau at the end of the orders of single seeds, the mean over "
+        "pairs of seeds. No order can be known better than that, and where a shorter training comes up to it, more "
+        "steps have not changed the order beyond chance.",
+        frame=pd.DataFrame(rows),
+        columns=(*columns, Column("seeds", "between seeds", _two, numeric=True)),
+    )
+
+
+def _between_seeds(contest: Contest) -> float:
+    """Mean tau of the final orders of pairs of seeds."""
+    own = contest.rows[contest.rows["kind"].eq("backbone")]
+    wide = own.pivot_table("value", index="contestant", columns="seed").astype(float)
+    pairs = [(a, b) for i, a in enumerate(wide.columns) for b in wide.columns[i + 1 :]]
+    taus = [over_training.kendall(wide[a].dropna(), wide[b].dropna()) for a, b in pairs]
+    return float(np.mean(taus)) if taus else float("nan")
+
+
+def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
+    """Scores of every row at the computation that all have taken, beside those at the same steps."""
+    parts = []
+    for title, rows in found.items():
+        shared = over_training.shared_compute(rows)
+        at, end = over_training.at_compute(rows, shared), _at(rows, 1.0)
+        most = rows.groupby("contestant")["flops"].max()
+        own = pd.DataFrame({"contestant": end.index, "row": title, "flops": shared, "steps_score": end.to_numpy()})
+        own["compute_score"] = own["contestant"].map(at)
+        own["steps_rank"] = own["steps_score"].rank(ascending=False, method="min")
+        own["compute_rank"] = own["compute_score"].rank(ascending=False, method="min")
+        own["times"] = own["contestant"].map(most) / shared
+        parts.append(own.sort_values("steps_score", ascending=False, kind="stable"))
+    return Table(
+        name=f"{name}-compute",
+        title=f"{preset}: the same steps against the same computation",
+        caption="At the same steps: the whole training. At the same computation: after the operations that the "
+        "cheapest backbone's whole training takes (FLOPs). Times: how many of those the whole training takes. A dash: "
+        "the shortest training takes more.",
+        frame=pd.concat(parts, ignore_index=True),
+        columns=(
+            Column("contestant", "backbone"),
+            Column("row", "family"),
+            Column("flops", "FLOPs", flops, numeric=True),
+            Column("times", "times", _one, numeric=True),
+            Column("steps_score", "score, same steps", _two, numeric=True),
+            Column("steps_rank", "rank", integer, numeric=True),
+            Column("compute_score", "score, same FLOPs", _two, numeric=True),
+            Column("compute_rank", "rank", integer, numeric=True),
+        ),
+        group="row",
+        folded=True,
+    )
+
+
+def shared_shares(parts: Iterable[pd.DataFrame]) -> list[float]:
+    """The shares of the steps that trainings of all contests have, the whole last."""
+    return sorted(set.intersection(*({round(float(share), 6) for share in rows["share"]} for rows in parts)))
+
+
+def _at(rows: pd.DataFrame, share: float) -> pd.Series:
+    """Scores by contestant after a share of the steps."""
+    return rows[np.isclose(rows["share"], share)].set_index("contestant")["value"].astype(float)
+
+
+def _rows(found: dict[str, pd.DataFrame]) -> str:
+    return f"{len(found)} rows of the heat map" if len(found) > 1 else f"one row, {next(iter(found))}"
+
+
+def _share(share: float) -> str:
+    return "all steps" if share == 1 else f"{integer(round(100 * share))} % of the steps"
+
+
+def _two(value: float) -> str:
+    return fixed(value, 2)
+
+
+def _one(value: float) -> str:
+    return fixed(value, 1)
