@@ -25,6 +25,7 @@ from iclbench.config.cards import (
     load_task,
     read_toml,
 )
+from iclbench.config.pairs import Pair
 from iclbench.config.registry import BACKBONES, canonical
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, typed_tables, unfit
 from iclbench.config.runs import keeping_rate, run_name
@@ -212,6 +213,7 @@ class GridCard(GridPart):
         source: paper, with figure or table.
         notes: what else a reader should know.
         more: further parts.
+        pairs: backbones that findings compare, which are trained from more seeds for it.
         engine: how jobs of a cluster look.
     """
 
@@ -219,11 +221,19 @@ class GridCard(GridPart):
     source: str = ""
     notes: str = ""
     more: list[GridPart] = []
+    pairs: list[Pair] = []
     engine: GridEngine | None = None
+
+    @model_validator(mode="after")
+    def _pairs_are_trained(self) -> GridCard:
+        _in_one_line(lambda: self.parts)
+        return self
 
     @property
     def parts(self) -> list[GridPart]:
-        return [self, *self.more]
+        """All parts: of each pair those that train it from the seeds that no other part has."""
+        own = [self, *self.more]
+        return [*own, *_of_pairs(own, self.pairs)]
 
 
 @dataclass(frozen=True)
@@ -348,6 +358,35 @@ def _with(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[GridPart]
                     yield part.model_copy(
                         update={"tasks": [task], "presets": [preset], "backbones": left, "overrides": {}}
                     )
+
+
+def _of_pairs(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[GridPart]:
+    """Trained and evaluated like the first seeds; what is inside a model and what it costs is known from these.
+
+    Raises:
+        UsageError: nobody else trains a backbone of a pair on its task as the cards are.
+    """
+    more: dict[tuple[str, str, PresetName], list[int]] = {}
+    for pair in pairs:
+        for task in pair.tasks:
+            for backbone in (pair.a, pair.b):
+                seeds = more.setdefault((task, backbone, pair.preset), [])
+                seeds += [seed for seed in pair.seeds if seed not in seeds]
+    for (task, backbone, preset), seeds in more.items():
+        own = [
+            part
+            for part in parts
+            if task in part.tasks and backbone in part.backbones and preset in part.presets
+            if not part.overrides.get(preset) and part.without_reason(task, backbone) is None
+        ]
+        if not own:
+            raise UsageError(
+                f"pairs: '{backbone}' on '{task}' at preset '{preset}' is trained by no part of the card without "
+                "overrides; add it there"
+            )
+        if left := [seed for seed in seeds if not any(seed in part.seeds for part in own)]:
+            one = {"tasks": [task], "backbones": [backbone], "presets": [preset], "seeds": left}
+            yield own[0].model_copy(update={**one, "overrides": {}, "weights": [], "probe": None, "cost": None})
 
 
 def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[GridRun]:

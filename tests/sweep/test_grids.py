@@ -501,4 +501,34 @@ def test_a_fresh_wheel_carries_the_cards(tmp_path: Path) -> None:
 def test_the_keys_are_those_of_the_design() -> None:
     keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "cost", "weights", "without", "overrides"}
     assert set(GridPart.model_fields) == keys
-    assert set(GridCard.model_fields) == keys | {"summary", "source", "notes", "more", "engine"}
+    assert set(GridCard.model_fields) == keys | {"summary", "source", "notes", "more", "pairs", "engine"}
+
+
+def test_pairs_are_trained_from_the_seeds_that_nobody_else_has(tmp_path: Path) -> None:
+    path = tmp_path / "paired.toml"
+    card: dict[str, Any] = {
+        "summary": "a pair",
+        "tasks": ["linear", "sparse-linear"],
+        "backbones": ["gpt2", "cnp", "tnp"],
+        "presets": ["smoke"],
+        "seeds": [0, 1],
+        "evaluate": {"shifts_of": {"linear": ["orthants"], "sparse-linear": ["noisy-1"]}},
+        "probe": {},
+        "weights": [0],
+        "pairs": [
+            {"a": "gpt2", "b": "cnp", "tasks": ["linear"], "preset": "smoke"},
+            {"a": "tnp", "b": "cnp", "tasks": ["linear"], "preset": "smoke", "seeds": [0, 1, 2]},
+        ],
+    }
+    path.write_text(tomli_w.dumps(card))
+    runs = {run.name: run for run in grid_runs(str(path))}
+    more = {"gpt2": range(2, 5), "cnp": range(2, 5), "tnp": [2]}
+    expected = {f"linear-{name}-smoke-s{seed}" for name, seeds in more.items() for seed in [0, 1, *seeds]}
+    assert {name for name in runs if name.startswith("linear")} == expected
+    assert len(runs) == len(expected) + 6
+    asked = runs["linear-cnp-smoke-s4"]
+    assert asked.shifts == runs["linear-cnp-smoke-s0"].shifts and asked.evaluate
+    assert asked.contexts is None and not asked.weights and runs["linear-cnp-smoke-s0"].weights
+    path.write_text(tomli_w.dumps(card | {"pairs": [card["pairs"][0] | {"tasks": ["quadratic"]}]}))
+    with pytest.raises(UsageError, match="pairs: 'gpt2' on 'quadratic' at preset 'smoke' is trained by no part"):
+        grid_runs(str(path))

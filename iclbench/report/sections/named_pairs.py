@@ -1,0 +1,138 @@
+"""Pairs of backbones that were named before they were trained: differences over trainings, not over episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from iclbench.config.pairs import Pair, shipped_pairs
+from iclbench.core.formats import integer, plural, signed, slug
+from iclbench.report import normalised
+from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
+from iclbench.report.data import Results
+from iclbench.report.figures import dots
+from iclbench.report.normalised import Contest
+from iclbench.report.pairs import Difference, mean_of
+
+# Two differences have no interval to speak of: the page shows them as they are.
+ENOUGH = 3
+_READING = (
+    "Score of the first less score of the second (as in the heat map), seed by seed: the two are trained on the same "
+    "episodes. The interval is Student's 95 % interval of the mean over seeds, so that it speaks of trainings, on "
+    "these prompts. With two seeds both differences are shown and no interval. The pairs were named in the grid's "
+    "card before they were trained; others may be found by looking, and are no evidence."
+)
+
+
+def section(results: Results) -> Section | None:
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        if len(rows := compared(normalised.contests(results, preset), preset)):
+            blocks += [_figure(rows, preset, results), _table(rows, preset)]
+    return Section("named-pairs", "Named pairs", (Text(_READING), *blocks)) if blocks else None
+
+
+def gaps(contest: Contest, a: str, b: str) -> pd.Series:
+    """Score of a less score of b by seed, of all seeds that both were trained from."""
+    rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["contestant"].isin([a, b])]
+    wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
+    if not {a, b} <= set(wide.columns):
+        return pd.Series(dtype=float)
+    return (wide[a] - wide[b]).dropna()
+
+
+def over_trainings(of_seeds: pd.Series) -> Difference | None:
+    """Their mean with Student's interval over seeds; None where there are too few."""
+    return mean_of(of_seeds.to_numpy(float)) if len(of_seeds) >= ENOUGH else None
+
+
+def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
+    """A row for every pair and contest that both have a score in.
+
+    Columns a, b, pair, row, seeds, each (the differences, as text), value, low and high (missing with too few seeds),
+    verdict, gaps.
+    """
+    named = shipped_pairs() if pairs is None else pairs
+    return pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
+
+
+def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[str, object]]:
+    for pair in pairs:
+        for contest in contests:
+            if contest.task.task not in pair.tasks or not len(own := gaps(contest, pair.a, pair.b)):
+                continue
+            found = over_trainings(own)
+            yield {
+                "a": pair.a,
+                "b": pair.b,
+                "pair": f"{pair.a} − {pair.b}",
+                "row": contest.title,
+                "seeds": len(own),
+                "each": ", ".join(signed(gap) for gap in own),
+                "value": float(own.mean()),
+                "low": np.nan if found is None else found.low,
+                "high": np.nan if found is None else found.high,
+                "verdict": _verdict(pair, own, found),
+                "gaps": own.tolist(),
+            }
+
+
+def _verdict(pair: Pair, own: pd.Series, found: Difference | None) -> str:
+    if found is None:
+        return f"no interval from {plural(len(own), 'seed')}"
+    if found.tied:
+        return "not told apart"
+    return f"{pair.a if found.value > 0 else pair.b} is better"
+
+
+def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
+    marks = []
+    for each in rows.to_dict("records"):
+        base = {
+            "panel": each["row"],
+            "row": each["pair"],
+            "contestant": each["a"],
+            "run": "",
+            "low": None,
+            "high": None,
+        }
+        marks += [base | {"part": "draw", "value": gap, "note": "one seed"} for gap in each["gaps"]]
+        if each["seeds"] >= ENOUGH:
+            ends = {"low": each["low"], "high": each["high"]}
+            marks.append(base | ends | {"part": "mean", "value": each["value"], "note": f"{each['seeds']} seeds"})
+    data = pd.DataFrame(marks)
+    numbers = data[["value", "low", "high"]].astype(float).to_numpy()
+    low, high = min(0.0, float(np.nanmin(numbers))), max(0.0, float(np.nanmax(numbers)))
+    margin = 0.05 * (high - low) or 0.1
+    return dots.figure(
+        f"named-pairs-{slug(preset)}",
+        f"{preset}: named pairs over trainings",
+        f"Preset {preset}. Small dots: single seeds. Discs: their mean with Student's 95 % interval over seeds. Right "
+        "of the rule the first is better.",
+        data,
+        list(dict.fromkeys(rows["row"])),
+        list(dict.fromkeys(rows["pair"])),
+        {who: look for who, look in results.looks.items() if who in set(rows["a"])},
+        dots.Scale("difference of scores", (low - margin, high + margin), zero_rule=True),
+    )
+
+
+def _table(rows: pd.DataFrame, preset: str) -> Table:
+    return Table(
+        name=f"named-pairs-{slug(preset)}-numbers",
+        title=f"{preset}: named pairs over trainings",
+        caption=f"Preset {preset}. Differences of scores, a training of each from every seed; means with Student's "
+        "95 % interval over seeds.",
+        frame=rows.drop(columns="gaps"),
+        columns=(
+            Column("pair", "pair"),
+            Column("row", "family"),
+            Column("seeds", "seeds", integer, numeric=True),
+            Column("each", "seed by seed"),
+            Column("value", "mean", signed, numeric=True, low="low", high="high"),
+            Column("verdict", "so"),
+        ),
+        group="pair",
+    )
