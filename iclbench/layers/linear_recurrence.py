@@ -163,12 +163,13 @@ class _Recurrence(torch.autograd.Function):
         (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
         into, asked, left = gradients
         assert left is not None
-        found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if t is not None}
+        wanted = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[2:], strict=True) if needed}
+        found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if name in wanted}
         parts, places = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes), _cut(found, ctx.sizes)
         outs, grads = (_cut({"q": q, "rows": rows}, ctx.sizes) for q, rows in ((outputs, reads), (into, asked)))
         for n in reversed(range(len(parts))):
             chunk = ctx.held.pop() if ctx.held else _chunk(parts[n], states[n])
-            pieces, left = chunk.gradients(outs[n], grads[n], states[n + 1], left)
+            pieces, left = chunk.gradients(outs[n], grads[n], states[n + 1], left, "g" in wanted)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
         return None, left, *map(found.get, _NAMES)
@@ -255,7 +256,7 @@ class _Chunk:
         return self.exited(left)
 
     def gradients(
-        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor, left: Tensor
+        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor, left: Tensor, decays: bool
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Those of all that was given and of the state.
 
@@ -264,6 +265,7 @@ class _Chunk:
             into: the gradients of that.
             after: the state after the chunk.
             left: its gradient.
+            decays: whether anybody asks for theirs; that they are fixed costs nothing.
         """
         if self.strong:
             return self._by_autograd(into, left)
@@ -292,7 +294,7 @@ class _Chunk:
                 found[key] = _add(found[key], pull.mT, rows)
         found |= {name: self.rows(found[name], lag) for name, lag in self.lags.items()}
         found |= {key: self.columns(found[key]) for key in self.written}
-        if "g" in self.given:
+        if decays:
             reading = {name: self.slope(self.given[name], found[name], outs[name], into[name]) for name in self.lags}
             writing = [self.slope(self.given[key], found[key], self.values[key], values[key]) for key in self.written]
             slope = reading.pop("q") - sum(writing)
@@ -301,7 +303,7 @@ class _Chunk:
             slope[:, :, -1:] += self.last_slope(after * end)
             found["g"] = slope.new_ones(2 * slope.shape[2:3]).triu() @ slope
         found["v"] = values["k"]
-        return {name: _alike(found[name], t) for name, t in self.given.items()}, self.entered(state)
+        return {name: _alike(found[name], t) for name, t in self.given.items() if name in found}, self.entered(state)
 
     def _by_autograd(self, into: dict[str, Tensor], left: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """The same without differences of what nearly is the same: for decays so strong that their gradients vanish."""

@@ -83,6 +83,28 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("strength", [1.0, 100.0])
+@pytest.mark.parametrize("decay", ["head", "row"])
+def test_fixed_decays_have_no_gradient_and_all_else_the_same(
+    decay: str, strength: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, S = terms(45, decay, True, strength), state().requires_grad_()
+    assert given.g is not None
+    learned = {name: t.requires_grad_() for name, t in given.tensors().items() if name != "g"} | {"state": S}
+
+    def gradients(g: Tensor) -> tuple[Tensor, ...]:
+        outputs, after = linear_recurrence(replace(given, g=g), S)
+        return torch.autograd.grad(outputs.square().sum() + after.sum(), list(learned.values()))
+
+    expected = gradients(given.g.clone().requires_grad_())
+    # What only gradients of decays need is not computed.
+    monkeypatch.setattr(module._Chunk, "slope", None)
+    for other in (module._OfHeads, module._OfRows):
+        monkeypatch.setattr(other, "slope", None)
+    for one, other in zip(gradients(given.g.detach()), expected, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
 def test_it_goes_on_from_a_state_at_odd_places(decay: str, delta: bool) -> None:
     given, S = terms(50, decay, delta), state()
