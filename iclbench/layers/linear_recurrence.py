@@ -85,8 +85,14 @@ def linear_recurrence(
         state: S before them.
         chunk: tokens C that go together; a power of two, one for the recurrence step by step.
     """
-    outputs, _, state = _run(terms, None, state, chunk)
-    return outputs, state
+    outputs, _, after = _run(terms, None, state, chunk)
+    assert after is not None
+    return outputs, after
+
+
+def whole(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
+    """The answers at all tokens of a sequence that begins with them, after which nothing is kept."""
+    return _run(terms, None, None, chunk, keeps=False)[0]
 
 
 def peek(terms: Terms, state: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H Q V"]:
@@ -110,9 +116,9 @@ def fork(
     rows = _asking(asked)
     # One row for every token, those of the second of each pair being 0.
     rows = torch.stack([rows, torch.zeros_like(rows)], 3).flatten(2, 3)
-    outputs, read, state = _run(terms, rows, state, chunk)
-    assert read is not None
-    return outputs, read[:, :, ::2] + _own(asked), state
+    outputs, read, after = _run(terms, rows, state, chunk)
+    assert read is not None and after is not None
+    return outputs, read[:, :, ::2] + _own(asked), after
 
 
 def _asking(terms: Terms) -> Float[Tensor, "B _ Q K"]:
@@ -128,27 +134,30 @@ def _own(terms: Terms) -> Float[Tensor, "B H Q V"]:
 
 
 def _run(
-    terms: Terms, rows: Tensor | None, state: Tensor, chunk: int
-) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T V"] | None, Float[Tensor, "B H K V"]]:
-    """Chunk after chunk, `rows` being what reads the state before each token."""
+    terms: Terms, rows: Tensor | None, state: Tensor | None, chunk: int, keeps: bool = True
+) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T V"] | None, Float[Tensor, "B H K V"] | None]:
+    """Chunk after chunk, `rows` being what reads the state before each token; without a state nothing is before them,
+    and whether the state after them is kept."""
     given = {"rows": rows} | {name: getattr(terms, name) for name in ("q", "k", "v", "g", "a", "b")}
-    return _Recurrence.apply(chunk, state, *map(given.get, _NAMES))
+    return _Recurrence.apply(chunk, keeps, state, *map(given.get, _NAMES))
 
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, size: int, state: Tensor, *given: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+    def forward(
+        ctx: Any, size: int, keeps: bool, state: Tensor | None, *given: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         like = given[_NAMES.index("v")]
         assert like is not None
         ctx.sizes = _sizes(given[_NAMES.index("g")], like.shape[2], size)
         parts = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes)
         answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
         states, ctx.held = [state], []
-        for part, places in zip(parts, _cut(answers, ctx.sizes), strict=True):
+        for n, (part, places) in enumerate(zip(parts, _cut(answers, ctx.sizes), strict=True), start=1):
             chunk = _chunk(part, states[-1])
             for name, place in places.items():
                 place.copy_(chunk.answers(name))
-            states.append(chunk.left())
+            states.append(chunk.left() if keeps or n < len(parts) else None)
             if not any(ctx.needs_input_grad):
                 del states[0]
             elif len(parts) <= _HELD:
@@ -162,8 +171,7 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
         into, asked, left = gradients
-        assert left is not None
-        wanted = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[2:], strict=True) if needed}
+        wanted = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[3:], strict=True) if needed}
         found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if name in wanted}
         parts, places = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes), _cut(found, ctx.sizes)
         outs, grads = (_cut({"q": q, "rows": rows}, ctx.sizes) for q, rows in ((outputs, reads), (into, asked)))
@@ -172,7 +180,7 @@ class _Recurrence(torch.autograd.Function):
             pieces, left = chunk.gradients(outs[n], grads[n], states[n + 1], left, "g" in wanted)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
-        return None, left, *map(found.get, _NAMES)
+        return None, None, left, *map(found.get, _NAMES)
 
 
 def _sizes(g: Tensor | None, tokens: int, size: int) -> list[int]:
@@ -200,7 +208,7 @@ def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[st
     return [dict(zip(parts, chunk, strict=True)) for chunk in zip(*parts.values(), strict=True)]
 
 
-def _chunk(given: dict[str, Tensor], state: Tensor) -> _Chunk:
+def _chunk(given: dict[str, Tensor], state: Tensor | None) -> _Chunk:
     given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
     if "g" not in given:
         return _Chunk(given, state)
@@ -221,17 +229,19 @@ class _Chunk:
 
     Args:
         given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
-        state: S before them.
+        state: S before them; None: nothing is there yet.
         c: sums of logarithms.
         strong: whether gradients of decays are those of autograd.
     """
 
-    def __init__(self, given: dict[str, Tensor], state: Tensor, c: Tensor | None = None, strong: bool = False) -> None:
+    def __init__(
+        self, given: dict[str, Tensor], state: Tensor | None, c: Tensor | None = None, strong: bool = False
+    ) -> None:
         self.given, self.before, self.strong = given, state, strong
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
         if c is not None:
             self.decay(c, given["v"].dtype)
-        self.state = self.entered(state)
+        self.state = None if state is None else self.entered(state)
         self.readers: dict[str, Any] = {name: self.rows(given[name], lag) for name, lag in self.lags.items()}
         self.written, self.values = {"k": self.columns(given["k"])}, {"k": given["v"]}
         if "b" in given:
@@ -243,47 +253,54 @@ class _Chunk:
     def answers(self, name: str) -> Float[Tensor, "B H C V"]:
         """What rows read of the state before the chunk and of what is written in it."""
         lag, rows = self.lags[name], self.readers[name]
-        out = self.weighed(_product(self.reading(name), self.state), lag)
+        out = None if self.state is None else self.weighed(_product(self.reading(name), self.state), lag)
         for key, columns in self.written.items():
             out = _add(out, self.scores(rows, columns, lag), self.values[key])
+        assert out is not None
         return out
 
     def left(self) -> Float[Tensor, "B H K V"]:
         """The state after the chunk."""
-        left = self.kept(self.state)
+        left = None if self.state is None else self.kept(self.state)
         for key, value in self.values.items():
             left = _add(left, self.lasting(key).mT, self.remaining(value))
+        assert left is not None
         return self.exited(left)
 
     def gradients(
-        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor, left: Tensor, decays: bool
-    ) -> tuple[dict[str, Tensor], Tensor]:
+        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor | None, left: Tensor | None, decays: bool
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Those of all that was given and of the state.
 
         Args:
             outs: what q and rows have read.
             into: the gradients of that.
-            after: the state after the chunk.
+            after: the state after the chunk; None: nobody has asked for it.
             left: its gradient.
             decays: whether anybody asks for theirs; that they are fixed costs nothing.
         """
         if self.strong:
             return self._by_autograd(into, left)
         into = {name: t if _apart(t) else t.contiguous() for name, t in into.items()}
-        end, left = left, self.exited(left)
-        state, found = self.kept(left), {}
-        values = {key: self.remaining(_product(columns, left)) for key, columns in self.written.items()}
-        for key, columns in self.written.items():
-            found[key] = _across(self.remaining(self.values[key]), left, columns)
+        end, state = left, None
+        found: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
+        values: dict[str, Any] = dict.fromkeys(self.written)
+        if left is not None:
+            left = self.exited(left)
+            for key, columns in self.written.items():
+                values[key] = self.remaining(_product(columns, left))
+                found[key] = _across(self.remaining(self.values[key]), left, columns)
+            state = None if self.state is None else self.kept(left)
         for name, rows in self.readers.items():
             lag = self.lags[name]
             if name == "a":
                 solved = torch.linalg.solve_triangular(self.system.mT, values["b"], upper=True, unitriangular=True)
                 outs, into = outs | {"a": self.values["b"]}, into | {"a": solved}
                 values["b"] = solved
-            read = self.weighed(into[name], lag)
-            state = _add(state, rows.mT, read)
-            found[name] = _across(read, self.state, rows)
+            if self.state is not None:
+                read = self.weighed(into[name], lag)
+                state = _add(state, rows.mT, read)
+                found[name] = _across(read, self.state, rows)
             for key, columns in self.written.items():
                 if (name, key) != ("a", "b"):  # the system has done that
                     values[key] = _add(values[key], self.scores(rows, columns, lag).mT, into[name])
@@ -300,19 +317,25 @@ class _Chunk:
             slope = reading.pop("q") - sum(writing)
             for each in reading.values():
                 slope[:, :, :-1] += each[:, :, 1:]
-            slope[:, :, -1:] += self.last_slope(after * end)
+            if end is not None:
+                assert after is not None
+                slope[:, :, -1:] += self.last_slope(after * end)
             found["g"] = slope.new_ones(2 * slope.shape[2:3]).triu() @ slope
         found["v"] = values["k"]
-        return {name: _alike(found[name], t) for name, t in self.given.items() if name in found}, self.entered(state)
+        pieces = {name: _alike(found[name], t) for name, t in self.given.items() if name in found}
+        return pieces, None if state is None else self.entered(state)
 
-    def _by_autograd(self, into: dict[str, Tensor], left: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _by_autograd(self, into: dict[str, Tensor], left: Tensor | None) -> tuple[dict[str, Tensor], Tensor | None]:
         """The same without differences of what nearly is the same: for decays so strong that their gradients vanish."""
+        before = {} if self.before is None else {"state": self.before}
         with torch.enable_grad():
-            leaves = {name: t.detach().requires_grad_() for name, t in (self.given | {"state": self.before}).items()}
-            chunk = _chunk({name: leaves[name] for name in self.given}, leaves["state"])
-            outs = [*(chunk.answers(name) for name in into), chunk.left()]
-        found = torch.autograd.grad(outs, list(leaves.values()), [*into.values(), left])
-        return dict(zip(self.given, found[:-1], strict=True)), found[-1]
+            leaves = {name: t.detach().requires_grad_() for name, t in (self.given | before).items()}
+            chunk = _chunk({name: leaves[name] for name in self.given}, leaves.get("state"))
+            outs, grads = [chunk.answers(name) for name in into], [*into.values()]
+            if left is not None:
+                outs, grads = [*outs, chunk.left()], [*grads, left]
+        found = dict(zip(leaves, torch.autograd.grad(outs, list(leaves.values()), grads), strict=True))
+        return found, found.pop("state", None)
 
     # How decays come in: everything is multiplied by a number of its own, and so is its gradient.
 
@@ -475,8 +498,10 @@ def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[
     return (x.squeeze(1) @ y.transpose(1, 2).flatten(2)).unflatten(2, (y.shape[1], -1)).transpose(1, 2)
 
 
-def _add(out: Float[Tensor, "B H I J"], x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B _ K J"]) -> Tensor:
-    """out + x y, in the place of out where layouts allow it."""
+def _add(out: Float[Tensor, "B _ I J"] | None, x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B _ K J"]) -> Tensor:
+    """out + x y, in the place of out where layouts allow it; None is nothing yet."""
+    if out is None:
+        return x @ y if y.shape[1] in (1, x.shape[1]) else _product(x, y)
     if out.shape[1] == x.shape[1] == y.shape[1] and out.is_contiguous():
         out.view(-1, *out.shape[2:]).baddbmm_(x.flatten(0, 1), y.flatten(0, 1))
         return out

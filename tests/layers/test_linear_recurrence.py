@@ -9,7 +9,7 @@ from torch import Tensor
 
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.layers import linear_recurrence as module
-from iclbench.layers.linear_recurrence import Terms, fork, linear_recurrence, peek
+from iclbench.layers.linear_recurrence import Terms, fork, linear_recurrence, peek, whole
 
 B, H, K, V = 2, 3, 4, 5
 KINDS = [(decay, delta) for decay in ("none", "head", "row") for delta in (False, True)]
@@ -81,6 +81,26 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
     outs, again = linear_recurrence(given, S), True  # once from what is held, once computed again
     for one, other in zip(gradients(*outs), gradients(*outs), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("strength", [1.0, 100.0])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("decay", "delta"), KINDS)
+def test_a_whole_sequence_is_one_after_a_state_of_zeros(decay: str, delta: bool, shared: bool, strength: float) -> None:
+    """Outputs and gradients, of one chunk, where no product with a state is left, and of many."""
+    given = terms(45, decay, delta, strength)
+    if shared:
+        given = replace(given, q=given.q[:, :1], k=given.k[:, :1])
+    leaves = [t.requires_grad_() for t in given.tensors().values()]
+    every = replace(given, q=given.q.expand(-1, H, -1, -1), k=given.k.expand(-1, H, -1, -1))
+    weight = torch.randn(B, H, 45, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    expected, _ = by_token(every, torch.zeros_like(state()))
+    true = torch.autograd.grad((expected * weight).sum(), leaves)
+    for chunk in (1, 16, 64):
+        found = whole(given, chunk)
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+        for one, other in zip(torch.autograd.grad((found * weight).sum(), leaves), true, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("strength", [1.0, 100.0])

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.layers.mixers.linear_attention import LinearAttention
-from iclbench.layers.mixers.mixer import Mlp, Sizes
+from iclbench.layers.mixers.mixer import Mlp, Sizes, in_full
 
 
 class Based(LinearAttention):
@@ -43,6 +44,18 @@ class Based(LinearAttention):
     @staticmethod
     def rows(keys: int) -> int:
         return (keys + 1) * (keys + 2) // 2
+
+    def whole(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Of fewer tokens than rows the scores are cheaper than the features, whose products they are."""
+        if x.shape[1] > self.kept[1]:
+            return super().whole(x)
+        before, rest = self.channels(x)
+        u, _ = self.window(before, self.window.start(len(x), before))
+        with in_full(x):
+            q, k, v = self.read(u.to(self._weight))
+            s = q @ k.mT * k.shape[-1] ** -0.5
+            o = (1 + s + 0.5 * s.square()).tril() @ v
+        return self.out(o, None, u, rest)
 
     def feature(self, x: Tensor) -> Tensor:
         z = F.pad(x / x.shape[-1] ** 0.25, (1, 0), value=1.0)

@@ -49,8 +49,13 @@ class LinearAttention(LinearMixer):
         return F.elu(x) + 1
 
     def terms(self, u: Tensor, rest: Tensor) -> Terms:
-        q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))
-        return Terms(self.feature(q), self.feature(k), F.pad(v, (0, 1), value=1.0))
+        q, k, v = self.read(u)
+        return Terms(self.feature(q), self.feature(k), v)
 
-    def out(self, o: Tensor, terms: Terms, u: Tensor, rest: Tensor) -> Tensor:
+    def read(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and [v, 1] of every head."""
+        q, k, v = (heads(t, self.heads) for t in self.window.activated(u).split(self.parts, -1))
+        return q, k, F.pad(v, (0, 1), value=1.0)
+
+    def out(self, o: Tensor, terms: Terms | None, u: Tensor, rest: Tensor) -> Tensor:
         return self.out_proj(joined(o[..., :-1] / o[..., -1:].clamp(min=_EPS)))

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, silenced
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, in_full, silenced
 from iclbench.layers.mixers.window import Window
 
 
@@ -67,8 +67,10 @@ class Cells(Mixer):
         return torch.cat(outputs, 1), answers, (tail, *held)
 
     def _run(self, x: Any, held: list[Tensor]) -> tuple[Any, list[Tensor]]:
+        """Always in the weights' precision: what is half of it not every processor can, nor sums over all tokens."""
         given = tuple(t.unsqueeze(0) for t in held)
-        out, after = self.cells(x, given if self.parts > 1 else given[0])
+        with in_full(given[0]):
+            out, after = self.cells(x.to(given[0].dtype), given if self.parts > 1 else given[0])
         return out, [t.squeeze(0) for t in (after if self.parts > 1 else (after,))]
 
     def _padded(self, x: Tensor, held: list[Tensor], mask: Bool[Tensor, "B T"]) -> tuple[Tensor, list[Tensor]]:

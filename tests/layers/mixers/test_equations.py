@@ -319,17 +319,19 @@ def test_every_mixer_has_its_equation_here() -> None:
 @pytest.mark.parametrize("conv", [None, 0, 4])
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_a_mixer_computes_its_equation(name: str, conv: int | None) -> None:
-    """Outputs and the gradients of all weights and inputs."""
+    """Outputs and the gradients of all weights and inputs, of a chunk and of a whole sequence."""
     mixer, x = made(name, conv), tokens().requires_grad_()
     weight = tokens(2 * WIDTH if mixer.hands_on else WIDTH, seed=2)
-    found, expected = mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x)
-    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-    leaves = [x, *mixer.parameters()]
-    each = [torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in (found, expected)]
-    for one, other in zip(*each, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
-    single = mixer.float()(x.detach().float(), mixer.start(BATCH))[0]
-    assert (single - expected).norm() < 1e-5 * expected.norm()
+    expected, leaves = EQUATIONS[name](mixer, x), [x, *mixer.parameters()]
+    outs = (expected, mixer(x, mixer.start(BATCH))[0], mixer.whole(x))
+    true, *each = (torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in outs)
+    for found, gradients in zip(outs[1:], each, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+        for one, other in zip(gradients, true, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    x, mixer = x.detach().float(), mixer.float()
+    for single in (mixer(x, mixer.start(BATCH))[0], mixer.whole(x)):
+        assert (single - expected).norm() < 1e-5 * expected.norm()
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if "state" in MIXERS.subclass(name).uses])
@@ -338,6 +340,7 @@ def test_the_state_may_have_more_rows_or_fewer(name: str) -> None:
         mixer, x = made(name, state=rows), tokens()
         if name != "mlstm":
             torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
+            torch.testing.assert_close(mixer.whole(x), EQUATIONS[name](mixer, x))
         kept = (rows + 1) * (rows + 2) // 2 if name == "based" else rows
         assert mixer.start(BATCH)[1].shape[-2] == kept
 
