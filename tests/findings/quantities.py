@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.config.cards import TaskCard, load_task
+from iclbench.config.pairs import shipped_pairs
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
@@ -28,7 +29,9 @@ from iclbench.language.tasks.cards import shipped_tasks
 from iclbench.language.tasks.chosen import language_tasks as known_tasks
 from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
+from iclbench.report.over_training import kendall, means
 from iclbench.report.pairs import Difference, score_difference
+from iclbench.report.sections.named_pairs import gaps, over_trainings
 from iclbench.report.sections.ranking import ranking
 from iclbench.sweep.grids import GridCard, load_grid
 
@@ -83,6 +86,10 @@ class Reference:
             self.n_ranked,
             self.mean_rank,
             self.told_apart,
+            self.pair,
+            self.agreement,
+            self.settled,
+            self.hours,
             self.accuracy,
             self.peak,
             self.beyond,
@@ -210,6 +217,37 @@ class Reference:
     def told_apart(self) -> list[str]:
         """Those ranked at `grid` that are told apart from the one above them, in order."""
         return self._ranking.index[self._ranking["tied"].eq("told apart")].tolist()
+
+    def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
+        """Score of a less score of b over trainings, with Student's 95 % interval over seeds; of pairs that a grid's
+        card names, none else."""
+        named = [p for p in shipped_pairs() if {a, b} == {p.a, p.b} and p.preset == preset]
+        contest = self._contest(task, preset)
+        if not any(contest.task.task in pair.tasks for pair in named):
+            raise LookupError(f"{a} and {b} on {task} are no pair that a grid names")
+        found = over_trainings(gaps(contest, a, b))
+        if found is None:
+            raise LookupError(f"{a} and {b} have too few seeds in common on {task} at {preset}")
+        return found
+
+    def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
+        """Kendall's tau of a published order, the best first, and ours by scores."""
+        return kendall(
+            pd.Series(range(len(order), 0, -1), order, dtype=float),
+            pd.Series({who: self.score(who, task, preset) for who in order}),
+        )
+
+    def settled(self, task: str, share: float, preset: str = "grid") -> float:
+        """Kendall's tau of the order of backbones after a share of the steps and at the end."""
+        rows = means(self._contest(task, preset))
+        after, end = (rows[np.isclose(rows["share"], s)].set_index("contestant")["value"] for s in (share, 1.0))
+        if after.empty:
+            raise LookupError(f"nobody has a training of {share:g} of the steps on {task} at {preset}")
+        return kendall(after, end)
+
+    def hours(self, preset: str = "grid", kind: str = "train") -> float:
+        """What the cells of a kind took, in hours of one thread."""
+        return float(self.cells("done", kind=kind, preset=preset)["seconds"].sum() / 3600)
 
     def value(self, who: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
         """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis` name a row; a summary of

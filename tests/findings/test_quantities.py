@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from iclbench import tables
+from tests.findings import quantities
 from tests.findings.quantities import ROOT, Reference, benchmark
 from tests.findings.text import check
 
@@ -64,6 +66,31 @@ def test_accuracies_are_of_the_admitted_labels() -> None:
     rows = rows[rows["axis"].isna()].set_index("run")["value"]
     expected = rows[[f"bursty-coqe-small-s{seed}" for seed in (0, 1, 2)]].mean()
     assert Reference(PACKED, ["bursty"]).accuracy("coqe", "icl", "small") == pytest.approx(expected)
+
+
+def test_a_published_order_agrees_as_far_as_pairs_stand_alike(linear: Reference) -> None:
+    order = ["s4", "tnp", "gpt2", "mamba"]
+    own = {who: linear.score(who, "linear") for who in order}
+    pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
+    assert linear.agreement(order, "linear") == pytest.approx(np.mean([np.sign(own[a] - own[b]) for a, b in pairs]))
+
+
+def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
+    linear: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LookupError, match="no pair that a grid names"):
+        linear.pair("mamba", "cnp", "linear")
+    with pytest.raises(LookupError, match="too few seeds in common"):
+        linear.pair("s4d", "mamba", "linear")
+    draw = np.random.default_rng(0).normal(size=5)
+    monkeypatch.setattr(quantities, "gaps", lambda contest, a, b: pd.Series(draw))
+    found, (low, high) = linear.pair("s4d", "mamba", "linear"), stats.t.interval(0.95, 4, draw.mean(), stats.sem(draw))
+    assert [found.value, found.low, found.high] == pytest.approx([draw.mean(), low, high])
+
+
+def test_hours_are_those_of_the_cells(linear: Reference) -> None:
+    cells = pd.read_parquet(PACKED / "linear-grid.cells.parquet").query("kind == 'train' and status == 'done'")
+    assert linear.hours() == pytest.approx(cells["seconds"].sum() / 3600)
 
 
 TEXT = """Mamba is ahead on `linear` by {lead:.3f}. It scores {score:.3f}. A step costs {flops:.3f} GFLOP.
