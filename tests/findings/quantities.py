@@ -29,7 +29,7 @@ from iclbench.language.tasks.cards import shipped_tasks
 from iclbench.language.tasks.chosen import language_tasks as known_tasks
 from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
-from iclbench.report.over_training import kendall, means
+from iclbench.report.over_training import kendall
 from iclbench.report.pairs import Difference, score_difference
 from iclbench.report.sections.named_pairs import gaps, over_trainings
 from iclbench.report.sections.ranking import ranking
@@ -88,7 +88,6 @@ class Reference:
             self.told_apart,
             self.pair,
             self.agreement,
-            self.settled,
             self.hours,
             self.accuracy,
             self.peak,
@@ -236,14 +235,6 @@ class Reference:
             pd.Series(range(len(order), 0, -1), order, dtype=float),
             pd.Series({who: self.score(who, task, preset) for who in order}),
         )
-
-    def settled(self, task: str, share: float, preset: str = "grid") -> float:
-        """Kendall's tau of the order of backbones after a share of the steps and at the end."""
-        rows = means(self._contest(task, preset))
-        after, end = (rows[np.isclose(rows["share"], s)].set_index("contestant")["value"] for s in (share, 1.0))
-        if after.empty:
-            raise LookupError(f"nobody has a training of {share:g} of the steps on {task} at {preset}")
-        return kendall(after, end)
 
     def hours(self, preset: str = "grid", kind: str = "train") -> float:
         """What the cells of a kind took, in hours of one thread."""
