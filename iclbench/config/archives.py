@@ -20,7 +20,7 @@ from typing import Any
 from iclbench.config import runs
 from iclbench.config.cards import cards_folder, validate
 from iclbench.config.resolution import RunConfig, without_codes
-from iclbench.config.runs import Run, check_name, writing
+from iclbench.config.runs import Run, check_name, digest_beside, writing
 from iclbench.core import digests
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, atomic, digest_path, save_tensors
@@ -104,6 +104,13 @@ def entries(archive: Path) -> dict[str, Packed]:
         raise UsageError(f"{archive} is no archive of weights, or is damaged ({first}); put the file back") from error
 
 
+def check(archive: Path) -> None:
+    """Raise `UsageError` where an archive is not as it was written."""
+    if digest_beside(archive) != digests.of_file(archive):
+        beside = digest_path(archive).name
+        raise UsageError(f"{archive} is not as it was written (its digest is not in {beside}); put both files back")
+
+
 def write(archive: Path, packed: Iterable[Packed]) -> None:
     """Write an archive anew: the same runs give the same bytes."""
     runs_by_name = sorted(packed, key=lambda each: each.name)
@@ -123,25 +130,29 @@ def find(results: Path, name: str) -> Run:
         UsageError: there is no such run, or its archive is damaged.
     """
     folder, slash, own = name.rpartition("/")
-    if "/" in folder:
-        return runs.find(results, name)
+    if "/" in folder or (slash and not folder):
+        return runs.find(results, name)  # which says that this is no name
     run = Run(results / "runs" / check_name(own))
-    there = (run.path / "config.toml").is_file()
-    if there and not slash:
+    if not slash and _is_there(run):
         return run
-    archives = _archives(results, folder or "*")
+    archives = _archives(results, check_name(folder) if slash else "*")
+    known: dict[str, Packed] = {}
     for archive in archives:
-        if (packed := entries(archive).get(own)) is not None:
-            return _the_same(run, packed) if there else _unpack(packed, run, results)
-    if not slash:
-        return runs.find(results, name)
-    known = sorted({each for archive in archives for each in entries(archive)})
-    if not known:
+        try:
+            found = entries(archive)
+        except UsageError as error:
+            log.warning("%s", error)
+            continue
+        known = {f"{archive.parent.name}/{each.name}": each for each in found.values()} | known
+        if own in found:
+            return _unpacked(found[own], run, results)
+    if not archives and slash:
         raise UsageError(
-            f"there are no archives of weights '{folder}' in {results}: they come with a checkout of iclbench "
-            "(results/reference), not with the installed package; run there, or name its results folder"
+            f"there are no archives of weights in {results / folder}: those of the reference come with a checkout of "
+            "iclbench (results/reference), not with the installed package; run there, or name its results folder"
         )
-    raise UnknownNameError("run", name, [f"{folder}/{each}" for each in known], hint=f"(in {archives[0].parent})")
+    there = [] if slash else [each.name for each in runs.all_runs(results)]
+    raise UnknownNameError("run", name, [*there, *sorted(known)], hint=f"(in {results})")
 
 
 def _archives(results: Path, folder: str) -> list[Path]:
@@ -149,6 +160,31 @@ def _archives(results: Path, folder: str) -> list[Path]:
     shipped = cards_folder("grids").parent / "results"
     places = dict.fromkeys(place.resolve() for place in (results, shipped))
     return [path for place in places for path in sorted(place.glob(f"{folder}/*{_SUFFIX}"))]
+
+
+def _is_there(run: Run) -> bool:
+    """Whether there is a run of this name, and not one whose unpacked weights were deleted."""
+    return (run.path / "config.toml").is_file() and (run.finished or not run.unpacked)
+
+
+def _unpacked(packed: Packed, run: Run, results: Path) -> Run:
+    """The run's folder, written unless it is there: its configuration last, by which it is found."""
+    check(packed.path)
+    about = {key: value for key, value in packed.about.items() if key != DIGEST}
+    with writing(results):
+        run.path.mkdir(parents=True, exist_ok=True)
+    with run.lock(wait=True), writing(results):
+        if _is_there(run):
+            return _the_same(Run(run.path), packed)
+        if run.begun and not run.unpacked:
+            raise UsageError(
+                f"{run.path} holds weights without config.toml, which says whose: put it back, or move them"
+            )
+        _write_text(run.path / run.UNPACKED, f"{packed.path}\n")
+        save_tensors(run.weights, packed.tensors(), about, digest=True)
+        _write_text(run.path / "config.toml", packed.config)
+    log.info("run '%s' was unpacked from %s: its weights, without branches and tables", run.name, packed.path)
+    return Run(run.path)
 
 
 def _the_same(run: Run, packed: Packed) -> Run:
@@ -159,22 +195,6 @@ def _the_same(run: Run, packed: Packed) -> Run:
             "choose another results folder, or move it away"
         )
     return run
-
-
-def _unpack(packed: Packed, run: Run, results: Path) -> Run:
-    """Write the run's folder: its configuration last, by which it is found."""
-    beside = digest_path(packed.path)
-    if not beside.is_file() or beside.read_text().partition(" ")[0] != digests.of_file(packed.path):
-        raise UsageError(f"{packed.path} is not as it was written (its digest is not in {beside.name}); put it back")
-    about = {key: value for key, value in packed.about.items() if key != DIGEST}
-    with writing(results):
-        run.path.mkdir(parents=True, exist_ok=True)
-    with run.lock(wait=True), writing(results):
-        _write_text(run.path / run.UNPACKED, f"{packed.path}\n")
-        save_tensors(run.weights, packed.tensors(), about, digest=True)
-        _write_text(run.path / "config.toml", packed.config)
-    log.info("run '%s' was unpacked from %s: its weights, without branches and tables", run.name, packed.path)
-    return Run(run.path)
 
 
 def _write_text(path: Path, text: str) -> None:

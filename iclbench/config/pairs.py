@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from iclbench.config.cards import PresetName, SeedInt, Strict, cards_folder, names, read_toml, validate
-from iclbench.config.registry import BACKBONES
+from iclbench.config.registry import BACKBONES, canonical
 from iclbench.core.errors import UsageError
 
 
@@ -24,7 +24,7 @@ class Pair(Strict):
         a, b: the backbones; differences are a's score less b's.
         tasks: where they are compared.
         preset: at which size.
-        seeds: that both are trained from.
+        seeds: that both are trained from; a claim needs all of them.
     """
 
     a: str
@@ -40,7 +40,12 @@ class Pair(Strict):
             BACKBONES.entry(value)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        return value
+        return value if ":" in value else canonical(value)
+
+    @field_validator("tasks")
+    @classmethod
+    def _as_the_tables_have_them(cls, value: list[str]) -> list[str]:
+        return [each if each.endswith(".toml") else canonical(each) for each in value]
 
     @model_validator(mode="after")
     def _two(self) -> Pair:

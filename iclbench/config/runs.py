@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("iclbench")
 
 
-def _digest_beside(weights: Path) -> str | None:
+def digest_beside(weights: Path) -> str | None:
     """The SHA-256 in the file beside weights; None: there is none."""
     path = digest_path(weights)
     return path.read_text(errors="replace").partition(" ")[0] if path.is_file() else None
@@ -130,7 +130,7 @@ class Run:
     def digest(self) -> str | None:
         """SHA-256 that the weights were written with; None: it is missing, or they are of version 0.1.0, which wrote
         none."""
-        return _digest_beside(self.weights)
+        return digest_beside(self.weights)
 
     @property
     def unpacked(self) -> bool:
@@ -139,23 +139,23 @@ class Run:
 
     @property
     def branch_steps(self) -> list[int]:
-        """Ends of the branches that a finished run has."""
+        """Ends of the branches that there are weights of."""
         return [] if self.unpacked else self.config.train.branch_steps
 
     @property
     def branch_digests(self) -> dict[str, str | None]:
         """The digests of the weights of every branch, by its steps."""
-        return {str(steps): _digest_beside(self.branch(steps)) for steps in self.branch_steps}
+        return {str(steps): digest_beside(self.branch(steps)) for steps in self.branch_steps}
 
     @property
     def written(self) -> list[Path]:
-        """The files of a finished run."""
+        """The files of a finished training."""
         try:
-            branches = [self.branch(steps).name for steps in self.branch_steps]
+            branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
         except UsageError:  # without a configuration nothing is known, and so no branch
             branches = []
-        tables = [] if self.unpacked else ["values.parquet", "costs.parquet"]
-        return [self.path / name for name in ("config.toml", self.weights.name, *branches, *tables)]
+        names = ("config.toml", self.weights.name, *branches, "values.parquet", "costs.parquet")
+        return [self.path / name for name in names]
 
     @cached_property
     def hash(self) -> str:
@@ -320,7 +320,7 @@ class Run:
             raise ValueError(f"they belong to {error}") from None
         if metadata.get("branch") != (None if branch is None else str(branch)):
             raise ValueError("they belong to another branch")
-        name, digest = digest_path(path).name, _digest_beside(path)
+        name, digest = digest_path(path).name, digest_beside(path)
         if digest is None and DIGEST in metadata:
             raise ValueError(f"{name} is missing, without which nobody knows whether they are whole; put it back")
         if digest not in (None, digests.of_file(path)):

@@ -205,7 +205,7 @@ def _strong(sums: Tensor) -> bool:
 def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[str, Tensor]]:
     """What is there, chunk by chunk."""
     parts = {name: t.split(sizes, 2) for name, t in tensors.items() if t is not None}
-    return [dict(zip(parts, chunk, strict=True)) for chunk in zip(*parts.values(), strict=True)]
+    return [{name: part[n] for name, part in parts.items()} for n in range(len(sizes))]
 
 
 def _chunk(given: dict[str, Tensor], state: Tensor | None) -> _Chunk:

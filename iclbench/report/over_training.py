@@ -19,9 +19,9 @@ _BRANCH = "branch"
 
 
 def by_run(contest: Contest) -> pd.DataFrame:
-    """Scores of single runs, columns contestant, run, steps and score: of every branch, and at the last step of the
-    training. Empty where nobody has branches, or nobody knows by what line scores are made."""
-    columns = ["contestant", "run", "steps", "score"]
+    """Scores of single runs, columns contestant, run, steps, share (of all steps) and score: of every branch, and of
+    the whole training. Empty where nobody has branches, or nobody knows by what line scores are made."""
+    columns = ["contestant", "run", "steps", "share", "score"]
     scores = contest.rows[contest.rows["kind"].eq("backbone")].set_index("run")
     of = "auc" if contest.evaluator == "next" else contest.metric
     v = contest.task.rows
@@ -29,8 +29,8 @@ def by_run(contest: Contest) -> pd.DataFrame:
     v = v[v["run"].isin(scores.index) & v["n_context"].isna() & v["trained_on"].isna() & v["stratum"].isna()]
     v = v[v["n_related"].isna() | v["n_related"].eq(0).fillna(False)]
     ends, branches = v[v["axis"].isna()].set_index("run")["value"].astype(float), v[v["axis"].eq(_BRANCH).fillna(False)]
-    branches = branches[branches["run"].isin(ends.index)]
     lasts = _last_steps(contest)
+    branches = branches[branches["run"].isin(ends.index) & branches["run"].isin(list(lasts))]
     if branches.empty or np.isnan(contest.span):
         return pd.DataFrame(columns=columns)
     sign = 1.0 if metric(contest.metric).lower_is_better else -1.0
@@ -38,9 +38,10 @@ def by_run(contest: Contest) -> pd.DataFrame:
     shorter = branches.assign(
         steps=branches["axis_value"].astype(float), score=branches["run"].map(scores["value"].astype(float)) - behind
     )
-    whole = scores.loc[[run for run in lasts if run in set(shorter["run"])]].reset_index()
+    whole = scores.loc[sorted(set(shorter["run"]))].reset_index()
     whole = whole.assign(steps=whole["run"].map(lasts).astype(float), score=whole["value"].astype(float))
-    found = pd.concat([shorter[columns], whole[columns]])
+    found = pd.concat([shorter, whole])
+    found = found.assign(share=found["steps"] / found["run"].map(lasts).astype(float))[columns]
     return found.sort_values(["contestant", "run", "steps"], ignore_index=True)
 
 
@@ -58,11 +59,10 @@ def means(contest: Contest) -> pd.DataFrame:
     if rows.empty:
         return rows
     rows = rows.rename(columns={"score": "value"}).assign(kind="backbone")
-    found = over_seeds(rows, ["contestant", "kind", "steps"])
+    found = over_seeds(rows, ["contestant", "kind", "steps", "share"])
     most = found.groupby("contestant")["runs"].transform("max")
     found = found[found["runs"].eq(most)]
-    share = found["steps"] / found.groupby("contestant")["steps"].transform("max")
-    return found.assign(share=share, low=found["lowest"], high=found["highest"])
+    return found.assign(low=found["lowest"], high=found["highest"])
 
 
 def kendall(a: pd.Series, b: pd.Series) -> float:

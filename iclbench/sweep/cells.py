@@ -8,7 +8,7 @@ are no part of it, nor is what lies in the files of data sets: a grid can be pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -139,8 +139,11 @@ def grid_cells(names: Iterable[str], added: Sequence[str] = (), results: Path | 
     for name in names:
         for run in grid_runs(name, added=added, results=results):
             groups.setdefault((run.config.task.name, run.config.preset), []).append(run)
-    found = (cell for runs in groups.values() for cell in _group(runs))
-    return list({cell.hash: cell for cell in found}.values())
+    found: dict[str, GridCell] = {}
+    for cell in (cell for runs in groups.values() for cell in _group(runs)):
+        known = found.get(cell.hash)
+        found[cell.hash] = cell if known is None else replace(known, weights=known.weights or cell.weights)
+    return list(found.values())
 
 
 def _group(runs: Sequence[GridRun]) -> Iterator[GridCell]:

@@ -166,14 +166,12 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
 def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dict[str, list[str]]) -> Iterator[Path]:
     """The archive of weights that cells ask for, which their rows then name; none where there are none."""
     archive = archives.archive_path(out, cells[0].task, cells[0].preset)
-    asked = [cell for cell in cells if cell.kind == "train" and cell.weights and store.status(cell) == "done"]
-    there = archives.entries(archive) if archive.is_file() else {}
-    found = {}
-    for cell in asked:
+    found: dict[str, archives.Packed] = {}
+    for cell in cells:
+        if cell.kind != "train" or not cell.weights or store.status(cell) != "done":
+            continue
         assert cell.config is not None
-        trained = without_codes(cell.config.trained)
-        own = archives.of_run(Run(store.results / "runs" / cell.run)), there.get(cell.run)
-        packed = next((each for each in own if each is not None and each.trained == trained), None)
+        packed = _packed(cell.run, without_codes(cell.config.trained), store, archive)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue
@@ -186,6 +184,18 @@ def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dic
         else:
             archive.unlink(missing_ok=True)
             digest_path(archive).unlink(missing_ok=True)
+
+
+def _packed(run: str, trained: dict[str, object], store: Store, archive: Path) -> archives.Packed | None:
+    """Weights that were trained like this, those of the run's folder before those that are packed already."""
+    own = archives.of_run(Run(store.results / "runs" / run))
+    if own is not None and own.trained == trained:
+        return own
+    if not archive.is_file():
+        return None
+    archives.check(archive)
+    packed = archives.entries(archive).get(run)
+    return packed if packed is not None and packed.trained == trained else None
 
 
 def _about(cell: GridCell, store: Store, files: list[str], replaced: str | None) -> dict[str, object] | None:

@@ -78,6 +78,7 @@ def train(
             raise run.diverged
         hold.remember()
         run.forget_divergence()
+        (run.path / run.UNPACKED).unlink(missing_ok=True)
         processes.agree("train")
         _train(run, hold, context, report, monitor, report_branch, processes)
 

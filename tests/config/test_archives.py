@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import iclbench as icl
 from iclbench.config import archives
 from iclbench.config.runs import Run
 from iclbench.core.errors import UnknownNameError, UsageError
+from iclbench.training import run as training
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +67,51 @@ def test_a_run_of_ones_own_is_not_taken_for_that_of_the_archive(
     assert archives.find(tmp_path, own.name).config.train.steps == 3
 
 
-def test_what_is_damaged_or_not_there_is_said_in_a_line(trained: list[Run], archive: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="reference/linear-cnp-smoke-s0"):
-        archives.find(tmp_path, "reference/linear-cnp-smoke-s1")
-    with pytest.raises(UsageError, match="they come with a checkout"):
+def test_what_is_damaged_or_not_there_is_said_in_a_line(
+    trained: list[Run], archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("reference/linear-cnp-smoke-s1", "linear-cnp-smoke-s1"):
+        with pytest.raises(UnknownNameError, match="reference/linear-cnp-smoke-s0"):
+            archives.find(tmp_path, name)
+    with pytest.raises(UsageError, match="come with a checkout"):
         archives.find(tmp_path, "elsewhere/linear-cnp-smoke-s0")
-    with pytest.raises(UsageError, match="cannot be a run name"):
-        archives.find(tmp_path, "a/b/linear-cnp-smoke-s0")
+    for name in ("a/b/linear-cnp-smoke-s0", "*/linear-cnp-smoke-s0", "../linear-cnp-smoke-s0", "/linear-cnp-smoke-s0"):
+        with pytest.raises(UsageError, match="cannot be a run name"):
+            archives.find(tmp_path, name)
     whole = bytearray(archive.read_bytes())
     whole[-1] ^= 1
     archive.write_bytes(whole)
     with pytest.raises(UsageError, match="its digest is not in"):
         archives.find(tmp_path, "linear-cnp-smoke-s0")
     archive.write_bytes(whole[:100])
-    with pytest.raises(UsageError, match="is no archive of weights, or is damaged"):
+    with pytest.raises(UnknownNameError):
         archives.find(tmp_path, "linear-cnp-smoke-s0")
+    assert "is no archive of weights, or is damaged" in caplog.text
+
+
+def test_nothing_that_was_trained_is_overwritten(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+    """Weights without a configuration are somebody's; a run that came while the lock was awaited stays."""
+    run = Run(tmp_path / "runs" / trained[1].name)
+    run.path.mkdir(parents=True)
+    shutil.copy(trained[1].weights, run.weights)
+    with pytest.raises(UsageError, match="holds weights without config"):
+        archives.find(tmp_path, run.name)
+    run.weights.unlink()
+    packed = archives.entries(archive)[run.name]
+    own = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
+    with pytest.raises(UsageError, match="trained under other settings"):
+        archives._unpacked(packed, run, tmp_path)
+    assert Run(own.path).config.train.steps == 3
+
+
+def test_an_unpacked_run_whose_weights_are_gone_is_unpacked_again_or_trained_as_any_other(
+    archive: Path, tmp_path: Path
+) -> None:
+    name = "linear-cnp-smoke-s0"
+    run = archives.find(tmp_path, name)
+    assert run.unpacked and not all(path.is_file() for path in run.written)
+    run.weights.unlink()
+    assert archives.find(tmp_path, name).finished
+    run.weights.unlink()
+    training.train(run)
+    assert not Run(run.path).unpacked and all(path.is_file() for path in run.written)

@@ -31,7 +31,7 @@ from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
 from iclbench.report.over_training import kendall
 from iclbench.report.pairs import Difference, score_difference
-from iclbench.report.sections.named_pairs import gaps, over_trainings
+from iclbench.report.sections.named_pairs import over_trainings
 from iclbench.report.sections.ranking import ranking
 from iclbench.sweep.grids import GridCard, load_grid
 
@@ -219,14 +219,17 @@ class Reference:
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
         """Score of a less score of b over trainings, with Student's 95 % interval over seeds; of pairs that a grid's
-        card names, none else."""
-        named = [p for p in shipped_pairs() if {a, b} == {p.a, p.b} and p.preset == preset]
+        card names, none else, and not before all their seeds are there."""
         contest = self._contest(task, preset)
-        if not any(contest.task.task in pair.tasks for pair in named):
-            raise LookupError(f"{a} and {b} on {task} are no pair that a grid names")
-        found = over_trainings(gaps(contest, a, b))
+        named = (pair for pair in shipped_pairs() if (pair.a, pair.b, pair.preset) == (a, b, preset))
+        pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
+        if pair is None:
+            raise LookupError(f"{a} and {b} on {task} are no pair that a grid names, in this order")
+        if unfair := {a, b} & contest.task.untuned:
+            raise LookupError(f"{', '.join(sorted(unfair))} is untuned on {task} at {preset}")
+        found = over_trainings(pair, contest)
         if found is None:
-            raise LookupError(f"{a} and {b} have too few seeds in common on {task} at {preset}")
+            raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return found
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
@@ -237,7 +240,7 @@ class Reference:
         )
 
     def hours(self, preset: str = "grid", kind: str = "train") -> float:
-        """What the cells of a kind took, in hours of one thread."""
+        """What the cells of a kind took, in hours of one worker."""
         return float(self.cells("done", kind=kind, preset=preset)["seconds"].sum() / 3600)
 
     def value(self, who: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:

@@ -125,6 +125,13 @@ def test_fixed_decays_have_no_gradient_and_all_else_the_same(
         assert torch.equal(one, other)
 
 
+def test_the_state_alone_may_be_learned() -> None:
+    given, S = terms(45, "head", True), state().requires_grad_()
+    expected = torch.autograd.grad(by_token(given, S)[0].square().sum(), S)
+    found = torch.autograd.grad(linear_recurrence(given, S)[0].square().sum(), S)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
 def test_it_goes_on_from_a_state_at_odd_places(decay: str, delta: bool) -> None:
     given, S = terms(50, decay, delta), state()

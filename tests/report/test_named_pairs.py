@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,20 +32,38 @@ def test_differences_are_those_of_single_seeds(grid: Grid, grid_results: Results
         ]
         assert own["gaps"] == pytest.approx(each)
         assert own["value"] == pytest.approx(np.mean(each))
-        assert np.isnan(own["low"]) and own["verdict"] == "no interval from 2 seeds"
+        assert np.isnan(own["low"]) and own["verdict"] == "none: seeds 2, 3, 4 missing" and own["seeds"] == "2 of 5"
     assert named_pairs.compared(normalised.contests(grid_results, "grid"), "small", [PAIR]).empty
 
 
-def test_an_interval_is_students_over_seeds() -> None:
+def test_an_interval_is_students_over_the_seeds_that_were_named(
+    grid_results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two more seeds than named, which nobody may choose from afterwards."""
+    contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     draw = np.random.default_rng(0)
-    for n in (3, 5):
-        gaps = pd.Series(draw.normal(0.1, 0.2, n))
-        found = named_pairs.over_trainings(gaps)
-        assert found is not None
-        assert (found.low, found.high) == pytest.approx(
-            stats.t.interval(0.95, n - 1, gaps.mean(), stats.sem(gaps)), rel=1e-9
+    made = [
+        contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)].assign(
+            seed=seed, value=draw.normal(0.5, 0.2, 2)
         )
-    assert named_pairs.over_trainings(gaps.head(2)) is None
+        for seed in range(7)
+    ]
+    contest = replace(contest, rows=pd.concat(made, ignore_index=True))
+    wide = contest.rows.pivot_table("value", index="seed", columns="contestant").astype(float)
+    each = (wide["gpt2"] - wide["s4d"])[:5]
+    found = named_pairs.over_trainings(PAIR, contest)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 4, each.mean(), stats.sem(each)), rel=1e-9)
+    (row,) = named_pairs.compared([contest], "grid", [PAIR]).to_dict("records")
+    assert row["seeds"] == "5 of 5" and row["verdict"] in ("not told apart", "gpt2 is better", "s4d is better")
+    one_less = replace(contest, rows=contest.rows[contest.rows["seed"].ne(3)])
+    assert named_pairs.over_trainings(PAIR, one_less) is None
+    alone = replace(contest, rows=contest.rows[contest.rows["contestant"].eq("s4d")])
+    (row,) = named_pairs.compared([alone], "grid", [PAIR]).to_dict("records")
+    assert row["seeds"] == "0 of 5" and row["verdict"] == "none: seeds 0, 1, 2, 3, 4 missing"
+    monkeypatch.setitem(contest.task.__dict__, "untuned", frozenset({"s4d"}))
+    (row,) = named_pairs.compared([contest], "grid", [PAIR]).to_dict("records")
+    assert row["verdict"] == "none: untuned s4d"
 
 
 def test_the_page_shows_both_seeds_and_no_interval(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +89,8 @@ def test_the_page_shows_both_seeds_and_no_interval(grid_results: Results, monkey
 def test_pairs_that_make_no_sense_are_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Pair(**{"a": "gpt2", "b": "s4d", "tasks": ["linear"]} | wrong)
+
+
+def test_names_are_those_of_the_tables() -> None:
+    pair = Pair(a="GPT2", b="s4d", tasks=["noisy_linear"])
+    assert (pair.a, pair.tasks) == ("gpt2", ["noisy-linear"])

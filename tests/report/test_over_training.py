@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def test_scores_of_branches_are_those_of_their_own_errors(grid: Grid, branched: 
             }
             raw[LAST] = float(grid.raw[contest.task.task, contest.evaluator, name, seed].mean())
             assert own["steps"].tolist() == sorted(raw)
+            assert own["share"].tolist() == [0.25, 0.5, 1.0]
             expected = [score(raw[int(steps)], contest.evaluator) for steps in own["steps"]]
             assert own["score"].tolist() == pytest.approx(expected)
             seen += 1
@@ -123,6 +125,28 @@ def test_the_page_says_when_the_order_is_settled(grid: Grid, branched: Results) 
     assert isinstance(figure, Figure)
     one = figure.data[figure.data["panel"].eq("linear") & figure.data["contestant"].eq("s4d")]
     assert one["axis_value"].tolist() == pytest.approx([50e8, 100e8, 200e8])
+
+
+def test_a_run_without_its_curve_has_no_share_of_unknown_steps(branched: Results) -> None:
+    """Nor do its branches stand for the whole training."""
+    contest = next(c for c in normalised.contests(branched, "grid") if c.title == "linear")
+    v = branched.rows
+    lost = v["evaluator"].eq("train") & v["run"].eq("linear-gpt2-grid-s0") & v["task"].eq("linear")
+    without = replace(branched, rows=v[~lost])
+    other = next(c for c in normalised.contests(without, "grid") if c.title == "linear")
+    assert set(over_training.by_run(contest)["run"]) - set(over_training.by_run(other)["run"]) == {
+        "linear-gpt2-grid-s0"
+    }
+    gpt2 = over_training.means(other).query("contestant == 'gpt2'")
+    assert gpt2["share"].tolist() == [0.25, 0.5, 1.0] and gpt2["run"].eq("linear-gpt2-grid-s1").all()
+
+
+def test_seeds_that_only_some_have_are_no_orders_to_compare(branched: Results) -> None:
+    contest = next(c for c in normalised.contests(branched, "grid") if c.title == "linear")
+    own = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
+    more = replace(contest, rows=pd.concat([contest.rows, own.assign(seed=7), own.assign(seed=8)], ignore_index=True))
+    assert section._between_seeds(more) == pytest.approx(section._between_seeds(contest))
+    assert not np.isnan(section._between_seeds(contest))
 
 
 def test_without_branches_there_is_no_such_section(grid_results: Results) -> None:

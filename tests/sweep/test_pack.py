@@ -154,6 +154,11 @@ def test_weights_that_the_grid_asks_for_are_those_that_were_evaluated(
         path.unlink()
     assert work(replace(cell, needs=()), Context(clean)).status == "done"
     after = value_rows(Store(clean), cell)
+    # A sweep wants its curve and costs as well, and trains it.
+    (train,) = [cell for cell in cells if cell.run == run and cell.kind == "train"]
+    assert work(train, Context(clean)).status == "done"
+    assert Store(clean).status(train) == "done" and Run(found.path).digest == found.digest
+    assert list(Run(found.path).branch_digests.values()) == list(Run(results / "runs" / run).branch_digests.values())
     pd.testing.assert_frame_equal(after, before[before["axis"].ne("branch").fillna(True)].reset_index(drop=True))
 
 
@@ -165,6 +170,11 @@ def test_weights_are_carried_over_and_a_deleted_archive_makes_their_trainings_to
     before = archive.read_bytes()
     assert archive in pack(cells, Store(clean), clean / "reference")
     assert archive.read_bytes() == before
+    damaged = bytearray(before)
+    damaged[-1] ^= 1
+    archive.write_bytes(damaged)
+    with pytest.raises(UsageError, match="its digest is not in"):
+        pack(cells, Store(clean), clean / "reference")
     archive.unlink()
     run = "tiny-linear-gpt2-few-smoke-s0"
     assert ("tiny-linear-smoke", "train", run) in todo(cells, clean)

@@ -50,7 +50,7 @@ class Based(LinearAttention):
         if x.shape[1] > self.kept[1]:
             return super().whole(x)
         before, rest = self.channels(x)
-        u, _ = self.window(before, self.window.start(len(x), before))
+        u, _ = self.window(before, self.window.start(len(x), self._weight))
         with in_full(x):
             q, k, v = self.read(u.to(self._weight))
             s = q @ k.mT * k.shape[-1] ** -0.5

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.config.pairs import Pair, shipped_pairs
-from iclbench.core.formats import integer, plural, signed, slug
+from iclbench.core.formats import signed, slug
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
@@ -16,13 +16,12 @@ from iclbench.report.figures import dots
 from iclbench.report.normalised import Contest
 from iclbench.report.pairs import Difference, mean_of
 
-# Two differences have no interval to speak of: the page shows them as they are.
-ENOUGH = 3
 _READING = (
     "Score of the first less score of the second (as in the heat map), seed by seed: the two are trained on the same "
     "episodes. The interval is Student's 95 % interval of the mean over seeds, so that it speaks of trainings, on "
-    "these prompts. With two seeds both differences are shown and no interval. The pairs were named in the grid's "
-    "card before they were trained; others may be found by looking, and are no evidence."
+    "these prompts. While seeds that were named are missing, the differences are shown and no interval: one over "
+    "those that happen to be there would flatter. The pairs and their seeds were named in the card of a shipped grid "
+    "before they were trained; others may be found by looking, and are no evidence."
 )
 
 
@@ -30,29 +29,31 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         if len(rows := compared(normalised.contests(results, preset), preset)):
-            blocks += [_figure(rows, preset, results), _table(rows, preset)]
+            blocks += [_figure(rows, preset, results)] if rows["gaps"].map(len).any() else []
+            blocks.append(_table(rows, preset))
     return Section("named-pairs", "Named pairs", (Text(_READING), *blocks)) if blocks else None
 
 
-def gaps(contest: Contest, a: str, b: str) -> pd.Series:
-    """Score of a less score of b by seed, of all seeds that both were trained from."""
-    rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["contestant"].isin([a, b])]
-    wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
+def gaps(contest: Contest, a: str, b: str, seeds: Sequence[int]) -> pd.Series:
+    """Score of a less score of b by seed, of those of the seeds that both were trained from."""
+    rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["seed"].isin(list(seeds))]
+    wide = rows[rows["contestant"].isin([a, b])].pivot_table("value", index="seed", columns="contestant")
     if not {a, b} <= set(wide.columns):
         return pd.Series(dtype=float)
-    return (wide[a] - wide[b]).dropna()
+    return (wide[a] - wide[b]).dropna().astype(float)
 
 
-def over_trainings(of_seeds: pd.Series) -> Difference | None:
-    """Their mean with Student's interval over seeds; None where there are too few."""
-    return mean_of(of_seeds.to_numpy(float)) if len(of_seeds) >= ENOUGH else None
+def over_trainings(pair: Pair, contest: Contest) -> Difference | None:
+    """The mean difference with Student's interval over the seeds of a pair; None while one of them is missing."""
+    own = gaps(contest, pair.a, pair.b, pair.seeds)
+    return mean_of(own.to_numpy(float)) if len(own) == len(pair.seeds) else None
 
 
 def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
-    """A row for every pair and contest that both have a score in.
+    """A row for every pair and contest that one of the two has a score in.
 
-    Columns a, b, pair, row, seeds, each (the differences, as text), value, low and high (missing with too few seeds),
-    verdict, gaps.
+    Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low and high (missing while seeds
+    are), verdict, gaps.
     """
     named = shipped_pairs() if pairs is None else pairs
     return pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
@@ -61,27 +62,31 @@ def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | N
 def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[str, object]]:
     for pair in pairs:
         for contest in contests:
-            if contest.task.task not in pair.tasks or not len(own := gaps(contest, pair.a, pair.b)):
+            scored = {pair.a, pair.b} & set(contest.rows["contestant"])
+            if contest.task.task not in pair.tasks or not scored:
                 continue
-            found = over_trainings(own)
+            own, found = gaps(contest, pair.a, pair.b, pair.seeds), over_trainings(pair, contest)
             yield {
                 "a": pair.a,
                 "b": pair.b,
                 "pair": f"{pair.a} − {pair.b}",
                 "row": contest.title,
-                "seeds": len(own),
+                "seeds": f"{len(own)} of {len(pair.seeds)}",
                 "each": ", ".join(signed(gap) for gap in own),
-                "value": float(own.mean()),
+                "value": float(own.mean()) if len(own) else np.nan,
                 "low": np.nan if found is None else found.low,
                 "high": np.nan if found is None else found.high,
-                "verdict": _verdict(pair, own, found),
+                "verdict": _verdict(pair, contest, own, found),
                 "gaps": own.tolist(),
             }
 
 
-def _verdict(pair: Pair, own: pd.Series, found: Difference | None) -> str:
+def _verdict(pair: Pair, contest: Contest, own: pd.Series, found: Difference | None) -> str:
+    if unfair := sorted({pair.a, pair.b} & contest.task.untuned):
+        return f"none: untuned {', '.join(unfair)}"
     if found is None:
-        return f"no interval from {plural(len(own), 'seed')}"
+        missing = [str(seed) for seed in pair.seeds if seed not in set(own.index)]
+        return f"none: {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)} missing"
     if found.tied:
         return "not told apart"
     return f"{pair.a if found.value > 0 else pair.b} is better"
@@ -99,9 +104,9 @@ def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
             "high": None,
         }
         marks += [base | {"part": "draw", "value": gap, "note": "one seed"} for gap in each["gaps"]]
-        if each["seeds"] >= ENOUGH:
+        if not np.isnan(each["low"]):
             ends = {"low": each["low"], "high": each["high"]}
-            marks.append(base | ends | {"part": "mean", "value": each["value"], "note": f"{each['seeds']} seeds"})
+            marks.append(base | ends | {"part": "mean", "value": each["value"], "note": f"{len(each['gaps'])} seeds"})
     data = pd.DataFrame(marks)
     numbers = data[["value", "low", "high"]].astype(float).to_numpy()
     low, high = min(0.0, float(np.nanmin(numbers))), max(0.0, float(np.nanmax(numbers)))
@@ -129,7 +134,7 @@ def _table(rows: pd.DataFrame, preset: str) -> Table:
         columns=(
             Column("pair", "pair"),
             Column("row", "family"),
-            Column("seeds", "seeds", integer, numeric=True),
+            Column("seeds", "seeds", numeric=True),
             Column("each", "seed by seed"),
             Column("value", "mean", signed, numeric=True, low="low", high="high"),
             Column("verdict", "so"),

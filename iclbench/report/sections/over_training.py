@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -53,7 +54,8 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> li
     known = {title: rows[rows["flops"].notna()] for title, rows in found.items()}
     known = {title: rows for title, rows in known.items() if rows["contestant"].nunique() > 2}
     blocks: list[Block] = [_figure(results, name, preset, known)] if known else []
-    blocks.append(_at_steps(found, name, preset))
+    if (table := _at_steps(found, name, preset)) is not None:
+        blocks.append(table)
     blocks.append(_stability(contests, found, name, preset))
     if known:
         blocks.append(_at_compute(known, name, preset))
@@ -67,11 +69,13 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
     data = learning.dressed(data, looks, "axis_value").assign(sparse=True)
     data = data[[*curves.COLUMNS, "axis_value", "run", "steps", "panel", "band"]].reset_index(drop=True)
     lowest, highest = float(data["value"].min()), float(data["value"].max())
+    low, high = max(-0.25, lowest), min(1.25, highest)
+    low, high = (low, high) if low < high else (lowest, highest)
     axes = curves.Axes(
         "training FLOPs",
         "score",
         (0.9 * float(data["axis_value"].min()), 1.1 * float(data["axis_value"].max())),
-        (max(-0.25, lowest) - 0.02, min(1.25, highest) + 0.02),
+        (low - 0.02, high + 0.02),
         field="axis_value",
         unit="FLOPs",
         band="range over seeds",
@@ -84,17 +88,20 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
         looks,
         name=name,
         title=f"{preset}: scores over training",
-        caption=f"Preset {preset}. Score (as in the heat map) against the operations that training has taken, means "
-        "over seeds: a point for each shorter training and for the whole one. To the upper left is better. Scores "
-        "below -0.25 or above 1.25 lie on the edge.",
+        caption=f"Preset {preset}. Score (as in the heat map) against operations, those of a training step at full "
+        "length times the steps; means over seeds: a point for each shorter training and for the whole one. To the "
+        "upper left is better. Scores below -0.25 or above 1.25 lie on the edge.",
         alt=f"Scores of {learning.named(looks)} against training FLOPs",
     )
 
 
-def _at_steps(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
-    """Mean scores and ranks of those who are in every contest, at the shares of the steps that all have."""
+def _at_steps(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table | None:
+    """Mean scores and ranks of those who are in every contest, at the shares of the steps that all have; None where
+    nobody is."""
     shares = shared_shares(found.values())
     scores = {share: over_training.mean_over([_at(rows, share) for rows in found.values()]) for share in shares}
+    if scores[shares[-1]].empty:
+        return None
     frame = pd.DataFrame({"contestant": scores[shares[-1]].sort_values(ascending=False, kind="stable").index})
     columns = [Column("contestant", "backbone")]
     for i, share in enumerate(shares):
@@ -135,20 +142,19 @@ def _stability(contests: Sequence[Contest], found: dict[str, pd.DataFrame], name
         name=f"{name}-stability",
         title=f"{preset}: when the order is settled",
         caption="Kendall's tau of the order of backbones after a share of the steps to the order at the end: 1 is the "
-        "same order, 0 none in common. Between seeds: tau at the end of the orders of single seeds, the mean over "
-        "pairs of seeds. No order can be known better than that, and where a shorter training comes up to it, more "
-        "steps have not changed the order beyond chance.",
+        "same order, 0 none in common. Both are of means over seeds, and a shorter training shares the seed of the "
+        "whole one. Between seeds: how alike two single seeds order the backbones at the end, tau averaged over pairs "
+        "of the seeds that all have.",
         frame=pd.DataFrame(rows),
         columns=(*columns, Column("seeds", "between seeds", _two, numeric=True)),
     )
 
 
 def _between_seeds(contest: Contest) -> float:
-    """Mean tau of the final orders of pairs of seeds."""
+    """Mean tau of the final orders of pairs of the seeds that all backbones have."""
     own = contest.rows[contest.rows["kind"].eq("backbone")]
-    wide = own.pivot_table("value", index="contestant", columns="seed").astype(float)
-    pairs = [(a, b) for i, a in enumerate(wide.columns) for b in wide.columns[i + 1 :]]
-    taus = [over_training.kendall(wide[a].dropna(), wide[b].dropna()) for a, b in pairs]
+    wide = own.pivot_table("value", index="contestant", columns="seed").astype(float).dropna(axis=1)
+    taus = [over_training.kendall(wide[a], wide[b]) for a, b in combinations(wide.columns, 2)]
     return float(np.mean(taus)) if taus else float("nan")
 
 
@@ -161,7 +167,8 @@ def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table
         most = rows.groupby("contestant")["flops"].max()
         own = pd.DataFrame({"contestant": end.index, "row": title, "flops": shared, "steps_score": end.to_numpy()})
         own["compute_score"] = own["contestant"].map(at)
-        own["steps_rank"] = own["steps_score"].rank(ascending=False, method="min")
+        both = own["steps_score"].where(own["compute_score"].notna())
+        own["steps_rank"] = both.rank(ascending=False, method="min")
         own["compute_rank"] = own["compute_score"].rank(ascending=False, method="min")
         own["times"] = own["contestant"].map(most) / shared
         parts.append(own.sort_values("steps_score", ascending=False, kind="stable"))
@@ -170,7 +177,7 @@ def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table
         title=f"{preset}: the same steps against the same computation",
         caption="At the same steps: the whole training. At the same computation: after the operations that the "
         "cheapest backbone's whole training takes (FLOPs). Times: how many of those the whole training takes. A dash: "
-        "the shortest training takes more.",
+        "the shortest training takes more. Ranks: among those who have both scores.",
         frame=pd.concat(parts, ignore_index=True),
         columns=(
             Column("contestant", "backbone"),
@@ -188,8 +195,9 @@ def _at_compute(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table
 
 
 def shared_shares(parts: Iterable[pd.DataFrame]) -> list[float]:
-    """The shares of the steps that trainings of all contests have, the whole last."""
-    return sorted(set.intersection(*({round(float(share), 6) for share in rows["share"]} for rows in parts)))
+    """The shares of the steps that everybody has a training of, in all contests; the whole is the last."""
+    each = (own["share"].astype(float).round(6) for rows in parts for _, own in rows.groupby("contestant"))
+    return sorted(set.intersection(*map(set, each)))
 
 
 def _at(rows: pd.DataFrame, share: float) -> pd.Series:

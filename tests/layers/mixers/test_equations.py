@@ -401,7 +401,9 @@ def test_in_half_precision_too_a_query_knows_nothing_of_later_tokens(name: str) 
     other[:, -2:] *= 100
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         one, another = (mixer.fork(each, q, mixer.start(BATCH))[1] for each in (x, other))
+        whole, chunk = mixer.whole(x), mixer(x, mixer.start(BATCH))[0]
     torch.testing.assert_close(one, another, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(whole, chunk)
 
 
 def test_an_open_input_gate_does_not_divide_by_zero() -> None:
