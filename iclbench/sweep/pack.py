@@ -139,6 +139,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
         replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].frozen.card))
         for source in found["values"]
     ]
+    found["values"] += _standing(cells, store, out, found["values"])
     values = _together("values", [source.rows for source in found["values"]])
     shorter = {"errors": _Compared(values).of, "examples": _Drawn(values).of}
     named: dict[str, list[str]] = {cell.hash: [] for cell in cells}
@@ -161,6 +162,21 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
                 continue
             tables.write(table, rows, path, {"packed": cells[0].group, "rows": KEPT.get(table, _EXACT)})
         yield path
+
+
+def _standing(cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]) -> Iterator[_Source]:
+    """Scores of those who are there while others are not yet, which the summary waits for: they depend on nobody but
+    the baselines and the oracle, who are summed up with them."""
+    if all(store.status(cell) == "done" for cell in cells if cell.run == SUMMARY):
+        return
+    there = [cell.run for cell in cells if cell.kind == "evaluate" and store.status(cell) == "done"]
+    prompt_sets = {name for source in values for name in source.rows["prompt_set"].dropna().unique()}
+    packed = out / tables.packed_name("values", cells[0].task, cells[0].preset)
+    own = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/scores.values.parquet"))
+    for path in [*own, *([packed] if packed.is_file() else [])]:
+        rows = tables.read("values", path)
+        scored = rows["metric"].isin(tables.COMPARING) & rows["run"].isin(there) & rows["trained_on"].isna()
+        yield _Source(path, rows[scored & rows["prompt_set"].isin(sorted(prompt_sets))], frozenset())
 
 
 def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dict[str, list[str]]) -> Iterator[Path]:

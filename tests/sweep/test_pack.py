@@ -162,6 +162,37 @@ def test_weights_that_the_grid_asks_for_are_those_that_were_evaluated(
     pd.testing.assert_frame_equal(after, before[before["axis"].ne("branch").fillna(True)].reset_index(drop=True))
 
 
+def test_scores_of_those_who_are_there_stand_while_others_are_missing(
+    swept: tuple[Path, list[GridCell]], tmp_path: Path
+) -> None:
+    """As long as the summary waits; from packed files alone, too."""
+    before, cells = swept
+    results = Path(shutil.copytree(before, tmp_path / "results", ignore=shutil.ignore_patterns("reference")))
+    gone = "tiny-linear-gpt2-few-smoke-s1"
+    for path in results.glob(f"cells/*/{gone}.evaluate-*"):
+        path.unlink()
+    for path in results.glob("cells/tiny-linear-smoke/summary.evaluate-*"):
+        path.unlink()
+    pack(cells, Store(results), results / "reference")
+    whole = pd.concat(value_rows(Store(before), cell) for cell in cells if cell.run == SUMMARY)
+    expected = whole[whole["metric"].isin(tables.COMPARING) & whole["run"].ne(gone) & whole["task"].eq("tiny-linear")]
+    packed = results / "reference" / "tiny-linear-smoke.values.parquet"
+
+    def scored() -> pd.DataFrame:
+        rows = tables.read("values", packed)
+        return rows[rows["metric"].isin(tables.COMPARING)]
+
+    key = ["run", "prompt_set", "metric"]
+    assert gone not in set(scored()["run"])
+    assert scored().set_index(key)["value"].sort_index().equals(expected.set_index(key)["value"].sort_index())
+    assert {"zero", "tiny-linear-gpt2-few-smoke-s0"} <= set(scored()["run"])
+    bytes_then = packed.read_bytes()
+    for folder in ("tables", "cells", "runs", "costs"):
+        shutil.rmtree(results / folder, ignore_errors=True)
+    pack(cells, Store(results), results / "reference")
+    assert packed.read_bytes() == bytes_then
+
+
 def test_weights_are_carried_over_and_a_deleted_archive_makes_their_trainings_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
