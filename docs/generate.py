@@ -18,6 +18,7 @@ import iclbench
 from iclbench.backbones.base import described
 from iclbench.cli.commands import COMMANDS, OF_LANGUAGE_MODELS
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
+from iclbench.config.pairs import Pair
 from iclbench.config.rates import Chosen, RateTable, Tuning
 from iclbench.config.registry import BACKBONES
 from iclbench.core.task import TaskShape
@@ -28,7 +29,7 @@ from iclbench.tables import schema
 CARDS: dict[str, Sequence[type[BaseModel]]] = {
     "Task cards": (TaskCard, Preset, TrainSettings, Curriculum, Ramp, Published),
     "Baseline cards": (BaselineCard,),
-    "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, Without),
+    "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, Without, Pair),
     "Tables of learning rates": (RateTable, Tuning, Chosen),
     "Language cards": (LanguageCard, SuiteCard),
 }

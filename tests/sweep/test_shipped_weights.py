@@ -1,0 +1,45 @@
+"""Weights that ship are those that were evaluated: answers of an unpacked run are the packed ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from iclbench import tables
+from iclbench.config import archives
+from iclbench.config.cards import cards_folder
+from iclbench.evaluation.contestants import backbone
+from iclbench.evaluation.evaluate import evaluate
+from iclbench.evaluation.prompts import PromptSet
+
+PACKED = cards_folder("grids").parent / "results" / "reference"
+ARCHIVES = sorted(PACKED.glob("*.weights.safetensors"))
+# One of each archive; all of them in `make test-slow`.
+RUNS = [
+    pytest.param(path, name, marks=() if n == 0 else pytest.mark.slow, id=name)
+    for path in ARCHIVES
+    for n, name in enumerate(archives.entries(path))
+]
+
+
+@pytest.mark.parametrize(("archive", "name"), RUNS)
+def test_shipped_weights_give_the_packed_values(archive: Path, name: str, tmp_path: Path) -> None:
+    packed = tables.read("values", archive.with_name(archive.name.replace("weights.safetensors", "values.parquet")))
+    packed = packed[packed["run"].eq(name) & packed["shift"].eq("none") & packed["axis"].isna()]
+    packed = packed[packed["evaluator"].isin(["next", "targets"]) & ~packed["metric"].isin(tables.COMPARING)]
+    run = archives.find(tmp_path, f"{archive.parent.name}/{name}")
+    prompts = PromptSet(run.config.task, run.config.preset)
+    assert set(packed["prompt_set"]) == {prompts.id}
+    found = evaluate([backbone(run)], prompts)
+    key = ["metric", "n_context", "n_related", "axis", "axis_value", "stratum"]
+    both = packed.merge(found, on=key, suffixes=("_packed", ""))
+    assert len(both) == len(packed) > 0
+    # Processors round differently.
+    assert both["value"].tolist() == pytest.approx(both["value_packed"].tolist(), rel=1e-3, abs=1e-5)
+
+
+def test_all_weights_take_less_than_thirty_megabytes() -> None:
+    assert 0 < sum(path.stat().st_size for path in ARCHIVES) < 30e6
+    for path in ARCHIVES:
+        archives.check(path)
