@@ -21,7 +21,8 @@ class Pair(Strict):
     """Two backbones on some tasks.
 
     Attributes:
-        a, b: the backbones; differences are a's score less b's.
+        a: a backbone ...
+        b: ... and another one; differences are the first one's score less the second one's.
         tasks: where they are compared.
         preset: at which size.
         seeds: that both are trained from; a claim needs all of them.
