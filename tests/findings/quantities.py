@@ -117,7 +117,17 @@ class Reference:
             "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
             "TASKS": self.tasks_at("grid"),
             "BACKBONES": self.contestants("grid"),
+            "MIXERS": self._mixers(),
         }
+
+    def _mixers(self) -> list[str]:
+        """The backbones of docs/sequence-mixers.md, the best on `linear` first."""
+        grid = [
+            name for part in load_grid("reference")[1].parts if "deltanet" in part.backbones for name in part.backbones
+        ]
+        names = {*grid, "mamba2", "gated-deltanet", "mambaformer"}
+        contest = self._contest("linear", "grid")
+        return [name for name in contest.scores.sort_values("score", ascending=False)["contestant"] if name in names]
 
     def contestants(self, preset: str = "grid") -> list[str]:
         """Backbones with cells at a preset, whatever became of them."""
