@@ -29,7 +29,8 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         if len(rows := compared(normalised.contests(results, preset), preset)):
-            blocks += [_figure(rows, preset, results)] if rows["gaps"].map(len).any() else []
+            drawn = rows[rows["gaps"].map(len) > 0]
+            blocks += [_figure(drawn, preset, results)] if len(drawn) else []
             blocks.append(_table(rows, preset))
     return Section("named-pairs", "Named pairs", (Text(_READING), *blocks)) if blocks else None
 

@@ -90,7 +90,8 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
         title=f"{preset}: scores over training",
         caption=f"Preset {preset}. Score (as in the heat map) against operations, those of a training step at full "
         "length times the steps; means over seeds: a point for each shorter training and for the whole one. To the "
-        "upper left is better. Scores below -0.25 or above 1.25 lie on the edge.",
+        "upper left is better. Bands: from the lowest to the highest seed. Scores below -0.25 or above 1.25 lie on the "
+        "edge.",
         alt=f"Scores of {learning.named(looks)} against training FLOPs",
     )
 
