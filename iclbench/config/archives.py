@@ -97,7 +97,7 @@ def entries(archive: Path) -> dict[str, Packed]:
         about.pop(DIGEST, None)
         return {
             name: Packed(name, archive, str(found["config"]), dict(found["about"]), f"{name}/")
-            for name, found in ((name, json.loads(text)) for name, text in about.items())
+            for name, found in ((name, json.loads(text)) for name, text in sorted(about.items()))
         }
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         first = str(error).partition("\n")[0]
