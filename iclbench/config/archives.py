@@ -136,14 +136,14 @@ def find(results: Path, name: str) -> Run:
     if not slash and _is_there(run):
         return run
     archives = _archives(results, check_name(folder) if slash else "*")
-    known: dict[str, Packed] = {}
+    known: set[str] = set()
     for archive in archives:
         try:
             found = entries(archive)
         except UsageError as error:
             log.warning("%s", error)
             continue
-        known = {f"{archive.parent.name}/{each.name}": each for each in found.values()} | known
+        known |= {f"{archive.parent.name}/{each}" for each in found}
         if own in found:
             return _unpacked(found[own], run, results)
     if not archives and slash:
@@ -155,11 +155,15 @@ def find(results: Path, name: str) -> Run:
     raise UnknownNameError("run", name, [*there, *sorted(known)], hint=f"(in {results})")
 
 
+def with_shipped(results: Path) -> list[Path]:
+    """A results folder, and behind it that of the checkout which runs."""
+    shipped = cards_folder("grids").parent / "results"
+    return list(dict.fromkeys(folder.resolve() for folder in (results, shipped)))
+
+
 def _archives(results: Path, folder: str) -> list[Path]:
     """Those of a results folder, behind them those of the checkout."""
-    shipped = cards_folder("grids").parent / "results"
-    places = dict.fromkeys(place.resolve() for place in (results, shipped))
-    return [path for place in places for path in sorted(place.glob(f"{folder}/*{_SUFFIX}"))]
+    return [path for place in with_shipped(results) for path in sorted(place.glob(f"{folder}/*{_SUFFIX}"))]
 
 
 def _is_there(run: Run) -> bool:

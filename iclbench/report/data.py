@@ -257,7 +257,7 @@ class Slice:
     def targets(self) -> pd.DataFrame:
         """The same averaged over runs, like the curves; none of what a run of the contestant failed at."""
         v, keys = self.rows, ["shift", "contestant"]
-        failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~_of_branches(v)]
+        failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~of_branches(v)]
         found = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGETS])
         of_one, found = failed["n_related"].notna(), unfailed(found, failed[failed["n_related"].isna()], keys)
         found = unfailed(found, failed[of_one], [*keys, "metric", "n_related", "axis", "axis_value"])
@@ -267,7 +267,7 @@ class Slice:
     def _target_rows(self) -> pd.DataFrame:
         v = self.rows
         rows = v[(v["evaluator"] == "targets") & v["n_related"].notna() & (v["status"] == "ok")]
-        return rows[(rows["kind"] != "published") & ~_of_branches(rows)]
+        return rows[(rows["kind"] != "published") & ~of_branches(rows)]
 
     @property
     def target_prompts(self) -> str | None:
@@ -416,7 +416,7 @@ def data_note(rows: pd.DataFrame) -> pd.Series:
     return (", " + rows["data"].astype("string")).fillna("")
 
 
-def _of_branches(rows: pd.DataFrame) -> pd.Series:
+def of_branches(rows: pd.DataFrame) -> pd.Series:
     """Which rows are of shorter trainings that a run gave on its way: contestants are what was trained to the end."""
     return rows["axis"].eq("branch").fillna(False).astype(bool)
 

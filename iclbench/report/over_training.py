@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.metrics import metric
+from iclbench.report.data import of_branches
 from iclbench.report.normalised import Contest
 from iclbench.tables.means import over_seeds
-
-_BRANCH = "branch"
 
 
 def by_run(contest: Contest) -> pd.DataFrame:
@@ -28,7 +27,7 @@ def by_run(contest: Contest) -> pd.DataFrame:
     v = v[v["evaluator"].eq(contest.evaluator) & v["shift"].eq("none") & v["metric"].eq(of) & v["status"].eq("ok")]
     v = v[v["run"].isin(scores.index) & v["n_context"].isna() & v["trained_on"].isna() & v["stratum"].isna()]
     v = v[v["n_related"].isna() | v["n_related"].eq(0).fillna(False)]
-    ends, branches = v[v["axis"].isna()].set_index("run")["value"].astype(float), v[v["axis"].eq(_BRANCH).fillna(False)]
+    ends, branches = v[v["axis"].isna()].set_index("run")["value"].astype(float), v[of_branches(v)]
     lasts = _last_steps(contest)
     branches = branches[branches["run"].isin(ends.index) & branches["run"].isin(list(lasts))]
     if branches.empty or np.isnan(contest.span):

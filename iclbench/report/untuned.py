@@ -3,12 +3,14 @@ wherever they are compared, and never ranked above a tie."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from iclbench.core.formats import plural
+from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Table
-from iclbench.report.data import Slice
+from iclbench.report.data import Results, Slice
+from iclbench.report.normalised import Contest
 
 MARK = "(untuned)"
 
@@ -50,6 +52,17 @@ def marked(blocks: Iterable[Block], marks: Mapping[str, str]) -> tuple[Block, ..
     """These blocks with a mark behind the names of these contestants in every table, in rows and in headers; in the
     table's frame, and so in its files, a column `untuned` says it of rows."""
     return tuple(_marked(block, marks) if isinstance(block, Table) else block for block in blocks)
+
+
+def marked_by_preset(
+    results: Results, of_preset: Callable[[Results, str, Sequence[Contest]], Iterable[Block]]
+) -> list[Block]:
+    """What a section says of the contests of every preset, with who is untuned there marked."""
+    blocks: list[Block] = []
+    for preset in normalised.presets(results):
+        contests = normalised.contests(results, preset)
+        blocks += marked(of_preset(results, preset, contests), marks(untuned(c.task for c in contests)))
+    return blocks
 
 
 def _marked(table: Table, marks: Mapping[str, str]) -> Table:

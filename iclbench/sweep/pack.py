@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -183,11 +184,19 @@ def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dic
     """The archive of weights that cells ask for, which their rows then name; none where there are none."""
     archive = archives.archive_path(out, cells[0].task, cells[0].preset)
     found: dict[str, archives.Packed] = {}
+
+    @cache
+    def there() -> dict[str, archives.Packed]:
+        if not archive.is_file():
+            return {}
+        archives.check(archive)
+        return archives.entries(archive)
+
     for cell in cells:
         if cell.kind != "train" or not cell.weights or store.status(cell) != "done":
             continue
         assert cell.config is not None
-        packed = _packed(cell.run, without_codes(cell.config.trained), store, archive)
+        packed = _packed(cell.run, without_codes(cell.config.trained), store, there)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue
@@ -202,15 +211,14 @@ def _pack_weights(cells: Sequence[GridCell], store: Store, out: Path, named: dic
             digest_path(archive).unlink(missing_ok=True)
 
 
-def _packed(run: str, trained: dict[str, object], store: Store, archive: Path) -> archives.Packed | None:
+def _packed(
+    run: str, trained: dict[str, object], store: Store, there: Callable[[], dict[str, archives.Packed]]
+) -> archives.Packed | None:
     """Weights that were trained like this, those of the run's folder before those that are packed already."""
     own = archives.of_run(Run(store.results / "runs" / run))
     if own is not None and own.trained == trained:
         return own
-    if not archive.is_file():
-        return None
-    archives.check(archive)
-    packed = archives.entries(archive).get(run)
+    packed = there().get(run)
     return packed if packed is not None and packed.trained == trained else None
 
 

@@ -17,7 +17,8 @@ from typing import TypeAlias
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.cards import cards_folder, names
+from iclbench.config.archives import with_shipped
+from iclbench.config.cards import names
 from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
@@ -43,8 +44,7 @@ class Reference:
     """
 
     def __init__(self, results: Path) -> None:
-        shipped = cards_folder("grids").parent / "results"
-        self._folders = list(dict.fromkeys(folder.resolve() for folder in (results, shipped)))
+        self._folders = with_shipped(results)
         self._read: dict[tuple[str, str], list[_Group]] = {}
 
     def __call__(self, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:

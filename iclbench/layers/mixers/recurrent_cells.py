@@ -67,7 +67,7 @@ class Cells(Mixer):
         return torch.cat(outputs, 1), answers, (tail, *held)
 
     def _run(self, x: Any, held: list[Tensor]) -> tuple[Any, list[Tensor]]:
-        """Always in the weights' precision: what is half of it not every processor can, nor sums over all tokens."""
+        """Always in full precision: sums over all tokens need it, and some processors have no cells for half of it."""
         given = tuple(t.unsqueeze(0) for t in held)
         with in_full(given[0]):
             out, after = self.cells(x.to(given[0].dtype), given if self.parts > 1 else given[0])

@@ -16,7 +16,7 @@ from iclbench.report.figures import heat_map
 from iclbench.report.normalised import NOTHING, Contest
 from iclbench.report.sections.overview import shade
 from iclbench.report.separation import ENOUGH, Separation
-from iclbench.report.untuned import marked, marks, told, untuned
+from iclbench.report.untuned import marked_by_preset, told, untuned
 
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
@@ -34,10 +34,7 @@ _READING = (
 
 
 def section(results: Results) -> Section | None:
-    blocks: list[Block] = []
-    for preset in normalised.presets(results):
-        contests = normalised.contests(results, preset)
-        blocks += marked(_of_preset(results, preset, contests), marks(untuned(c.task for c in contests)))
+    blocks = marked_by_preset(results, _of_preset)
     return Section("heat-map", "Every family, every backbone", (Text(_READING), *blocks)) if blocks else None
 
 

@@ -9,15 +9,14 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import fixed, flops, integer, slug
-from iclbench.report import normalised, over_training
+from iclbench.report import over_training
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
 from iclbench.report.normalised import Contest
-from iclbench.report.sections.pareto import COSTS, measured
-from iclbench.report.untuned import marked, marks, untuned
+from iclbench.report.sections.pareto import FLOPS, measured
+from iclbench.report.untuned import marked_by_preset
 
-_FLOPS = COSTS[0]
 _READING = (
     "Scores of shorter trainings, which branch off from each run and bring their rate down as the run itself does at "
     "its end. Steps are what the footing holds equal; computation is what they cost, and the axis on which two "
@@ -28,20 +27,17 @@ _READING = (
 
 
 def section(results: Results) -> Section | None:
-    blocks: list[Block] = []
-    for preset in normalised.presets(results):
-        contests = normalised.contests(results, preset)
-        blocks += marked(_of_preset(results, preset, contests), marks(untuned(c.task for c in contests)))
+    blocks = marked_by_preset(results, _of_preset)
     return Section("over-training", "Over training", (Text(_READING), *blocks)) if blocks else None
 
 
 def trained(contest: Contest) -> pd.DataFrame:
-    """A row per contestant and training, seeds averaged: columns of `over_training.means`, flops, panel and task."""
+    """A row per contestant and training, seeds averaged: columns of `over_training.means`, flops and panel."""
     rows = over_training.means(contest)
     if rows.empty:
         return rows
-    rows = rows.merge(measured(contest, _FLOPS), on="contestant", how="left")
-    return rows.assign(flops=rows["cost"] * rows["steps"], panel=contest.title, task=contest.task.id)
+    rows = rows.merge(measured(contest, FLOPS), on="contestant", how="left")
+    return rows.assign(flops=rows["cost"] * rows["steps"], panel=contest.title)
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> list[Block]:
@@ -54,9 +50,10 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> li
     known = {title: rows[rows["flops"].notna()] for title, rows in found.items()}
     known = {title: rows for title, rows in known.items() if rows["contestant"].nunique() > 2}
     blocks: list[Block] = [_figure(results, name, preset, known)] if known else []
-    if (table := _at_steps(found, name, preset)) is not None:
+    shares = shared_shares(found.values())
+    if (table := _at_steps(found, shares, name, preset)) is not None:
         blocks.append(table)
-    blocks.append(_stability(contests, found, name, preset))
+    blocks.append(_stability(contests, found, shares, name, preset))
     if known:
         blocks.append(_at_compute(known, name, preset))
     return blocks
@@ -65,7 +62,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> li
 def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFrame]) -> Figure:
     rows = pd.concat(found.values(), ignore_index=True)
     looks = {who: look for who, look in results.looks.items() if who in set(rows["contestant"])}
-    data = rows.assign(axis_value=rows["flops"], band=False)
+    data = rows.assign(axis_value=rows["flops"])
     data = learning.dressed(data, looks, "axis_value").assign(sparse=True)
     data = data[[*curves.COLUMNS, "axis_value", "run", "steps", "panel", "band"]].reset_index(drop=True)
     lowest, highest = float(data["value"].min()), float(data["value"].max())
@@ -96,10 +93,9 @@ def _figure(results: Results, name: str, preset: str, found: dict[str, pd.DataFr
     )
 
 
-def _at_steps(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table | None:
+def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
     """Mean scores and ranks of those who are in every contest, at the shares of the steps that all have; None where
     nobody is."""
-    shares = shared_shares(found.values())
     scores = {share: over_training.mean_over([_at(rows, share) for rows in found.values()]) for share in shares}
     if scores[shares[-1]].empty:
         return None
@@ -123,9 +119,10 @@ def _at_steps(found: dict[str, pd.DataFrame], name: str, preset: str) -> Table |
     )
 
 
-def _stability(contests: Sequence[Contest], found: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
+def _stability(
+    contests: Sequence[Contest], found: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str
+) -> Table:
     """Kendall's tau of the order after shares of the steps to the final order, beside that of two seeds."""
-    shares = shared_shares(found.values())
     rows = []
     for contest in contests:
         if contest.title not in found:

@@ -10,13 +10,12 @@ import pandas as pd
 
 from iclbench.core.formats import Number, fixed, slug
 from iclbench.core.metrics import metric
-from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
 from iclbench.report.normalised import Contest
-from iclbench.report.untuned import marked, marks, told, untuned
+from iclbench.report.untuned import marked_by_preset, told, untuned
 from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
@@ -41,8 +40,9 @@ class Cost:
         return slug(self.phase, self.metric)
 
 
+FLOPS = Cost("FLOPs of a training step", "train_step", "flops")
 COSTS = (
-    Cost("FLOPs of a training step", "train_step", "flops"),
+    FLOPS,
     Cost("seconds of training", "train", "seconds"),
     Cost("bytes of the state", "condition", "state_bytes", sized=True),
     Cost("parameters", "model", "parameters"),
@@ -52,10 +52,7 @@ _ALIKE = 1.2
 
 
 def section(results: Results) -> Section | None:
-    blocks: list[Block] = []
-    for preset in normalised.presets(results):
-        contests = normalised.contests(results, preset)
-        blocks += marked(_of_preset(results, preset, contests), marks(untuned(c.task for c in contests)))
+    blocks = marked_by_preset(results, _of_preset)
     return Section("pareto", "Cost against error", (Text(_READING), *blocks)) if blocks else None
 
 
