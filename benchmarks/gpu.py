@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from gpu_parts import NAMES, PARTS
 
-from iclbench.core.files import atomic
+from iclbench.core.files import write_text
 
 HERE = Path(__file__).parent
 Row = dict[str, Any]
@@ -132,8 +132,7 @@ def report(rows: dict[str, list[Row]]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    with atomic(path) as partial:
-        partial.write_text(text)
+    write_text(path, text)
 
 
 def ratio(row: Row, base: Row, key: str) -> str:

@@ -23,7 +23,7 @@ from iclbench.config.resolution import RunConfig, without_codes
 from iclbench.config.runs import Run, check_name, digest_beside, writing
 from iclbench.core import digests
 from iclbench.core.errors import UnknownNameError, UsageError
-from iclbench.core.files import DIGEST, atomic, digest_path, save_tensors
+from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
 
 log = logging.getLogger("iclbench")
 
@@ -184,9 +184,9 @@ def _unpacked(packed: Packed, run: Run, results: Path) -> Run:
             raise UsageError(
                 f"{run.path} holds weights without config.toml, which says whose: put it back, or move them"
             )
-        _write_text(run.path / run.UNPACKED, f"{packed.path}\n")
+        write_text(run.path / run.UNPACKED, f"{packed.path}\n")
         save_tensors(run.weights, packed.tensors(), about, digest=True)
-        _write_text(run.path / "config.toml", packed.config)
+        write_text(run.path / "config.toml", packed.config)
     log.info("run '%s' was unpacked from %s: its weights, without branches and tables", run.name, packed.path)
     return Run(run.path)
 
@@ -199,8 +199,3 @@ def _the_same(run: Run, packed: Packed) -> Run:
             "choose another results folder, or move it away"
         )
     return run
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

@@ -100,6 +100,17 @@ class NoSettings(Strict):
 # Sizes stop where no machine follows, so that a slip of the finger is an error of the card and not of the allocator.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _once(value: list[Any]) -> list[Any]:
+    for item in value:
+        if value.count(item) > 1:
+            raise ValueError(f"{item!r} stands there twice")
+    return value
+
+
+# Of a list whose items are all different.
+Once = AfterValidator(_once)
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from iclbench.config.cards import PresetName, SeedInt, Strict, cards_folder, names, read_toml, validate
+from iclbench.config.cards import Once, PresetName, SeedInt, Strict, cards_folder, names, read_toml, validate
 from iclbench.config.registry import BACKBONES, canonical
 from iclbench.core.errors import UsageError
 
@@ -30,9 +30,9 @@ class Pair(Strict):
 
     a: str
     b: str
-    tasks: Annotated[list[str], Field(min_length=1)]
+    tasks: Annotated[list[str], Field(min_length=1), Once]
     preset: PresetName = "grid"
-    seeds: Annotated[list[SeedInt], Field(min_length=3)] = [0, 1, 2, 3, 4]
+    seeds: Annotated[list[SeedInt], Field(min_length=3), Once] = [0, 1, 2, 3, 4]
 
     @field_validator("a", "b")
     @classmethod
@@ -52,10 +52,6 @@ class Pair(Strict):
     def _two(self) -> Pair:
         if self.a == self.b:
             raise ValueError(f"a pair is of two backbones, got '{self.a}' twice")
-        for key in ("tasks", "seeds"):
-            named = getattr(self, key)
-            if len(set(named)) < len(named):
-                raise ValueError(f"{key}: one of them stands there twice")
         return self
 
 

@@ -28,7 +28,7 @@ from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, difference, evaluated_as, trained_part, without_codes
 from iclbench.core import digests, locks
 from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError
-from iclbench.core.files import DIGEST, atomic, digest_path, remove_leftovers
+from iclbench.core.files import DIGEST, digest_path, remove_leftovers, write_text
 from iclbench.core.memory import IN_EVALUATION, advised
 
 if TYPE_CHECKING:
@@ -407,8 +407,7 @@ class Hold:
             self._acquire(wait=False)
         config = self._run.path / "config.toml"
         if not config.is_file() and self._config is not None:
-            with atomic(config) as temporary:
-                temporary.write_text(self._config, encoding="utf-8")
+            write_text(config, self._config)
             self._anew = True
         elif Run(self._run.path).hash != self._run.hash:
             raise IclbenchError(
@@ -569,8 +568,7 @@ def _text(plain: Mapping[str, Any]) -> str:
 
 
 def _write(run: Run, text: str) -> None:
-    with atomic(run.path / "config.toml") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(run.path / "config.toml", text)
 
 
 def find(results: Path, name: str) -> Run:

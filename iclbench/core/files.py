@@ -52,6 +52,12 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str, sync: bool = True) -> None:
+    """Write a text file through `atomic`, in UTF-8, with the same bytes on every system."""
+    with atomic(path, sync) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
 def remove(path: Path) -> None:
     """Remove a file if there is one: where nothing may be written not even the attempt is allowed."""
     if path.exists():
@@ -120,8 +126,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
             raise _refusal(str(error)) from error
         _sort_metadata(temporary)
         if digest:
-            with atomic(digest_path(path)) as beside:
-                beside.write_text(f"{digests.of_file(temporary)}  {path.name}\n")
+            write_text(digest_path(path), f"{digests.of_file(temporary)}  {path.name}\n")
 
 
 def _sort_metadata(path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
-from iclbench.core.files import atomic
+from iclbench.core.files import atomic, write_text
 
 # What the process runs.
 CHILD = "from iclbench.report.drawing import serve; serve()"
@@ -171,8 +171,7 @@ def _drawn(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         svg = picture if isinstance(picture, str) else vl_convert.vegalite_to_svg(picture, vl_version=job["version"])
         if "svg" in formats:
-            with atomic(Path(f"{stem}.svg"), sync=False) as temporary:
-                temporary.write_text(svg, encoding="utf-8", newline="\n")
+            write_text(Path(f"{stem}.svg"), svg, sync=False)
         if "png" in formats:
             with atomic(Path(f"{stem}.png"), sync=False) as temporary:
                 temporary.write_bytes(vl_convert.svg_to_png(svg, scale=2))

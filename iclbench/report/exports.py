@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from iclbench.core.files import atomic
+from iclbench.core.files import write_text
 from iclbench.report.blocks import Block, Figure, Gallery, Table
 from iclbench.report.drawing import Drawer
 from iclbench.report.style import FONT
@@ -39,11 +39,6 @@ _IN_MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*
 _SPACES = re.compile(r"\s+")
 
 
-def write_text(path: Path, content: str) -> None:
-    with atomic(path, sync=False) as temporary:
-        temporary.write_text(content, encoding="utf-8", newline="\n")
-
-
 def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> str | None:
     """The files of a block: a table in every format of tables, the rows behind a figure as CSV and its picture in every
     one of `formats`, a gallery as one picture. Why its pictures are missing, if they are."""
@@ -51,7 +46,7 @@ def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> st
     if isinstance(block, Table):
         write_table(block, out / "tables")
     elif isinstance(block, Figure):
-        write_text(folder / f"{block.name}.csv", block.rows().to_csv(index=False, lineterminator="\n"))
+        write_text(folder / f"{block.name}.csv", block.rows().to_csv(index=False, lineterminator="\n"), sync=False)
         if formats:
             return drawer.draw(block.static, folder / block.name, formats)
     elif isinstance(block, Gallery) and formats:
@@ -85,9 +80,9 @@ def sheet(gallery: Gallery) -> str:
 
 
 def write_table(table: Table, folder: Path) -> None:
-    write_text(folder / f"{table.name}.csv", table.frame.to_csv(index=False, lineterminator="\n"))
-    write_text(folder / f"{table.name}.md", markdown(table))
-    write_text(folder / f"{table.name}.tex", latex(table))
+    write_text(folder / f"{table.name}.csv", table.frame.to_csv(index=False, lineterminator="\n"), sync=False)
+    write_text(folder / f"{table.name}.md", markdown(table), sync=False)
+    write_text(folder / f"{table.name}.tex", latex(table), sync=False)
 
 
 def markdown(table: Table) -> str:

@@ -14,6 +14,7 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
 from iclbench.report.separation import Separation, separation
+from iclbench.report.target_scores import without_related
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
 
@@ -121,8 +122,7 @@ def together(all_contests: Sequence[Contest]) -> pd.DataFrame:
 
 
 def _contests(task: Slice) -> list[Contest]:
-    rows = _scores(task)
-    rows = rows[rows["n_related"].isna() | rows["n_related"].eq(0).fillna(False)]
+    rows = without_related(_scores(task))
     found = []
     for evaluator, own in rows.groupby("evaluator"):
         said = own[own["score_of"].notna()]

@@ -14,6 +14,7 @@ import pandas as pd
 from iclbench.core.metrics import metric
 from iclbench.report.data import of_branches
 from iclbench.report.normalised import Contest
+from iclbench.report.target_scores import without_related
 from iclbench.tables.means import over_seeds
 
 
@@ -26,7 +27,7 @@ def by_run(contest: Contest) -> pd.DataFrame:
     v = contest.task.rows
     v = v[v["evaluator"].eq(contest.evaluator) & v["shift"].eq("none") & v["metric"].eq(of) & v["status"].eq("ok")]
     v = v[v["run"].isin(scores.index) & v["n_context"].isna() & v["trained_on"].isna() & v["stratum"].isna()]
-    v = v[v["n_related"].isna() | v["n_related"].eq(0).fillna(False)]
+    v = without_related(v)
     ends, branches = v[v["axis"].isna()].set_index("run")["value"].astype(float), v[of_branches(v)]
     lasts = _last_steps(contest)
     branches = branches[branches["run"].isin(ends.index) & branches["run"].isin(list(lasts))]

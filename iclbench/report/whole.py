@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.files import write_text
 from iclbench.core.formats import plural
 from iclbench.report import exports, workers
 from iclbench.report.blocks import Glance, Text
@@ -105,7 +106,7 @@ def _build(
         vega, undrawn = _script(script) if any(each.drawn for each in parts) else ("", "")
         page = out / PAGE
         html = render(parts, title or "In-context learning results", subtitle(found), vega, undrawn, awaiting(found))
-        exports.write_text(page, html)
+        write_text(page, html, sync=False)
     except OSError as error:
         raise IclbenchError(
             f"cannot write the report to {out}: {error.strerror}; name another folder with --out"

@@ -19,7 +19,7 @@ from iclbench.config.cards import content_hash
 from iclbench.config.registry import imported
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, one_line
-from iclbench.core.files import atomic
+from iclbench.core.files import write_text
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.outcome import Outcome
 
@@ -47,8 +47,7 @@ class Bundle:
         """As JSON."""
         about = {"version": __version__, "context": asdict(self.context), "cells": [*map(_plain, self.cells)]}
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(path) as temporary:
-            temporary.write_text(json.dumps(about, default=str), encoding="utf-8")
+        write_text(path, json.dumps(about, default=str))
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
@@ -105,8 +104,7 @@ def plain_outcomes(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]
 
 def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
     """As JSON, whole or not at all."""
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(plain_outcomes(outcomes)), encoding="utf-8")
+    write_text(path, json.dumps(plain_outcomes(outcomes)))
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from iclbench.config.cards import (
+    Once,
     PositiveInt,
     PresetName,
     SeedInt,
@@ -49,14 +50,6 @@ def _length(value: Any) -> int | str:
 Length = Annotated[Any, AfterValidator(_length)]
 
 
-def _once(value: list[Any]) -> list[Any]:
-    for item in value:
-        if value.count(item) > 1:
-            raise ValueError(f"{item!r} stands there twice")
-    return value
-
-
-Once = AfterValidator(_once)
 Names = Annotated[list[str], Field(min_length=1), Once]
 Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from iclbench.config.registry import imported
 from iclbench.config.runs import writing
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
-from iclbench.core.files import atomic
+from iclbench.core.files import write_text
 from iclbench.sweep.bundle import Bundle, outcomes_of, plain_outcomes, read_outcomes, work_through
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
@@ -101,8 +101,7 @@ class Files:
             unfit: whether the job could have done no bundle at all.
         """
         about = {"error": error, "unfit": unfit, "outcomes": plain_outcomes(outcomes)}
-        with atomic(self.ended) as temporary:
-            temporary.write_text(json.dumps(about), encoding="utf-8")
+        write_text(self.ended, json.dumps(about))
         return about
 
     def finished(self) -> dict[str, Outcome]:
@@ -141,8 +140,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         FileNotFoundError: the file is not there: nodes do not share the folder.
     """
     files = Files.of(bundle)
-    with atomic(files.began) as temporary:
-        temporary.write_text(json.dumps({"time": time.time(), "node": os.uname().nodename}))
+    write_text(files.began, json.dumps({"time": time.time(), "node": os.uname().nodename}))
     error, unfit, outcomes = None, True, files.finished()
     try:
         share_cores(threads)

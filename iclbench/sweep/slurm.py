@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError, one_line
-from iclbench.core.files import atomic
+from iclbench.core.files import write_text
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
@@ -349,8 +349,7 @@ class SlurmExecutor(JobExecutor[_Running]):
                 for each, (_, _, work) in zip(files, group, strict=True)
             ]
         for job, each, (future, _, _) in zip(jobs, files, group, strict=True):
-            with atomic(each.job) as temporary:
-                temporary.write_text(str(job.job_id))
+            write_text(each.job, str(job.job_id))
             future.set_running_or_notify_cancel()
             with self._lock:
                 self._running.append(_Running(future, each, str(job.job_id)))

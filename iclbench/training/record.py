@@ -12,7 +12,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.runs import DivergedError, Run
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError
-from iclbench.core.files import atomic, save_tensors
+from iclbench.core.files import save_tensors, write_text
 from iclbench.families.base import Family
 from iclbench.training.fit import Progress
 
@@ -73,9 +73,8 @@ def give_up(run: Run, family: Family, progress: Progress, error: DivergedError) 
     curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != end["axis_value"]]
     scored = [_shared(run) | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write("values", [*curve, *scored, end], run.path / "values.parquet", {"config": run.hash})
-    with atomic(run.path / run.DIVERGED) as temporary:
-        found = {"config": run.configured, "step": error.step, "what": error.what}
-        temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    found = {"config": run.configured, "step": error.step, "what": error.what}
+    write_text(run.path / run.DIVERGED, json.dumps(found, indent=2) + "\n")
 
 
 def _about(run: Run) -> dict[str, object]:

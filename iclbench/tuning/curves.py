@@ -19,7 +19,7 @@ from iclbench.config.rates import Chosen, RateTable, Tuning, own_path, read_tabl
 from iclbench.config.resolution import RunConfig
 from iclbench.config.runs import writing
 from iclbench.core import locks
-from iclbench.core.files import atomic
+from iclbench.core.files import write_text
 from iclbench.core.formats import slug
 from iclbench.tuning.search import Point
 from iclbench.tuning.trials import Trial
@@ -142,8 +142,7 @@ def choose(curve: Curve, chosen: Chosen, how: str) -> None:
         together = _merged([*kept, new])
         table = validate(RateTable, {"tuned": [each.model_dump(exclude_defaults=True) for each in together]}, str(path))
         plain = table.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-        with atomic(path) as temporary:
-            temporary.write_text(_HEADER + tomli_w.dumps(plain), encoding="utf-8")
+        write_text(path, _HEADER + tomli_w.dumps(plain))
 
 
 def _stands_for(curve: Curve) -> list[str]:

@@ -31,7 +31,7 @@ from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
 from iclbench.report.over_training import kendall
 from iclbench.report.pairs import Difference, score_difference
-from iclbench.report.sections.named_pairs import over_trainings
+from iclbench.report.sections import named_pairs
 from iclbench.report.sections.ranking import ranking
 from iclbench.sweep.grids import GridCard, load_grid
 
@@ -237,7 +237,7 @@ class Reference:
             raise LookupError(f"{a} and {b} on {task} are no pair that a grid names, in this order")
         if unfair := {a, b} & contest.task.untuned:
             raise LookupError(f"{', '.join(sorted(unfair))} is untuned on {task} at {preset}")
-        found = over_trainings(pair, contest)
+        found = named_pairs.over_trainings(pair, named_pairs.gaps(pair, contest))
         if found is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return found

@@ -83,7 +83,7 @@ def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
     with pytest.raises(LookupError, match="lack some of the seeds"):
         linear.pair("mamba", "s4d", "linear")
     draw = np.random.default_rng(0).normal(size=5)
-    monkeypatch.setattr(named_pairs, "gaps", lambda contest, a, b, seeds: pd.Series(draw, seeds))
+    monkeypatch.setattr(named_pairs, "gaps", lambda pair, contest: pd.Series(draw, pair.seeds))
     found, (low, high) = linear.pair("mamba", "s4d", "linear"), stats.t.interval(0.95, 4, draw.mean(), stats.sem(draw))
     assert [found.value, found.low, found.high] == pytest.approx([draw.mean(), low, high])
 

@@ -35,18 +35,17 @@ def section(results: Results) -> Section | None:
     return Section("named-pairs", "Named pairs", (Text(_READING), *blocks)) if blocks else None
 
 
-def gaps(contest: Contest, a: str, b: str, seeds: Sequence[int]) -> pd.Series:
-    """Score of a less score of b by seed, of those of the seeds that both were trained from."""
-    rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["seed"].isin(list(seeds))]
-    wide = rows[rows["contestant"].isin([a, b])].pivot_table("value", index="seed", columns="contestant")
-    if not {a, b} <= set(wide.columns):
+def gaps(pair: Pair, contest: Contest) -> pd.Series:
+    """Score of the first less score of the second by seed, of those of its seeds that both were trained from."""
+    rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["seed"].isin(pair.seeds)]
+    wide = rows[rows["contestant"].isin([pair.a, pair.b])].pivot_table("value", index="seed", columns="contestant")
+    if not {pair.a, pair.b} <= set(wide.columns):
         return pd.Series(dtype=float)
-    return (wide[a] - wide[b]).dropna().astype(float)
+    return (wide[pair.a] - wide[pair.b]).dropna().astype(float)
 
 
-def over_trainings(pair: Pair, contest: Contest) -> Difference | None:
-    """The mean difference with Student's interval over the seeds of a pair; None while one of them is missing."""
-    own = gaps(contest, pair.a, pair.b, pair.seeds)
+def over_trainings(pair: Pair, own: pd.Series) -> Difference | None:
+    """The mean of a pair's gaps with Student's interval over its seeds; None while one of them is missing."""
     return mean_of(own.to_numpy(float)) if len(own) == len(pair.seeds) else None
 
 
@@ -66,7 +65,8 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
             scored = {pair.a, pair.b} & set(contest.rows["contestant"])
             if contest.task.task not in pair.tasks or not scored:
                 continue
-            own, found = gaps(contest, pair.a, pair.b, pair.seeds), over_trainings(pair, contest)
+            own = gaps(pair, contest)
+            found = over_trainings(pair, own)
             yield {
                 "a": pair.a,
                 "b": pair.b,
