@@ -102,7 +102,9 @@ def test_the_network_of_figure_3_takes_the_50_steps_of_the_released_code() -> No
 
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str) -> None:
-    for run in resolved(grid):
+    # Runs that differ in their seed alone have commands that do: one of them is asked.
+    alone = {run.config.model_copy(update={"seed": 0}).model_dump_json(): run for run in resolved(grid)}
+    for run in alone.values():
         for program, command, *rest in words(run):
             assert program == "iclbench"
             with loaded(command).make_context(command, list(rest)) as context:
