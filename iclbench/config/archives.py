@@ -73,13 +73,10 @@ def archive_path(folder: Path, task: str, preset: str) -> Path:
 
 def of_run(run: Run) -> Packed | None:
     """A finished run's weights; None where they are not there, or are not this run's."""
-    from safetensors import SafetensorError, safe_open
-
-    with suppress(SafetensorError, OSError, ValueError, UsageError):
-        with safe_open(run.weights, framework="numpy") as file:
-            about = dict(file.metadata() or {})
-        run.check_weights(run.weights, about, None)
-        return Packed(run.name, run.weights, (run.path / "config.toml").read_text(encoding="utf-8"), about)
+    with suppress(OSError, ValueError, UsageError):
+        about = run.own_metadata(run.weights, None)
+        if about is not None:
+            return Packed(run.name, run.weights, (run.path / "config.toml").read_text(encoding="utf-8"), about)
     return None
 
 

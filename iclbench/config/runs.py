@@ -94,15 +94,19 @@ class Run:
 
     def has_branch(self, steps: int) -> bool:
         """Whether the weights of this branch are there, whole and this run's."""
+        return self.own_metadata(self.branch(steps), steps) is not None
+
+    def own_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
+        """What the weights in a file say of themselves; None where they are not there, not whole or not this run's."""
         from safetensors import SafetensorError, safe_open
 
-        path = self.branch(steps)
         try:
             with safe_open(path, framework="numpy") as file:
-                self.check_weights(path, file.metadata() or {}, steps)
+                about = dict(file.metadata() or {})
+            self.check_weights(path, about, branch)
         except (SafetensorError, OSError, ValueError):
-            return False
-        return True
+            return None
+        return about
 
     @property
     def diverged(self) -> DivergedError | None:
