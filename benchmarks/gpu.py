@@ -131,10 +131,6 @@ def report(rows: dict[str, list[Row]]) -> str:
     return "\n".join(text).rstrip() + "\n"
 
 
-def write(path: Path, text: str) -> None:
-    write_text(path, text)
-
-
 def ratio(row: Row, base: Row, key: str) -> str:
     """How many times as fast as the base."""
     return f"{base[key] / row[key]:.2f}x" if key in row and key in base else "-"
@@ -159,8 +155,8 @@ def main() -> None:
             rows[part].append(row)
             print(json.dumps(row), flush=True)
             if not arguments.smoke:
-                write(kept, json.dumps(rows, indent=1) + "\n")
-                write(HERE / "gpu.md", report(rows))
+                write_text(kept, json.dumps(rows, indent=1) + "\n")
+                write_text(HERE / "gpu.md", report(rows))
     print(report(rows))
 
 
