@@ -35,6 +35,7 @@ from iclbench.config.runs import writing
 from iclbench.core.files import remove
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.tables.related import without_related
 
 _ACCURACY = "accuracy_within_choices"
 # Whose score is 0, by the metric of learning curves; elsewhere the zero predictor.
@@ -110,7 +111,7 @@ def _of_errors(
 ) -> pd.DataFrame | None:
     """From errors, of which less is better; `rows` has one per contestant and number of related datasets, `failed` are
     oracles that have none. A likelihood has no best value of its own."""
-    alone = _alone(rows)
+    alone = without_related(rows)
     zero, oracles = alone[alone["run"] == scores_nothing], alone[alone["kind"] == "oracle"]
     others = alone[alone["kind"].eq("baseline") & alone["run"].ne(scores_nothing)]
     if zero.empty or (oracles.empty and others.empty and not failed):
@@ -173,7 +174,7 @@ def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptS
             continue
         rows.append(own.iloc[0].to_dict() | summary)
     scored = tables.frame("values", pd.DataFrame(rows).assign(metric="log_likelihood"))
-    alone = _alone(scored)
+    alone = without_related(scored)
     nothing = float(alone.loc[alone["run"] == "zero", "value"].iloc[0])
     least = alone[alone["kind"] == "oracle"].sort_values(["value", "run"]).iloc[0]
     if not least["value"] > nothing:
@@ -194,8 +195,3 @@ def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.S
 def _summary(scores: pd.Series, seed: int) -> dict[str, object]:
     """Mean, interval and number of episodes."""
     return summaries(scores.to_numpy(float)[:, None], seed)[0]
-
-
-def _alone(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without related datasets, and those of questions that have none."""
-    return rows[rows["n_related"].isna() | rows["n_related"].eq(0).fillna(False)]

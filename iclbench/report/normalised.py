@@ -14,9 +14,9 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
 from iclbench.report.separation import Separation, separation
-from iclbench.report.target_scores import without_related
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
+from iclbench.tables.related import without_related
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")

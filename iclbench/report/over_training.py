@@ -14,8 +14,8 @@ import pandas as pd
 from iclbench.core.metrics import metric
 from iclbench.report.data import of_branches
 from iclbench.report.normalised import Contest
-from iclbench.report.target_scores import without_related
 from iclbench.tables.means import over_seeds
+from iclbench.tables.related import without_related
 
 
 def by_run(contest: Contest) -> pd.DataFrame:

@@ -18,11 +18,6 @@ def overall(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     return found if metric is None else found[found["metric"] == metric]
 
 
-def without_related(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of who was given no related datasets, also those of tasks that have none."""
-    return rows[rows["n_related"].isna() | rows["n_related"].eq(0).fillna(False)]
-
-
 def counts(rows: pd.DataFrame) -> list[int]:
     """The numbers of related datasets that somebody was asked with."""
     return sorted(int(n) for n in rows["n_related"].dropna().unique())

@@ -1,0 +1,14 @@
+"""Rows by the number of related datasets that were given."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+
+def without_related(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of who was given no related datasets, also those of tasks and questions that have none.
+
+    >>> without_related(pd.DataFrame({"n_related": pd.array([0, None, 3], dtype="Int32")})).index.tolist()
+    [0, 1]
+    """
+    return rows[rows["n_related"].isna() | rows["n_related"].eq(0).fillna(False)]
