@@ -31,6 +31,7 @@ from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
 from iclbench.report.over_training import kendall
 from iclbench.report.pairs import Difference, score_difference
+from iclbench.report.rate_curves import RateCurves, rate_curves
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections.ranking import ranking
 from iclbench.sweep.grids import GridCard, load_grid
@@ -88,6 +89,7 @@ class Reference:
             self.told_apart,
             self.pair,
             self.agreement,
+            self.rates,
             self.hours,
             self.accuracy,
             self.peak,
@@ -248,6 +250,14 @@ class Reference:
             pd.Series(range(len(order), 0, -1), order, dtype=float),
             pd.Series({who: self.score(who, task, preset) for who in order}),
         )
+
+    def rates(self, task: str, preset: str = "grid") -> RateCurves:
+        """Scores against learning rates, of the trials that rates were chosen by."""
+        trials = self.results.trials
+        found = rate_curves(trials[trials["task"].eq(task) & trials["preset"].eq(preset)])
+        if found is None:
+            raise LookupError(f"{task} has no trials of several rates at {preset}")
+        return found
 
     def hours(self, preset: str = "grid", kind: str = "train") -> float:
         """What the cells of a kind took, in hours of one worker."""

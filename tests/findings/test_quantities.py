@@ -93,6 +93,16 @@ def test_hours_are_those_of_the_cells(linear: Reference) -> None:
     assert linear.hours() == pytest.approx(cells["seconds"].sum() / 3600)
 
 
+def test_best_rates_are_those_of_the_packed_trials() -> None:
+    reference = Reference(tasks=["sparse-linear"])
+    trials = pd.read_parquet(reference.packed / "sparse-linear-grid.trials.parquet").query("contestant == 'gpt2'")
+    means = trials.groupby("lr")["value"].mean()
+    found = reference.rates("sparse-linear")
+    assert found.best("gpt2") == means.idxmin() and found.expected("gpt2", 1) == pytest.approx(means.mean())
+    with pytest.raises(LookupError, match="tabular has no trials"):
+        reference.rates("tabular")
+
+
 TEXT = """Mamba is ahead on `linear` by {lead:.3f}. It scores {score:.3f}. A step costs {flops:.3f} GFLOP.
 <!-- numbers
 lead("mamba", "gpt2", "linear").value
