@@ -89,6 +89,21 @@ class WithLength(SequenceSettings):
     """Points that hyena's filter is made for; by default those of the longest trained sequence."""
 
 
+def _odd(value: int) -> int:
+    if value < 3 or value % 2 == 0:
+        raise ValueError(f"{value} is no odd number from 3 on: a Mamba block, then pairs of attention and Mamba")
+    return value
+
+
+class MambaFormerSettings(WithState, WithRank):
+    """Of Mamba and attention."""
+
+    layers: Annotated[PositiveInt, AfterValidator(_odd)] = 13
+    """Mixer blocks, an odd number: a Mamba block, then pairs of attention and Mamba."""
+    mlp: Mlp = "none"
+    """Channel MLP of a block: none, gelu, swiglu, relu2."""
+
+
 class HybridSettings(WithState, WithRank, WithLength):
     """All of these, and a mixer for every layer."""
 
@@ -138,8 +153,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """The hidden width of the channel MLP makes the finer steps; where there is none, that of the values does,
         unless it is one number for mixers of different kinds."""
-        classes = cls._classes(settings)
-        if any((settings.get("mlp") or each.mlp) != "none" for each in classes):
+        classes, kind = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
+        if any((kind or each.mlp) != "none" for each in classes):
             return "width", "feedforward"
         return ("width", "inner") if len({each for each in classes if "inner" in each.uses}) == 1 else ("width",)
 
@@ -189,8 +204,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             raise UsageError("backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or leave it out")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Decays and skips are not decayed, as in mamba-ssm."""
-        return without_decay(self, (".A_log", ".D", ".dt_bias", ".skip"))
+        """Decays, skips and frequencies are not decayed, as in mamba-ssm and safari."""
+        return without_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:
         return self.norm(residual(self.norm, hidden[..., : self.settings.width]))
@@ -210,8 +225,34 @@ class Hybrid(SequenceModel[HybridSettings]):
 
     @classmethod
     def explained(cls) -> str:
-        known = "\n".join(f"- {name}: {entry.summary}" for name, entry in sorted(MIXERS.entries.items()))
+        known = "\n".join(
+            f"- {name}: {entry.summary}; {MIXERS.subclass(name).block_said()}"
+            for name, entry in sorted(MIXERS.entries.items())
+        )
         return f"{super().explained()}\n\nMixers:\n\n{known}"
+
+
+class MambaFormer(SequenceModel[MambaFormerSettings]):
+    """A Mamba block in the place of positions, then a Transformer without channel MLPs: attention, and Mamba where the
+    MLP would be, in turn (Park et al. 2024, 2402.04248, section 5). It ends with Mamba, as it begins.
+
+    Attention and norms are those of `hybrid`; the released code has layer norms (`backbone.norm=layer`).
+    """
+
+    Settings = MambaFormerSettings
+
+    def __init__(self, settings: MambaFormerSettings, shape: TaskShape) -> None:
+        super().__init__(settings, shape, self.mixers_of({}))
+
+    @classmethod
+    def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
+        return ("mamba", "attention")
+
+    @classmethod
+    def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
+        """One block more than others have: the first one stands for positions."""
+        usual = super().at_budget(budget, shape)
+        return usual | {"layers": usual["layers"] + 1}
 
 
 class UniformModel(SequenceModel[_Settings], abstract=True):
@@ -232,4 +273,6 @@ class UniformModel(SequenceModel[_Settings], abstract=True):
 
     @classmethod
     def explained(cls) -> str:
-        return described(MIXERS.subclass(cls.mixer).__doc__)
+        mixer = MIXERS.subclass(cls.mixer)
+        block = f"Unless settings say otherwise, its block has {mixer.block_said()}, and RMS norms."
+        return f"{described(mixer.__doc__)}\n\n{block}"

@@ -354,12 +354,6 @@ VARIANTS = {
         "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)", "hexagon"
     ),
     "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)", "saltire"),
-    "mambaformer": Variant(
-        "hybrid",
-        {"mixers": ["mamba", "attention"], "mlp": "none"},
-        "one Mamba block first, then attention and Mamba in turn (Park et al. 2024)",
-        "house",
-    ),
 }
 
 # What mixes tokens in a layer of `hybrid`, and of the backbones of one mixer each.
@@ -401,9 +395,10 @@ MIXERS = Registry(
 )
 
 
-def _of_mixer(name: str, cls: str, colour: str, shape: str) -> Entry:
+def _of_mixer(name: str, cls: str, colour: str, shape: str, code: int = 1) -> Entry:
     """The backbone of one mixer."""
-    return Entry(f"iclbench.backbones.mixers:{cls}", MIXERS.shipped[name].summary, line=Stroke(colour, shape, "causal"))
+    summary, line = MIXERS.shipped[name].summary, Stroke(colour, shape, "causal")
+    return Entry(f"iclbench.backbones.mixers:{cls}", summary, code=code, line=line)
 
 
 BACKBONES = Backbones(
@@ -451,11 +446,16 @@ BACKBONES = Backbones(
         "mlstm": _of_mixer("mlstm", "MLSTM", "#6C0A33", "kite"),
         "lstm": _of_mixer("lstm", "LSTM", "#26090B", "notch"),
         "gru": _of_mixer("gru", "GRU", "#01264E", "drop"),
-        "hyena": _of_mixer("hyena", "Hyena", "#C99744", "semicircle"),
+        "hyena": _of_mixer("hyena", "Hyena", "#C99744", "semicircle", code=2),
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a mixer for every layer, Mamba-2 and attention in turn",
             line=Stroke("#11C3CF", "crown", "causal"),
+        ),
+        "mambaformer": Entry(
+            "iclbench.backbones.sequence_model:MambaFormer",
+            "a Mamba block first, then attention and Mamba in turn (Park et al. 2024)",
+            line=Stroke("#D0149A", "house", "causal"),
         ),
         "thp": Entry(
             "iclbench.backbones.thp:THP",

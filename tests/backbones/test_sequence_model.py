@@ -63,7 +63,7 @@ COUNTS = {
     "lstm": 8 * D * D + 8 * D,
     "gru": 6 * D * D + 6 * D,
     "attention": 4 * D * D + 4 * D,
-    "hyena": 4 * D * D + 81 * D + 8576,
+    "hyena": 4 * D * D + 81 * D + 8768,
 }
 
 
@@ -100,8 +100,20 @@ def test_a_pattern_of_mixers_starts_again_until_all_layers_have_one() -> None:
     built = model("hybrid", layers=5, mixers=["mamba", "attention"])
     found = [type(block.mixer).__name__ for block in built.layers]
     assert found == ["Mamba", "Attention", "Mamba", "Attention", "Mamba"]
-    config = resolve_run("linear", "mambaformer", "small")
-    assert config.backbone.settings["mixers"] == ["mamba", "attention"] and config.backbone.settings["mlp"] == "none"
+
+
+@pytest.mark.parametrize(("preset", "pairs"), [("grid", 1), ("small", 2)])
+def test_mambaformer_is_a_mamba_block_and_pairs_of_attention_and_mamba(preset: str, pairs: int) -> None:
+    """n_layer blocks of the released code, n_layer even, come behind a first one."""
+    config = resolve_run("linear", "mambaformer", preset)
+    built = config.build(config.task.build())
+    found = [type(block.mixer).__name__ for block in built.layers]
+    assert found == ["Mamba", *["Attention", "Mamba"] * pairs]
+    assert all(block.mlp is None for block in built.layers)
+    with pytest.raises(
+        UsageError, match="4 is no odd number from 3 on: a Mamba block, then pairs of attention and Mamba"
+    ):
+        resolve_run("linear", "mambaformer", preset, overrides=["backbone.layers=4"])
 
 
 def test_values_are_handed_past_other_mixers() -> None:

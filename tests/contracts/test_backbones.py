@@ -52,6 +52,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
         },
         {"layers": 3, "width": 8, "heads": 2, "mixers": ["rwkv7", "attention", "rwkv7"], "norm": "layer"},
     ],
+    "mambaformer": [{"layers": 3, "width": 8, "heads": 2, "state": 4}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
     "s4d": [{"layers": 2, "width": 8, "state": 8}],
     "thp": [
@@ -102,6 +103,8 @@ HEADS: dict[str, tuple[str, ...]] = {
     "tnp-a": ("point", "gaussian", "mixture", "categorical"),
     "eqtnp": ("gaussian", "categorical"),
     "cmanp-and": ("gaussian",),
+    # `hybrid` of its mixers.
+    "mambaformer": ("gaussian",),
     # Sequence models of one mixer differ in the mixer alone, and `hybrid` has every head: a covering array. Each in
     # every run with what most reads from a Gaussian, in turn with one of the others.
     **{

@@ -89,6 +89,7 @@ class Reference:
             self.told_apart,
             self.pair,
             self.agreement,
+            self.seed_agreement,
             self.rates,
             self.hours,
             self.accuracy,
@@ -250,6 +251,11 @@ class Reference:
             pd.Series(range(len(order), 0, -1), order, dtype=float),
             pd.Series({who: self.score(who, task, preset) for who in order}),
         )
+
+    def seed_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
+        """Kendall's tau of the orders of the first two seeds."""
+        scores = pd.DataFrame({who: self.scores(who, task, preset)[:2] for who in names})
+        return kendall(scores.iloc[0], scores.iloc[1])
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores against learning rates, of the trials that rates were chosen by."""

@@ -75,6 +75,12 @@ def test_a_published_order_agrees_as_far_as_pairs_stand_alike(linear: Reference)
     assert linear.agreement(order, "linear") == pytest.approx(np.mean([np.sign(own[a] - own[b]) for a, b in pairs]))
 
 
+def test_orders_of_two_seeds_agree_as_far_as_pairs_stand_alike(linear: Reference) -> None:
+    who = ["s4", "tnp", "gpt2", "mamba"]
+    first, second = np.array([linear.scores(each, "linear") for each in who]).T
+    assert linear.seed_agreement(who, "linear") == pytest.approx(stats.kendalltau(first, second).statistic)
+
+
 def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
     linear: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,8 @@ class Based(LinearAttention):
 
     Of the products x_i x_j those with i > j are left out and those with i < j weigh sqrt(2) as much, which is the same
     phi(q).phi(k) in (f + 1)(f + 2) / 2 rows of state instead of 1 + f + f². 2 D f H + 2 D² parameters. Of the
-    published hybrid this is the linear layer; its other layers, attention in a sliding window of 64 and a gated
-    convolution, are not part of it. `state` is f.
+    published hybrid this is the linear layer; its other layers, attention in a sliding window (of 64 in the paper) and
+    a gated convolution, are not part of it. `state` is f.
     """
 
     mlp: ClassVar[Mlp] = "swiglu"

@@ -15,14 +15,18 @@ from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, in_full,
 from iclbench.layers.mixers.window import Window
 
 _ORDER, _FAST, _SLOW, _TARGET = 64, 0.3, 1.5, 1e-2
+_BANDS = (1e-4, 1.0)  # cycles of the features over the longest sequence
+_FREQUENCY = 10.0  # of the sines, at first
 
 
 class Hyena(Mixer):
     """y = x0 (h * (x1 v) + d x1 v), order 2: x0, x1, v through a short convolution of 3, h_t = (window)_t MLP(t).
 
-    The filter network reads [t, cos, sin] at t in [0, 1] over the longest sequence, has three hidden layers of 64 with
-    sines, and is times e^(-t |delta|), delta per channel from log(0.01) / 1.5 to log(0.01) / 0.3. It ends at the
-    longest sequence. 4 D² + 81 D + 8,576; PyTorch's initialisation of linear layers, outputs shrunk with depth. Its
+    The filter network reads t in [0, 1] over the longest sequence, and cosine and sine of it with 1e-4 and with 1
+    cycles; it has three hidden layers of 64 with sin(w .), w learned for each of the 64 from 10 (features and w of the
+    released associative-recall experiments), and is times e^(-t |delta|), delta per channel from log(0.01) / 1.5 to
+    log(0.01) / 0.3. It ends at the longest sequence. 4 D² + 81 D + 8,768; PyTorch's initialisation of linear layers,
+    outputs shrunk with depth. The released code learns the features, too, and the filter at a rate of its own. The
     state are all past x1 v.
     """
 
@@ -35,7 +39,9 @@ class Hyena(Mixer):
         width, self.longest = sizes.width, sizes.longest
         self.in_proj = nn.Linear(width, 3 * width)
         self.window = Window(3 * width, self.taps(sizes), bias=True)
-        self.filter = nn.ModuleList([nn.Linear(3, _ORDER), nn.Linear(_ORDER, _ORDER), nn.Linear(_ORDER, _ORDER)])
+        self.frequency = nn.Parameter(torch.full((_ORDER,), _FREQUENCY))
+        features = 1 + 2 * len(_BANDS)
+        self.filter = nn.ModuleList([nn.Linear(features, _ORDER), nn.Linear(_ORDER, _ORDER), nn.Linear(_ORDER, _ORDER)])
         self.filter_out = nn.Linear(_ORDER, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
         self.out_proj = shrunk(nn.Linear(width, width), sizes)
@@ -92,11 +98,11 @@ class Hyena(Mixer):
             )
         with in_full(self.skip):
             t = torch.arange(self.longest, device=self.skip.device, dtype=self.skip.dtype)[:tokens, None]
-            angle = 2 * math.pi * t / self.longest * 1e-4
+            angle = 2 * math.pi * t / self.longest * t.new_tensor(_BANDS)
             t = t / max(1, self.longest - 1)
             hidden = torch.cat([t, angle.cos(), -angle.sin()], 1)
             for layer in self.filter:
-                hidden = layer(hidden).sin()
+                hidden = (self.frequency * layer(hidden)).sin()
             slow, fast = math.log(_TARGET) / _SLOW, math.log(_TARGET) / _FAST
             decay = torch.linspace(slow, fast, len(self.skip), dtype=t.dtype, device=t.device)
             kernel = self.filter_out(hidden) * torch.exp(-t * decay.abs())

@@ -60,7 +60,8 @@ class Mixer(nn.Module, ABC):
         block: what `inner` is a multiple of, beside the heads, where it is searched.
         head_step: what the channels of a head of the width are a multiple of, where the width is searched.
         own_conv: taps of the convolution that its paper has; 0: none.
-        mlp: the channel MLP of its blocks by default, after its paper or its released code.
+        mlp: the channel MLP of its blocks by default: after its paper or its released code, for RetNet after
+            flash-linear-attention.
         hands_on: whether it hands the values of the first such layer to all further ones.
     """
 
@@ -70,6 +71,12 @@ class Mixer(nn.Module, ABC):
     own_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
     hands_on: ClassVar[bool] = False
+
+    @classmethod
+    def block_said(cls) -> str:
+        """What its block has where no setting says otherwise."""
+        conv = f"a short convolution of {cls.own_conv} taps" if cls.own_conv else "no short convolution"
+        return f"{conv}, {'no channel MLP' if cls.mlp == 'none' else f'a channel MLP ({cls.mlp})'}"
 
     @classmethod
     def taps(cls, sizes: Sizes) -> int:

@@ -41,7 +41,9 @@ class MLSTM(Mixer):
     three; each head's answer through a layer norm, beside a skip, times the SiLU of the other half, down again. 6 D² +
     (38 + 12 H) D + 2 H: about 6 D² where models are wide. Gate weights 0, input bias N(0, 0.1), forget biases
     from 3 to 6 over the heads, projections of variance 2 / (5 D), the last of standard deviation 2 / (layers sqrt(D)).
-    With `state` q and k have so many channels per head, each made of all of the head's.
+    Without a convolution its SiLU stays, which the released code leaves out then, as it adds 1e-6 to the divisor. By
+    default q and k are as wide as v, and grow with `inner`; with `state` they have so many channels per head, each made
+    of all of the head's.
     """
 
     own_conv = 4

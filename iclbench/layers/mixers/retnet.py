@@ -22,8 +22,9 @@ class RetNet(LinearMixer):
 
     8 D² parameters. The state turns on with the tokens, so that places are counted from it and never grow. Heads are
     normed by RMS without weights, as in torchscale's code; the paper has a group norm. Angles are those of rotary
-    positions. PyTorch's initialisation of linear layers, outputs shrunk with depth. A convolution, where one is asked
-    for, is followed by SiLU.
+    positions, where torchscale's go one step further. PyTorch's initialisation of linear layers, outputs shrunk with
+    depth (torchscale has Xavier's with small gains, and scales scores in ways that the norm undoes). A convolution,
+    where one is asked for, is followed by SiLU.
     """
 
     head_step = 2  # queries and keys are turned in pairs of channels

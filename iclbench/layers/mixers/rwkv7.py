@@ -27,12 +27,17 @@ class RWKV7(LinearMixer):
     channel; `conv` puts a convolution in the place of the token before (0: nothing). Layers after the first mix its
     values into theirs. First values as published, but that a model of one layer divides by nothing. The public ranks
     have a floor of 32, which at width 64 alone costs 4 D²; here they are 1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and
-    0.6 D^0.8 rounded up, or `rank`. The channel MLP is relu² without the published token shift.
+    0.6 D^0.8 rounded up, or `rank`. The channel MLP is relu² without the published token
+    shift, and with PyTorch's initialisation in place of an orthogonal input and an output of 0.
     """
 
     uses = frozenset({"heads", "conv", "rank"})
     mlp: ClassVar[Mlp] = "relu2"
     hands_on = True
+
+    @classmethod
+    def block_said(cls) -> str:
+        return super().block_said().replace("no short convolution", "the token before in place of a short convolution")
 
     def __init__(self, sizes: Sizes) -> None:
         width, value = sizes.width, divided(sizes)
