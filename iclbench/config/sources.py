@@ -82,11 +82,7 @@ def _imported(path: Path) -> set[str]:
 
 def _code(path: Path) -> str:
     """What a file's code says: its syntax tree without docstrings, and so without comments and layout."""
-    tree = _parsed(path)
-    for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-    return _plain(tree)
+    return _plain(_parsed(path))
 
 
 def _plain(node: object) -> str:
@@ -95,10 +91,13 @@ def _plain(node: object) -> str:
         return f"[{','.join(map(_plain, node))}]"
     if isinstance(node, ast.Constant):
         return f"{type(node.value).__name__} {node.value!r}"
-    if isinstance(node, ast.AST):
-        fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
-        return f"{type(node).__name__}({','.join(f'{name}={_plain(value)}' for name, value in fields)})"
-    return repr(node)
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: getattr(node, name, None) for name in node._fields}
+    if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        fields["body"] = node.body[1:]
+    said = [f"{name}={_plain(value)}" for name, value in fields.items() if value is not None and value != []]
+    return f"{type(node).__name__}({','.join(said)})"
 
 
 def _parsed(path: Path) -> ast.Module:
