@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,24 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     return folder, cells
 
 
+@pytest.fixture(scope="module")
+def workers() -> Iterator[_Workers]:
+    with _Workers(Context(Path()).threads) as workers:
+        yield workers
+
+
+@pytest.fixture
+def shared(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the module ask the same worker processes: most of their time is for importing torch."""
+
+    def started(threads: int) -> nullcontext[_Workers]:
+        assert threads == workers._threads
+        return nullcontext(workers)
+
+    monkeypatch.setattr("iclbench.sweep.verify._Workers", started)
+
+
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("folder", ["results", "clean"])
 def test_what_is_computed_again_is_equal_whether_single_or_packed(
     swept: tuple[Path, list[GridCell]], folder: str
@@ -68,7 +88,7 @@ def test_what_is_computed_again_is_equal_whether_single_or_packed(
 
 
 def test_a_damaged_file_is_a_difference_that_names_it(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
-    """Its ends are whole: only who reads all of it can know."""
+    """Its ends are whole: only who reads all of it can know. Its worker process is started and ended here."""
     root, cells = swept
     shutil.copytree(root / "clean", tmp_path / "clean")
     path = tmp_path / "clean" / "reference" / "tiny-smoke.values.parquet"
@@ -80,6 +100,7 @@ def test_a_damaged_file_is_a_difference_that_names_it(swept: tuple[Path, list[Gr
     assert f"{path} is damaged" in str(found.difference) and "delete it" in str(found.difference)
 
 
+@pytest.mark.usefixtures("shared")
 def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
     root, cells = swept
     store, context = Store(root / "clean"), Context(root / "clean")
@@ -94,6 +115,7 @@ def test_the_choice_is_a_function_of_the_seed(swept: tuple[Path, list[GridCell]]
     assert [each.cell.run for each in verify(only, store, 1, 3, context)] == [choice(3)]
 
 
+@pytest.mark.usefixtures("shared")
 def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
     root, cells = swept
     reference = tmp_path / "reference"
@@ -116,6 +138,7 @@ def test_a_changed_digit_and_another_place_are_found(swept: tuple[Path, list[Gri
     assert [line.split(":")[0] for line in found["knn-3"].elsewhere] == ["hardware", "threads"]
 
 
+@pytest.mark.usefixtures("shared")
 def test_rows_of_before_a_metric_came_are_whole_without_it(
     swept: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +156,7 @@ def test_rows_of_before_a_metric_came_are_whole_without_it(
     assert found.equal
 
 
+@pytest.mark.usefixtures("shared")
 @pytest.mark.skipif(kernels.here() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
 @pytest.mark.parametrize(("recorded", "used"), [("default", "default"), ("avx4096", None), (None, None)])
 def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
@@ -246,6 +270,7 @@ def test_rows_that_are_only_stored_are_a_difference() -> None:
     assert str(first_difference(rows(), rows().iloc[:1])).startswith("1 rows only stored, the first: ")
 
 
+@pytest.mark.usefixtures("shared")
 def test_the_command_packs_and_verifies(
     swept: tuple[Path, list[GridCell]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
