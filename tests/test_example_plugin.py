@@ -14,8 +14,14 @@ import tomli_w
 import torch
 
 from iclbench import tables
+from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.families.request import Request
+from iclbench.sweep.cells import grid_cells
+from iclbench.sweep.pack import pack
+from iclbench.sweep.plan import plan
+from iclbench.sweep.store import Store
+from iclbench.sweep.work import work
 from tests.conftest import small_card
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
@@ -127,14 +133,15 @@ def test_a_newcomer_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -
     for path in tasks:
         path.write_text(tomli_w.dumps(card))
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(grid | {"tasks": [str(path) for path in tasks]}))
-    newcomer, sweep = "iclbench_waves.learned_kernel:LearnedKernel", ["sweep", "tiny.toml", "-j", "1"]
-    pack = ["sweep", "tiny.toml", "--pack", "results/reference"]
-    assert [code for code, _ in run(installed, tmp_path, sweep, pack)] == [0, 0]
-    results = tmp_path / "results"
+    cells, results = grid_cells([str(tmp_path / "tiny.toml")]), tmp_path / "results"
+    for cell in plan(cells, Store(results)).todo:  # in this process: others would have to import torch
+        assert work(cell, Context(results)).status == "done"
+    pack(cells, Store(results), results / "reference")
     for made in ("runs", "tables"):
         shutil.rmtree(results / made)
-    report = ["report", "--only", "heat-map,ranking"]
-    assert [code for code, _ in run(installed, tmp_path, [*sweep, "--add", newcomer], report)] == [0, 0]
+    newcomer, report = "iclbench_waves.learned_kernel:LearnedKernel", ["report", "--only", "heat-map,ranking"]
+    sweep = ["sweep", "tiny.toml", "-j", "1", "--add", newcomer]
+    assert [code for code, _ in run(installed, tmp_path, sweep, report)] == [0, 0]
     trained = sorted(path.parent.name for path in results.glob("runs/*/model.safetensors"))
     assert trained == [f"{task}-iclbench-waves-learned-kernel-learnedkernel-smoke-s0" for task in ("one", "two")]
     shown = pd.read_csv(results / "report" / "tables" / "heat-map-smoke-numbers.csv")

@@ -1,11 +1,13 @@
 """`iclbench demo` on a grid of seconds: what it says, writes and does again."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from iclbench.cli import demo
 from iclbench.cli.main import main
+from iclbench.report import build
 from iclbench.sweep.cells import grid_cells
 from tests.sweep.conftest import tiny_grid
 
@@ -14,6 +16,7 @@ def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "GRID", str(tiny_grid(tmp_path, backbones=("gpt2",))))
+    monkeypatch.setattr(demo, "one_per_core", lambda: [None])
     results = tmp_path / "results"
     assert main(["demo", "--results", str(results)]) == 0
     out, err = capsys.readouterr()
@@ -24,7 +27,10 @@ def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_
         "tiny-linear-gpt2-smoke-s0",
         "tiny-quadratic-gpt2-smoke-s0",
     }
+    written = (results / "report" / "index.html").stat().st_mtime_ns
+    monkeypatch.setattr(demo, "build", partial(build, only=["heat-map"]))
     assert main(["demo", "--results", str(results)]) == 0
+    assert (results / "report" / "index.html").stat().st_mtime_ns > written
     assert ": 0 cells" in capsys.readouterr().err
 
 

@@ -23,11 +23,11 @@ from tests.sweep.conftest import tiny_grid
 SECONDS = 300.0  # nothing here takes longer
 
 
-def start(grid: Path, results: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", "2", "--results", str(results)]
+def start(grid: Path, results: Path, number: int = 2) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", str(number)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*command, *options],
+        [*command, "--results", str(results)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -73,7 +73,7 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def undisturbed(grid: Path, results: Path) -> None:
-    """Every cell in its turn, in this process: no engine, no worker."""
+    """Every cell that is to do in its turn, in this process: no engine, no worker."""
     for cell in plan(grid_cells([str(grid)]), Store(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status in ("done", "skipped"), outcome
@@ -87,6 +87,24 @@ def rows(results: Path) -> list[Path]:
     return list((results / "cells").rglob("*.cells.parquet"))
 
 
+def test_what_a_killed_sweep_left_is_gone_on_with_and_ends_with_the_same_tables(tmp_path: Path) -> None:
+    grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
+    undisturbed(grid, tmp_path / "whole")
+    killed = tmp_path / "killed"
+    sweep = start(grid, killed, 1)
+    until(lambda: len(rows(killed)) >= 3 or sweep.poll() is not None)
+    left = workers(sweep.pid)
+    sweep.kill()
+    sweep.communicate(timeout=SECONDS)
+    assert sweep.returncode == -signal.SIGKILL and len(left) == 1
+    until(lambda: not any(map(alive, left)))
+    assert 0 < len(plan(grid_cells([str(grid)]), Store(killed)).todo) < len(rows(tmp_path / "whole"))
+    undisturbed(grid, killed)
+    assert value_tables(killed) == value_tables(tmp_path / "whole")
+
+
+# Slow: six processes, each of which imports torch.
+@pytest.mark.slow
 def test_sweep_whose_workers_and_parent_are_killed_ends_with_the_same_tables(tmp_path: Path) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",))
     undisturbed(grid, tmp_path / "whole")
@@ -105,13 +123,15 @@ def test_sweep_whose_workers_and_parent_are_killed_ends_with_the_same_tables(tmp
     assert {cell.hash for cell in plan(grid_cells([str(grid)]), Store(killed)).todo} == set()
 
 
-def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
+# Two workers are slow: one more process that imports torch.
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), steps=100_000, evaluate=None, probe=None)
-    sweep = start(grid, tmp_path / "results")
+    sweep = start(grid, tmp_path / "results", number)
     checkpoints = tmp_path / "results" / "runs"
-    until(lambda: _have_checkpoints(checkpoints) == 2 or sweep.poll() is not None)
+    until(lambda: _have_checkpoints(checkpoints) == number or sweep.poll() is not None)
     at_work = workers(sweep.pid)
-    assert len(at_work) == 2
+    assert len(at_work) == number
     for pid in [sweep.pid, *at_work]:  # as a terminal sends it to all of them
         os.kill(pid, signal.SIGINT)
     try:
@@ -121,8 +141,7 @@ def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> No
     assert sweep.returncode == 130, err
     assert "the same command does the other 2" in err.splitlines()[-1]
     assert not any(map(alive, at_work))
-    for run in checkpoints.iterdir():
-        assert list(run.glob("checkpoints/step-*.safetensors"))
+    assert _have_checkpoints(checkpoints) == len(list(checkpoints.iterdir())) == number
     assert not rows(tmp_path / "results"), "an interrupted cell has not failed"
 
 
@@ -130,7 +149,8 @@ def _have_checkpoints(runs: Path) -> int:
     return sum(any(run.glob("checkpoints/step-*.safetensors")) for run in runs.glob("*"))
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+# Ctrl-C is slow: both signals have one handler.
+@pytest.mark.parametrize("which", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_who_stops_a_sweep_while_it_imports_torch_is_answered_in_one_line(
     grid: Path, tmp_path: Path, which: signal.Signals
 ) -> None:

@@ -96,7 +96,8 @@ def test_what_workers_warn_of_is_told_above_the_table(
     assert lines[-1] == f"WARNING: {label(cells[0])}: at 9 points left out"
 
 
-def test_a_closed_stdout_is_no_bug(grid: Path, tmp_path: Path) -> None:
+def test_a_closed_stdout_is_no_bug(tmp_path: Path) -> None:
+    grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None)
     command = f"{sys.executable} -m iclbench sweep {grid} --dry-run --results {tmp_path / 'results'} >&-"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "bug" not in done.stderr, done.stderr
@@ -209,12 +210,11 @@ def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
     results = tmp_path / "results"
     (results / "runs").mkdir(parents=True)
     (results / "runs" / "tiny-quadratic-gpt2-smoke-s0").touch()
-    command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", "2", "--results", str(results)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "train tiny-quadratic-gpt2-smoke-s0" in done.stdout and "a file where a folder" in done.stdout
-    assert "its training failed (run 'tiny-quadratic-gpt2-smoke-s0')" in done.stdout.replace("\n", " ")
-    assert "2 cells failed; the same command tries them again" in done.stderr
+    code, out, err = run(grid, "--workers", "1", "--results", results, capsys=capsys)
+    assert code == 1, err
+    assert "train tiny-quadratic-gpt2-smoke-s0" in out and "a file where a folder" in out
+    assert "its training failed (run 'tiny-quadratic-gpt2-smoke-s0')" in out.replace("\n", " ")
+    assert "2 cells failed; the same command tries them again" in err
     left = plan(grid_cells([str(grid)]), Store(results)).todo
     assert {cell.run for cell in left if cell.kind == "train"} == {"tiny-quadratic-gpt2-smoke-s0"}
     assert {cell.task for cell in left} == {"tiny-quadratic"}, "the other task is done"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pandas as pd
 import pytest
 
@@ -18,6 +20,7 @@ if not KEPT.is_dir():
     pytest.skip("trials are kept in the repository alone", allow_module_level=True)
 
 
+@cache
 def trials() -> dict[tuple[str, str], pd.DataFrame]:
     """By task and contestant, those of tasks on which the shipped table rests with all seeds; on others not every
     contestant has its trials yet."""

@@ -259,9 +259,9 @@ def test_the_command_prints_the_curve_and_trains_nothing_twice(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path / "r")]
-    assert main([*words, "--rates", "1e-3,1e-2", "-j", "2"]) == 0
+    assert main([*words, "--rates", "1e-3,1e-2", "-j", "1"]) == 0
     capsys.readouterr()
-    assert main([*words, "--rates", "1e-3,1e-2", "-j", "2", "--json"]) == 0
+    assert main([*words, "--rates", "1e-3,1e-2", "-j", "1", "--json"]) == 0
     printed = capsys.readouterr()
     (found,) = json.loads(printed.out)
     assert "seed" not in printed.err
