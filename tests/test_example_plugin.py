@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -58,30 +59,49 @@ def run(installed: Path, where: Path, *commands: list[str]) -> list[tuple[int, s
     return [(code, out) for code, out in json.loads(done.stdout.splitlines()[-1])]
 
 
-def test_its_names_are_found_by_their_entry_points(installed: Path, tmp_path: Path) -> None:
-    kinds = {"families": "waves", "backbones": "learned-kernel"}
-    listed = run(installed, tmp_path, *(["list", kind, "--json"] for kind in kinds))
-    for (code, out), name in zip(listed, kinds.values(), strict=True):
+KINDS = {"families": "waves", "backbones": "learned-kernel"}
+CHECKED = ("waves", "learned-kernel", "gaussian-kernel")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Exit codes and outputs of what is asked of the plug-in, all in one process: most of its time is for importing
+    torch."""
+
+    folder: Path
+    listed: list[tuple[int, str]]
+    checked: list[tuple[int, str]]
+    typed: list[tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def answers(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    folder = tmp_path_factory.mktemp("asked")
+    (folder / "cards").symlink_to(EXAMPLE / "cards")
+    lists, checks = [["list", kind, "--json"] for kind in KINDS], [["check", name] for name in CHECKED]
+    readme = (EXAMPLE / "README.md").read_text()
+    lines = [line.split()[1:] for line in readme.splitlines() if line.startswith("    iclbench ")]
+    steps = ["-o", "train.steps=20"]
+    typed = [line + (steps if line[0] == "train" else []) for line in lines if line[0] in ("train", "eval")]
+    found = run(installed, folder, *lists, *checks, *typed)
+    first, last = len(lists), len(lists) + len(checks)
+    return Answers(folder, found[:first], found[first:last], found[last:])
+
+
+def test_its_names_are_found_by_their_entry_points(answers: Answers) -> None:
+    for (code, out), name in zip(answers.listed, KINDS.values(), strict=True):
         rows = [row for row in json.loads(out) if name in row.values()]
         assert code == 0 and [row["from"] for row in rows] == ["iclbench-waves"]
 
 
-def test_family_backbone_and_estimator_keep_all_contracts(installed: Path, tmp_path: Path) -> None:
-    names = ["waves", "learned-kernel", "gaussian-kernel"]
-    for name, (code, out) in zip(names, run(installed, tmp_path, *(["check", name] for name in names)), strict=True):
+def test_family_backbone_and_estimator_keep_all_contracts(answers: Answers) -> None:
+    for name, (code, out) in zip(CHECKED, answers.checked, strict=True):
         assert code == 0 and out.count("ok ") >= 10 and "FAILED" not in out, f"{name}: {out}"
 
 
-def test_the_commands_of_its_readme_train_and_evaluate(installed: Path, tmp_path: Path) -> None:
-    readme = (EXAMPLE / "README.md").read_text()
-    lines = [line.split()[1:] for line in readme.splitlines() if line.startswith("    iclbench ")]
-    chosen = [line for line in lines if line[0] in ("train", "eval")]
-    steps = ["-o", "train.steps=20"]
-    chosen = [line + (steps if line[0] == "train" else []) for line in chosen]
-    (tmp_path / "cards").symlink_to(EXAMPLE / "cards")
-    results = run(installed, tmp_path, *chosen)
-    assert [code for code, _ in results] == [0] * len(chosen) == [0] * 4
-    rows = tables.read_all("values", tmp_path / "results")
+def test_the_commands_of_its_readme_train_and_evaluate(answers: Answers) -> None:
+    assert [code for code, _ in answers.typed] == [0] * 4
+    rows = tables.read_all("values", answers.folder / "results")
     own = rows[(rows["task"] == "waves") & (rows["metric"] == "auc") & (rows["status"] == "ok")]
     assert {"learned-kernel", "gpt2", "gaussian-kernel-half", "zero"} <= set(own["contestant"])
 
