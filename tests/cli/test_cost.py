@@ -1,11 +1,14 @@
 """`iclbench cost`: rows and a table for every run, one line for what cannot be measured."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from iclbench.cli.main import main
+from tests.conftest import small_card
 
 SMALL = ("--points", "3", "--points", "8", "--episodes", "2")
 
@@ -16,13 +19,20 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
     return code, captured.out, captured.err
 
 
-@pytest.fixture
-def results(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    folder = tmp_path / "results"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny-linear.toml").write_text(tomli_w.dumps(small_card()))
     for name, backbone in (("plain", "gpt2"), ("learned", "gpt2-learned")):
-        command = ("train", card_path, backbone, "-p", "smoke", "-o", "train.steps=2", "--name", name)
-        assert run(*command, "--results", folder, capsys=capsys)[0] == 0
-    return folder
+        command = ["train", str(folder / "tiny-linear.toml"), backbone, "-p", "smoke", "-o", "train.steps=2"]
+        assert main([*command, "--name", name, "--results", str(folder / "results")]) == 0
+    return folder / "results"
+
+
+@pytest.fixture
+def results(trained: Path, tmp_path: Path) -> Path:
+    """A copy to write costs to."""
+    return Path(shutil.copytree(trained, tmp_path / "results"))
 
 
 def test_runs_and_baselines_are_measured_and_shown(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

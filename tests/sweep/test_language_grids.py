@@ -210,7 +210,7 @@ def test_what_is_no_range_names_the_option(text: str) -> None:
 
 def test_a_cell_of_a_sweep_leaves_the_tables_of_the_commands_and_is_done(tmp_path: Path) -> None:
     tiny("gpt2", tmp_path / "lm")
-    changes = {"models": [str(tmp_path / "lm")], "demo_seeds": [0, 1], "episodes": 4, "shots": [2]}
+    changes = {"models": [str(tmp_path / "lm")], "demo_seeds": [1], "episodes": 4, "shots": [2]}
     thinking = {"method": "deep-thinking", "overrides": ["method.passes=2"]}
     grid = grid_file(tmp_path, **changes, methods={"icl": {}, "deep-thinking": thinking})
     (cell,) = language_cells(grid)
