@@ -191,8 +191,9 @@ CASES = [
 ]
 
 
-# A point and a mixture are read from the same network as a Gaussian is. Those contracts are asked of them in every run
-# that look at what is read; all others by `make test-slow`.
+# A point and a mixture are read from the same network as a Gaussian is, and of models of one mixer so is every other
+# head (`hybrid` keeps all contracts with every head). Those contracts are asked of them in every run that look at what
+# is read; all others by `make test-slow`.
 OF_A_HEAD = {
     "answers_have_the_right_shape",
     "phases_equal_the_question",
@@ -202,9 +203,16 @@ OF_A_HEAD = {
 }
 
 
-def marks_of(name: str, head: str, contract: Contract) -> list[pytest.MarkDecorator]:
-    once = head in ("point", "mixture") and contract.name not in OF_A_HEAD
-    return [pytest.mark.slow] if once or thinned(name, head) else []
+# Related datasets stand before a sequence alike for all mixers (`hybrid` keeps all contracts with them): of models of
+# one mixer those contracts are asked in every run that are about them or about states; all others by `make test-slow`.
+OF_A_STATE = {"phases_equal_the_question", "update_equals_conditioning_on_everything"}
+
+
+def marks_of(name: str, head: str, related: int, contract: Contract) -> list[pytest.MarkDecorator]:
+    alone = name in MIXERS_ALONE
+    once = (head in ("point", "mixture") or (alone and head != "gaussian")) and contract.name not in OF_A_HEAD
+    shared = alone and related and not contract.of_related and contract.name not in OF_A_STATE
+    return [pytest.mark.slow] if once or shared or thinned(name, head) else []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +221,7 @@ def marks_of(name: str, head: str, contract: Contract) -> list[pytest.MarkDecora
         pytest.param(
             *case,
             contract,
-            marks=marks_of(case[0], case[2], contract),
+            marks=marks_of(case[0], case[2], case[3], contract),
             id=f"{'-'.join(map(str, case))}-{contract.name}",
         )
         for case in CASES
@@ -237,16 +245,32 @@ IMAGE_CASES = [
 ]
 
 
-# Mixers stand in one model behind the encoder: one that grows and one that does not are asked in every run.
-ON_IMAGES = {"attention", "mamba2"}
+# The encoder stands before backbones, which know nothing of it. In every run all contracts are asked of one backbone of
+# each kind: a causal one with keys and one with a state that does not grow, one behind a residual network, a set of
+# latents, of pseudo-tokens, with attention from the targets alone, with answers in turn. Of others but mixers those
+# that look at what is read; the full product by `make test-slow`.
+ON_IMAGES = {
+    ("attention", "contours-64"),
+    ("mamba2", "contours-64"),
+    ("transformer", "resnet-64"),
+    ("cmanp", "contours-64"),
+    ("icicl-tnp", "contours-64"),
+    ("canp", "contours-64"),
+    ("tnp-a", "contours-64"),
+}
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
+def marks_on_images(name: str, encoder: str, contract: Contract) -> list[pytest.MarkDecorator]:
+    read = contract.name in OF_A_HEAD and name not in MIXERS_ALONE
+    return [] if read or (name, encoder) in ON_IMAGES else [pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
-    ("name", "encoder"),
+    ("name", "encoder", "contract"),
     [
-        pytest.param(*case, marks=[pytest.mark.slow] if case[0] in MIXERS_ALONE and case[0] not in ON_IMAGES else [])
+        pytest.param(*case, contract, marks=marks_on_images(*case, contract), id=f"{'-'.join(case)}-{contract.name}")
         for case in IMAGE_CASES
+        for contract in CONTRACTS
     ],
 )
 def test_contract_on_images(name: str, encoder: str, contract: Contract) -> None:
@@ -256,5 +280,6 @@ def test_contract_on_images(name: str, encoder: str, contract: Contract) -> None
     contract.check(backbone, example_episodes(dim=SIDE * SIDE, points=7, classes=5), Tolerance(2e-5, 1e-4))
 
 
-def test_contracts_that_look_at_a_head_are_known() -> None:
-    assert {contract.name for contract in CONTRACTS} > OF_A_HEAD
+def test_contracts_and_cases_that_are_picked_are_known() -> None:
+    assert {contract.name for contract in CONTRACTS} > OF_A_HEAD | OF_A_STATE
+    assert set(IMAGE_CASES) > ON_IMAGES
