@@ -1,6 +1,7 @@
 """The reference of docs/, which is written from code and cards, leaves nothing out."""
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ def generate() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.formula = cache(module.formula)  # what it finds is written, and asked for by name
     return module
 
 
