@@ -90,6 +90,7 @@ class Reference:
             self.pair,
             self.agreement,
             self.seed_agreement,
+            self.shift_agreement,
             self.rates,
             self.hours,
             self.accuracy,
@@ -120,15 +121,15 @@ class Reference:
             "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
             "TASKS": self.tasks_at("grid"),
             "BACKBONES": self.contestants("grid"),
-            "MIXERS": self._mixers(),
+            "SEQUENCE": self._sequence_models(),
         }
 
-    def _mixers(self) -> list[str]:
+    def _sequence_models(self) -> list[str]:
         """The backbones of docs/sequence-mixers.md, the best on `linear` first."""
         grid = [
             name for part in load_grid("reference")[1].parts if "deltanet" in part.backbones for name in part.backbones
         ]
-        names = {*grid, "mamba2", "gated-deltanet", "mambaformer"}
+        names = {*grid, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
         contest = self._contest("linear", "grid")
         return [name for name in contest.scores.sort_values("score", ascending=False)["contestant"] if name in names]
 
@@ -256,6 +257,12 @@ class Reference:
         """Kendall's tau of the orders of the first two seeds."""
         scores = pd.DataFrame({who: self.scores(who, task, preset)[:2] for who in names})
         return kendall(scores.iloc[0], scores.iloc[1])
+
+    def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
+        """Kendall's tau of the orders under a shift and without."""
+        scores = {who: (self.shifted(who, task, shift, preset), self.score(who, task, preset)) for who in names}
+        shifted, own = pd.DataFrame(scores).to_numpy()
+        return kendall(pd.Series(shifted), pd.Series(own))
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores against learning rates, of the trials that rates were chosen by."""

@@ -79,6 +79,8 @@ def test_orders_of_two_seeds_agree_as_far_as_pairs_stand_alike(linear: Reference
     who = ["s4", "tnp", "gpt2", "mamba"]
     first, second = np.array([linear.scores(each, "linear") for each in who]).T
     assert linear.seed_agreement(who, "linear") == pytest.approx(stats.kendalltau(first, second).statistic)
+    far, own = np.array([(linear.shifted(each, "linear", "points-48"), linear.score(each, "linear")) for each in who]).T
+    assert linear.shift_agreement(who, "linear", "points-48") == pytest.approx(stats.kendalltau(far, own).statistic)
 
 
 def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
