@@ -1,6 +1,7 @@
 """The checks of signatures in the test run refuse what those of jaxtyping refuse, which they stand in for."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from beartype import beartype
-from jaxtyping import Float, Int, TypeCheckError
+from jaxtyping import AbstractArray, AnnotationError, Bool, Float, Int, Shaped, TypeCheckError
 from torch import Tensor
 
 from iclbench.layers.attention import AttentionLayer
-from tests.shapes import _jaxtyped, checked
+from tests.shapes import _axes, _axes_of, _jaxtyped, _sizes, _slowly, checked, fits
 
 BATCH = torch.ones(3, 4)
 
@@ -90,6 +91,42 @@ def test_what_does_not_fit_is_refused(
     else:
         with pytest.raises(TypeCheckError):
             call()
+
+
+PLAIN = ["", "B", "B N", "B B", "N B", "3 N", "B 4", "*many", "*many N", "B *many", "B *many B", "*many 4 N"]
+SHAPES = [*PLAIN, "_ N", "...", "#B N", "*#many N", "B+1 N"]
+TENSORS = [torch.ones(size) for size in ((), (3,), (3, 4), (3, 3), (1, 4), (3, 4, 3), (2, 3, 4, 4))]
+
+
+@pytest.mark.parametrize("first", SHAPES)
+def test_a_tensor_fits_a_shape_as_jaxtyping_says_and_leaves_the_same_sizes(first: str) -> None:
+    """Before and after every other shape."""
+
+    def said(check: Callable[[Any, Any], bool], shape: str, value: Any) -> bool | str:
+        try:
+            return check(Float[Tensor, shape], value)
+        except AnnotationError:  # "B+1" of what nobody knows
+            return "unknown"
+
+    def asked(check: Callable[[Any, Any], bool], *pairs: tuple[str, Any]) -> tuple[list[bool | str], str]:
+        with _axes:
+            return [said(check, *pair) for pair in pairs], _sizes()
+
+    for one, second, other in itertools.product(TENSORS, SHAPES, (*TENSORS, None)):
+        pairs = (first, one), (second, other)
+        assert asked(fits, *pairs) == asked(_slowly, *pairs), pairs
+
+
+@pytest.mark.parametrize("kind", [Float, Int, Bool, Shaped])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+def test_a_tensor_fits_a_type_as_jaxtyping_says(kind: Any, dtype: torch.dtype) -> None:
+    assert fits(kind[Tensor, "B"], torch.ones(3, dtype=dtype)) is _slowly(kind[Tensor, "B"], torch.ones(3, dtype=dtype))
+
+
+def test_plain_shapes_are_asked_in_the_quick_way() -> None:
+    assert [shape for shape in SHAPES if _axes_of(Float[Tensor, shape])] == PLAIN
+    assert type(AbstractArray).__instancecheck__ is fits
+    assert isinstance(BATCH, Float[Tensor, "B N"]) and not isinstance(BATCH, Float[Tensor, "B B"])
 
 
 def test_axes_of_one_call_are_not_those_of_a_call_within_it() -> None:
