@@ -149,7 +149,7 @@ def test_what_is_told_other_parameters_scores_worse(kind: str, changes: dict) ->
     if "chain" in changes:
         told["chain"] = told["chain"] / told["chain"].sum(-1, keepdim=True)
     y = episodes.context.y
-    right, wrong = (ask(replace(episodes, truth=t)).scores(y)["nll"].double().mean(1) for t in (episodes.truth, told))
+    right, wrong = (ask(replace(episodes, truth=t)).loss(y).double().mean(1) for t in (episodes.truth, told))
     behind = wrong - right
     assert behind.mean() > 4 * behind.std() / math.sqrt(len(behind))
 
