@@ -104,7 +104,10 @@ class Contest:
 
 def presets(results: Results) -> list[str]:
     """The presets that have scores."""
-    return list(dict.fromkeys(task.preset for task in results.slices if len(_scores(task))))
+    if not results.known_presets:
+        scored = [task.preset for task in results.slices if len(_scores(task))]
+        results.known_presets.extend(dict.fromkeys(scored))
+    return list(results.known_presets)
 
 
 def contests(results: Results, preset: str) -> list[Contest]:
@@ -150,9 +153,8 @@ def _scores(task: Slice) -> pd.DataFrame:
     """Score rows of the training distribution, run by run, of contestants that were trained on it and none of whose
     runs failed; of several tests those that stand for all."""
     v = task.rows
-    rows = v[v["metric"].eq("score") & v["status"].eq("ok") & v["shift"].eq("none") & v["axis"].isna()]
-    rows = rows[~rows["evaluator"].isin(INSIDE) & rows["kind"].ne("published") & rows["n_context"].isna()]
-    rows = rows[rows["trained_on"].isna()]
-    rows = task.unfailed(rows)
+    of_score = v["metric"].eq("score") & v["status"].eq("ok") & v["shift"].eq("none") & v["axis"].isna()
+    outside = ~v["evaluator"].isin(INSIDE) & v["kind"].ne("published") & v["trained_on"].isna()
+    rows = task.unfailed(v[of_score & outside & v["n_context"].isna()])
     finer = [evaluator for evaluator in rows["evaluator"].unique() if meaning(str(evaluator)).finer]
     return rows[~rows["evaluator"].isin(finer)]

@@ -84,6 +84,8 @@ def student(values: Float[np.ndarray, " seeds"]) -> dict[str, float]:
 
 def unfailed(rows: pd.DataFrame, failed: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The rows that have these columns in common with no failed row; missing values are in common, too."""
+    if failed.empty:  # as nearly everywhere
+        return rows.copy(deep=False)
     known = pd.MultiIndex.from_frame(failed[list(keys)].astype(object))
     return rows[~pd.MultiIndex.from_frame(rows[list(keys)].astype(object)).isin(known)]
 
