@@ -1,14 +1,46 @@
 """Synthetic results folders and reports on them, shared by the tests of the report."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from iclbench.report import build
+from iclbench.report import build, whole
 from iclbench.report.blocks import Block, Section, Text
 from iclbench.report.data import Results, load
-from iclbench.report.sections import report
+from iclbench.report.sections import Job, jobs
 from tests.report import synthetic, synthetic_grid, synthetic_targets
+
+
+@dataclass
+class Made:
+    """A page, and what it was written from: it takes seconds, so nothing is read or made a second time."""
+
+    page: Path
+    loaded: Results
+    sections: list[Section]
+
+
+def made(results: Path, out: Path) -> Made:
+    """Write the page of a folder, without figure files, and keep what was read and the sections that it is made of."""
+    read: list[Results] = []
+    sections: list[Section] = []
+
+    def kept(make: Callable[[], Section | None]) -> Section | None:
+        section = make()
+        sections.extend([] if section is None else [section])
+        return section
+
+    def todo(found: Results, names: set[str]) -> list[Job]:
+        read.append(found)
+        return [replace(job, make=lambda make=job.make: kept(make)) for job in jobs(found, names)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole, "jobs", todo)
+        page = build(results, out, formats=()).page
+    (loaded,) = read
+    return Made(page, loaded, sections)
 
 
 @pytest.fixture(scope="session")
@@ -17,20 +49,25 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def loaded(results: Path) -> Results:
-    return load(results)
+def made_of_results(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return made(results, tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="session")
-def sections(loaded: Results) -> list[Section]:
+def loaded(made_of_results: Made) -> Results:
+    return made_of_results.loaded
+
+
+@pytest.fixture(scope="session")
+def sections(made_of_results: Made) -> list[Section]:
     """The sections of a report on them."""
-    return report(loaded)
+    return made_of_results.sections
 
 
 @pytest.fixture(scope="session")
-def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(made_of_results: Made) -> Path:
     """The page of a report without figure files."""
-    return build(results, tmp_path_factory.mktemp("report"), formats=()).page
+    return made_of_results.page
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +77,19 @@ def targets_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def targets_sections(targets_results: Path) -> list[Section]:
+def made_of_targets(targets_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return made(targets_results, tmp_path_factory.mktemp("targets-report"))
+
+
+@pytest.fixture(scope="session")
+def targets_page(made_of_targets: Made) -> Path:
+    return made_of_targets.page
+
+
+@pytest.fixture(scope="session")
+def targets_sections(made_of_targets: Made) -> list[Section]:
     """The sections of a report on it."""
-    return report(load(targets_results))
+    return made_of_targets.sections
 
 
 @pytest.fixture(scope="session")

@@ -42,10 +42,14 @@ def test_a_task_and_a_section_alone(results: Path, tmp_path: Path, capsys: pytes
     assert "unknown task 'linaer'; did you mean 'linear'" in capsys.readouterr().err
 
 
-def test_processes_side_by_side_write_the_same_page(results: Path, page: Path, tmp_path: Path) -> None:
+def test_the_same_tables_give_the_same_bytes_also_from_processes_side_by_side(
+    results: Path, page: Path, tmp_path: Path
+) -> None:
     told: list[tuple[int, int]] = []
     found = build(results, tmp_path, processes=2, progress=lambda done, total, _: told.append((done, total)))
     assert found.page.read_bytes() == page.read_bytes()
+    for path in sorted((page.parent / "tables").iterdir()):
+        assert (tmp_path / "tables" / path.name).read_bytes() == path.read_bytes()
     assert [done for done, _ in told] == list(range(1, told[0][1] + 1))
 
 

@@ -1,5 +1,6 @@
 """Costs in the report: the numbers of `iclbench cost`, apart from the means over a training."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from iclbench import tables
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.data import Results, load
 from iclbench.report.sections import costs
-from tests.report import synthetic, vega_lite
+from tests.report import vega_lite
 
 RUN = "linear-mamba-small-s0"
 SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
@@ -18,8 +19,8 @@ ALONE = 1e-3
 
 
 @pytest.fixture(scope="module")
-def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure]:
-    folder = synthetic.write(tmp_path_factory.mktemp("costly"))
+def blocks(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table | Figure]:
+    folder = shutil.copytree(results, tmp_path_factory.mktemp("costly"), dirs_exist_ok=True)
     shared = {
         "run": RUN,
         "task": "linear",

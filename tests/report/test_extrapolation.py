@@ -74,7 +74,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def figures(results: Results) -> dict[str, Figure]:
-    blocks = [block for section in report(results) for block in section.walk()]
+    blocks = [block for section in report(results, ["extrapolation"]) for block in section.walk()]
     return {block.name: block for block in blocks if isinstance(block, Figure)}
 
 
@@ -162,7 +162,7 @@ def test_lines_that_end_where_no_more_is_taken_are_named(tmp_path: Path) -> None
     found = load(tmp_path)
     said = figures(found)[f"linear-small-{shift}-next-squared-error"].caption
     assert "Lines end where a contestant takes no more examples: gpt2-learned." in said
-    blocks = [block for section in report(found) for block in section.walk()]
+    blocks = [block for section in report(found, ["learning-curves", "extrapolation"]) for block in section.walk()]
     captions = {block.name: block.caption for block in blocks if isinstance(block, Table)}
     assert "or more examples than the contestant takes" in captions[f"linear-small-{shift}-next-squared-error"]
     assert "or more" not in captions["linear-small-curves-next-squared-error"]

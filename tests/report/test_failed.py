@@ -1,5 +1,6 @@
 """A run that failed, as a whole or at some context sizes: named with its reason, and no mean is over the others."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -12,15 +13,14 @@ from iclbench.report.data import Results, Slice, load
 from iclbench.report.sections import heat_map, leaderboard, missing, summary
 from iclbench.report.sections.heat_map import _reasons
 from iclbench.report.sections.summary import lacking
-from tests.report import synthetic
 
 REASON = "squared_error is nan in 42 of 64 episodes, at 3 of 21 context sizes; first in episode 6 after 2 examples"
 BROKEN, SIZES = "linear-gpt2-small-s1", (2, 5, 20)
 
 
-def folder(path: Path, whole: bool) -> Path:
+def folder(honest: Path, path: Path, whole: bool) -> Path:
     """The synthetic results, in which one of three seeds failed on one task, altogether or at some context sizes."""
-    synthetic.write(path)
+    shutil.copytree(honest, path, dirs_exist_ok=True)
     table = path / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
     own = values["run"].eq(BROKEN) & values["shift"].eq("none") & values["evaluator"].eq("next")
@@ -37,13 +37,13 @@ def folder(path: Path, whole: bool) -> Path:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["at some sizes", "as a whole"])
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return load(folder(tmp_path_factory.mktemp("failed"), request.param))
+def broken(request: pytest.FixtureRequest, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return load(folder(results, tmp_path_factory.mktemp("failed"), request.param))
 
 
 @pytest.fixture
-def task(results: Results) -> Slice:
-    return next(each for each in results.slices if each.task == "linear")
+def task(broken: Results) -> Slice:
+    return next(each for each in broken.slices if each.task == "linear")
 
 
 def test_who_failed_holds_no_rank_and_stands_last_with_the_reason(task: Slice) -> None:
@@ -65,24 +65,24 @@ def test_no_mean_over_seeds_leaves_one_out(task: Slice) -> None:
     assert "gpt2" not in set(summaries["contestant"]) and "mamba" in set(summaries["contestant"])
 
 
-def test_the_score_is_missing_for_that_reason_and_nowhere_else(results: Results) -> None:
-    contests = normalised.contests(results, "small")
+def test_the_score_is_missing_for_that_reason_and_nowhere_else(broken: Results) -> None:
+    contests = normalised.contests(broken, "small")
     found = {contest.task.task: set(contest.scores["contestant"]) for contest in contests}
     assert "gpt2" not in found["linear"] and "gpt2" in found["sparse-linear"]
-    reasons = _reasons(results, contests)
+    reasons = _reasons(broken, contests)
     assert reasons[next(c.title for c in contests if c.task.task == "linear"), "gpt2"] == {
         "failed": [f"{BROKEN}: {REASON}"]
     }
 
 
-def test_the_page_names_it_once(results: Results) -> None:
-    frames = {block.name: block.frame for block in missing.section(results).walk() if isinstance(block, Table)}
+def test_the_page_names_it_once(broken: Results) -> None:
+    frames = {block.name: block.frame for block in missing.section(broken).walk() if isinstance(block, Table)}
     rows = frames["failed"][frames["failed"]["run"] == BROKEN]
     assert rows["reason"].tolist() == [REASON]
 
 
-def test_sizes_that_were_skipped_are_listed_as_such(tmp_path: Path) -> None:
-    table = folder(tmp_path, whole=False) / "tables" / "linear.values.parquet"
+def test_sizes_that_were_skipped_are_listed_as_such(results: Path, tmp_path: Path) -> None:
+    table = folder(results, tmp_path, whole=False) / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
     skipped = values["run"].eq(BROKEN) & values["status"].eq("failed")
     tables.write("values", values.assign(status=values["status"].mask(skipped, "skipped")), table, {})
@@ -94,8 +94,8 @@ def test_sizes_that_were_skipped_are_listed_as_such(tmp_path: Path) -> None:
     assert "1 evaluation asked for more examples than the contestant takes." in list(lacking(found))
 
 
-def test_who_failed_on_every_task_keeps_a_column_of_the_heat_map(tmp_path: Path) -> None:
-    synthetic.write(tmp_path)
+def test_who_failed_on_every_task_keeps_a_column_of_the_heat_map(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     for table in (tmp_path / "tables").glob("*.values.parquet"):
         values = tables.read("values", table)
         own = values["contestant"].eq("gpt2") & values["evaluator"].ne("train")
@@ -103,11 +103,11 @@ def test_who_failed_on_every_task_keeps_a_column_of_the_heat_map(tmp_path: Path)
         first = values[own & values["metric"].eq("squared_error")].drop_duplicates(["run", "shift", "evaluator"])
         lost = first.assign(**missing, status="failed", reason=REASON)
         tables.write("values", pd.concat([values[~own], lost], ignore_index=True), table, {})
-    results = load(tmp_path)
-    section = heat_map.section(results)
+    found = load(tmp_path)
+    section = heat_map.section(found)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
     cells = figure.data[figure.data["contestant"].eq("gpt2")]
     assert set(cells["status"]) == {"failed"} and cells["reason"].str.contains("in 42 of 64 episodes").all()
-    names, rows = summary.heat_map(results, normalised.contests(results, "small"))
+    names, rows = summary.heat_map(found, normalised.contests(found, "small"))
     assert "gpt2" in names and all(tiles[names.index("gpt2")].text == "×" for _, tiles in rows)

@@ -140,13 +140,6 @@ def test_published_numbers_stand_beside_ours(document: Document, page: Path) -> 
     assert "Garg et al. 2022, Figure 2; read off the plot" in document.text
 
 
-def test_the_same_tables_give_the_same_bytes(results: Path, page: Path, tmp_path: Path) -> None:
-    again = build(results, tmp_path, formats=()).page
-    assert again.read_bytes() == page.read_bytes()
-    for path in sorted((page.parent / "tables").iterdir()):
-        assert (tmp_path / "tables" / path.name).read_bytes() == path.read_bytes()
-
-
 def test_the_page_does_not_name_the_folder(html: str, results: Path) -> None:
     assert str(results) not in html
 

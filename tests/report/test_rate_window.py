@@ -1,5 +1,6 @@
 """What the trials of `iclbench tune` say of learning rates: windows, the best of k, places at one rate for all."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -8,10 +9,9 @@ from scipy.stats import kendalltau
 
 from iclbench import tables
 from iclbench.report.blocks import Figure, Table, Text
-from iclbench.report.data import load
+from iclbench.report.data import Results, load
 from iclbench.report.rate_curves import RateCurves, rate_curves
 from iclbench.report.sections.rate_window import section
-from tests.report import synthetic
 
 # Mean areas by rate; one seed lies 0.01 above, one 0.01 below. None: a seed diverged.
 AREAS = {
@@ -98,15 +98,14 @@ def test_other_steps_or_settings_are_no_points_of_a_curve() -> None:
     assert rate_curves(tables.frame("trials", [])) is None
 
 
-def test_the_section(tmp_path: Path) -> None:
-    results = synthetic.write(tmp_path / "results")
-    before = load(results)
-    task = next(each for each in before.slices if each.task == "linear")
+def test_the_section(results: Path, loaded: Results, tmp_path: Path) -> None:
+    task = next(each for each in loaded.slices if each.task == "linear")
     assert section(task) is None
-    folder = results / "rates" / task.preset
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "rates" / task.preset
     folder.mkdir(parents=True)
     tables.write("trials", trials(preset=task.preset), folder / "linear-all.trials.parquet", {})
-    task = next(each for each in load(results).slices if each.task == "linear")
+    task = next(each for each in load(tmp_path).slices if each.task == "linear")
     made = section(task)
     assert made is not None
     figure, windows, text, places = made.blocks
