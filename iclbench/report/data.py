@@ -48,11 +48,6 @@ class Results:
     folder: Path | None = None
 
     @cached_property
-    def known_presets(self) -> list[str]:
-        """What `normalised.presets` has found."""
-        return []
-
-    @cached_property
     def known_contests(self) -> dict[str, list[Any]]:
         """By preset the contests of `normalised`, which several sections are about."""
         return {}

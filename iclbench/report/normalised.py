@@ -104,10 +104,7 @@ class Contest:
 
 def presets(results: Results) -> list[str]:
     """The presets that have scores."""
-    if not results.known_presets:
-        scored = [task.preset for task in results.slices if len(_scores(task))]
-        results.known_presets.extend(dict.fromkeys(scored))
-    return list(results.known_presets)
+    return list(dict.fromkeys(task.preset for task in results.slices if len(_scores(task))))
 
 
 def contests(results: Results, preset: str) -> list[Contest]:
