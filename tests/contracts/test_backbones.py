@@ -192,8 +192,8 @@ CASES = [
 
 
 # A point and a mixture are read from the same network as a Gaussian is, and of models of one mixer so is every other
-# head (`hybrid` keeps all contracts with every head). Those contracts are asked of them in every run that look at what
-# is read; all others by `make test-slow`.
+# head (`hybrid` keeps all contracts with classes and events too). Those contracts are asked of them in every run that
+# look at what is read; all others by `make test-slow`.
 OF_A_HEAD = {
     "answers_have_the_right_shape",
     "phases_equal_the_question",
@@ -203,16 +203,29 @@ OF_A_HEAD = {
 }
 
 
-# Related datasets stand before a sequence alike for all mixers (`hybrid` keeps all contracts with them): of models of
-# one mixer those contracts are asked in every run that are about them or about states; all others by `make test-slow`.
-OF_A_STATE = {"phases_equal_the_question", "update_equals_conditioning_on_everything"}
+# Related datasets stand before a sequence alike for all sequence models: with the first settings of two of them all
+# contracts are kept in every run. Of others those are asked that are about related datasets, or about points and
+# queries that come after a state; all others by `make test-slow`.
+OF_A_STATE = {
+    "later_points_change_nothing",
+    "shifted_queries_are_answered",
+    "phases_equal_the_question",
+    "update_equals_conditioning_on_everything",
+}
+WITH_RELATED = ("gpt2", "hybrid")
 
 
-def marks_of(name: str, head: str, related: int, contract: Contract) -> list[pytest.MarkDecorator]:
-    alone = name in MIXERS_ALONE
-    once = (head in ("point", "mixture") or (alone and head != "gaussian")) and contract.name not in OF_A_HEAD
-    shared = alone and related and not contract.of_related and contract.name not in OF_A_STATE
-    return [pytest.mark.slow] if once or shared or thinned(name, head) else []
+def marks_of(
+    name: str, settings: dict[str, object], head: str, related: int, contract: Contract
+) -> list[pytest.MarkDecorator]:
+    once = head in ("point", "mixture") or (name in MIXERS_ALONE and head != "gaussian")
+    shared = related and BACKBONES.get(name).order == "causal"
+    if name in WITH_RELATED and settings == SMALL[name][0]:
+        shared = False
+    left = (once and contract.name not in OF_A_HEAD) or (
+        shared and not contract.of_related and contract.name not in OF_A_STATE
+    )
+    return [pytest.mark.slow] if left or thinned(name, head) else []
 
 
 @pytest.mark.parametrize(
@@ -221,7 +234,7 @@ def marks_of(name: str, head: str, related: int, contract: Contract) -> list[pyt
         pytest.param(
             *case,
             contract,
-            marks=marks_of(case[0], case[2], case[3], contract),
+            marks=marks_of(*case, contract),
             id=f"{'-'.join(map(str, case))}-{contract.name}",
         )
         for case in CASES
