@@ -48,7 +48,8 @@ def write(folder: Path) -> Path:
                 values += _published() if task == "gp-mixture" else []
             tables.write("values", values, where / "all.values.parquet", {})
             drawn = [_prompts(task, shift), *(_predictions(task, name, shift) for name in contestants)]
-            tables.write("examples", pd.concat(drawn), where / "all.examples.parquet", {})
+            examples = tables.frame("examples", pd.concat(drawn, ignore_index=True))
+            tables.write("examples", examples, where / "all.examples.parquet", {})
     return folder
 
 
@@ -144,10 +145,9 @@ def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, obje
                 own = {"metric": metric, "n_related": n, "value": mean, "low": mean - half, "high": mean + half}
                 rows.append(_row(task, contestant, kind, run, shift, **own, **columns))
             if metric not in ("gap", "gap_joint"):
-                frame = pd.DataFrame({"episode": np.arange(EPISODES), "value": scores})
-                shared = {"run": run, "prompt_set": prompt_set(task, shift), "metric": metric, "n_related": n}
-                errors.append(frame.assign(n_context=context_sizes(task), **shared))
-    return rows, pd.concat(errors)
+                each = {"episode": np.arange(EPISODES), "value": scores, "n_context": context_sizes(task)}
+                errors.append(pd.DataFrame(each | {"metric": metric, "n_related": n}))
+    return rows, pd.concat(errors).assign(run=run, prompt_set=prompt_set(task, shift))
 
 
 def _published() -> list[dict[str, object]]:
@@ -205,11 +205,11 @@ def _prompts(task: str, shift: str) -> pd.DataFrame:
     }
     frames = []
     for episode in range(2):
-        truth = _truth(task, episode).assign(**shared)
+        truth = _truth(task, episode)
         seen = truth["point"] % 4 == 0
         frames += [truth[seen].assign(role="context"), truth[~seen].assign(role="target")]
         frames.append(truth[truth["point"] % 2 == 0].assign(role="related", set=0))
-    return tables.frame("examples", pd.concat(frames, ignore_index=True))
+    return pd.concat(frames).assign(**shared)
 
 
 def _predictions(task: str, contestant: str, shift: str) -> pd.DataFrame:
@@ -223,18 +223,17 @@ def _predictions(task: str, contestant: str, shift: str) -> pd.DataFrame:
         "seed": 0 if kind == "backbone" else None,
         "shift": shift,
         "prompt_set": prompt_set(task, shift),
-        "role": "predicted",
         "version": __version__,
     }
     frames = []
     for episode in range(2):
         for n in sorted({0, 1, MOST[task]} if uses else {0}):
-            rows = _truth(task, episode).assign(n_related=n, **shared)
+            rows = _truth(task, episode).assign(n_related=n, role="predicted")
             rows["value"] *= 0.5 + 0.1 * n
             half = 0.5 - 0.1 * n
             frames.append(rows if level is None else rows.assign(low=rows["value"] - half, high=rows["value"] + half))
     if task == "gp-mixture" and shift == "none" and level is not None:
         for sample in range(DRAWS):
-            rows = _truth(task, 0).assign(n_related=0, **shared, set=sample)
-            frames.append(rows.assign(role="drawn", value=rows["value"] + 0.1 * sample))
-    return tables.frame("examples", pd.concat(frames, ignore_index=True))
+            rows = _truth(task, 0).assign(n_related=0, role="drawn", set=sample)
+            frames.append(rows.assign(value=rows["value"] + 0.1 * sample))
+    return pd.concat(frames).assign(**shared)

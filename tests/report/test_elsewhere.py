@@ -17,6 +17,7 @@ def both(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> tuple[Results,
     """The values of a grid as they are, and where runs of gpt2 that were trained on linear functions are asked about
     quadratic ones, too."""
     values = tables.read_all("values", grid.folder)
+    values = values[values["task"].isin(["linear", "quadratic", "bursty"])]
     here = values["task"].eq("quadratic") & values["contestant"].eq("gpt2") & values["evaluator"].eq("next")
     asked = values[here].copy()
     asked["run"] = asked["run"].str.replace("quadratic", "linear")

@@ -22,8 +22,6 @@ from iclbench.training.fit import Training
 from iclbench.training.processes import ALONE, Processes, here, joined, started
 from iclbench.training.step import TrainingData
 
-STEPS = 200
-
 
 class Doubled(TrainingData):
     """Episodes in double precision, of which every third asks for fewer points, and one for none."""
@@ -35,7 +33,7 @@ class Doubled(TrainingData):
         return episodes
 
 
-def losses(name: str, double: bool, processes: Processes) -> list[float]:
+def losses(name: str, double: bool, steps: int, processes: Processes) -> list[float]:
     config = resolve_run("linear", name, "smoke", overrides=["train.batch=7", "task.dim=3", "backbone.width=16"])
     torch.manual_seed(0)
     family = config.task.build()
@@ -45,7 +43,7 @@ def losses(name: str, double: bool, processes: Processes) -> list[float]:
         backbone, data = backbone.double(), Doubled(data.family, data.points)
     training = Training(backbone, data, config.train, 0, "cpu", processes)
     found = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         before = training.progress.pending.clone()
         training.step()
         found.append(float(training.progress.pending - before))
@@ -53,30 +51,35 @@ def losses(name: str, double: bool, processes: Processes) -> list[float]:
     return found
 
 
-def _one_of_two(rank: int, name: str, double: bool, port: int, path: str) -> None:
+def _one_of_two(rank: int, name: str, double: bool, steps: int, port: int, path: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with joined("cpu") as own:
-        found = losses(name, double, own)
+        found = losses(name, double, steps, own)
     if own.leads:
         torch.save(torch.tensor(found, dtype=torch.float64), path)
 
 
-def of_two(name: str, double: bool, path: Path, port: int) -> Tensor:
-    torch.multiprocessing.start_processes(_one_of_two, (name, double, port, str(path)), nprocs=2, start_method="spawn")
+def of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor:
+    arguments = (name, double, steps, port, str(path))
+    torch.multiprocessing.start_processes(_one_of_two, arguments, nprocs=2, start_method="spawn")
     found: Tensor = torch.load(path)
     return found
 
 
 @pytest.mark.parametrize(
-    ("name", "double", "port"),
-    [("gpt2", True, 29611), pytest.param("mamba2", False, 29612, marks=pytest.mark.slow)],
+    ("name", "double", "steps", "port"),
+    [
+        ("gpt2", True, 50, 29611),
+        pytest.param("gpt2", True, 200, 29613, marks=pytest.mark.slow),
+        pytest.param("mamba2", False, 200, 29612, marks=pytest.mark.slow),
+    ],
 )
-def test_two_processes_have_the_losses_of_one(name: str, double: bool, port: int, tmp_path: Path) -> None:
-    """Over 200 steps on a batch that they cannot halve: to 1e-10 in double precision, to 1e-4 in single."""
-    one = torch.tensor(losses(name, double, ALONE), dtype=torch.float64)
-    two = of_two(name, double, tmp_path / "losses.pt", port)
-    assert len(one.unique()) == STEPS
+def test_two_processes_have_the_losses_of_one(name: str, double: bool, steps: int, port: int, tmp_path: Path) -> None:
+    """Step by step on a batch that they cannot halve: to 1e-10 in double precision, to 1e-4 in single."""
+    one = torch.tensor(losses(name, double, steps, ALONE), dtype=torch.float64)
+    two = of_two(name, double, steps, tmp_path / "losses.pt", port)
+    assert len(one.unique()) == steps
     torch.testing.assert_close(two, one, rtol=1e-10 if double else 1e-4, atol=0.0 if double else 1e-4)
 
 
