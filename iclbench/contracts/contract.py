@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -116,17 +116,6 @@ def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Predic
     """What is answered at every position on its own: what was asked apart has no joint distribution."""
     with torch.no_grad():
         return predictor.predict_next(points, episodes.related).marginals
-
-
-def ask_next_each(predictor: Predictor, episodes: Episodes, variations: Sequence[Points]) -> list[Prediction]:
-    """The answers to each variation of the context, all of one length, from one pass: they share the batch axis."""
-    size, times = len(episodes), len(variations)
-    x, y, mask = (torch.cat(parts) for parts in zip(*((v.x, v.y, v.mask) for v in variations), strict=True))
-    related = episodes.related
-    if related is not None:
-        related = related.map(lambda t: t.repeat(times, *[1] * (t.dim() - 1)))
-    every = ask_next(predictor, replace(episodes, related=related), Points(x, y, mask))
-    return [every[n * size : (n + 1) * size] for n in range(times)]
 
 
 def ask_targets(predictor: Predictor, episodes: Episodes, context: Points, x: Tensor) -> Prediction:
