@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from iclbench.api.models import LinearAttention as LinearAttention
     from iclbench.api.models import Mamba as Mamba
     from iclbench.api.models import Mamba2 as Mamba2
+    from iclbench.api.models import MambaFormer as MambaFormer
     from iclbench.api.models import RetNet as RetNet
     from iclbench.api.models import Transformer as Transformer
     from iclbench.api.models import TwoPathCNP as TwoPathCNP
@@ -84,8 +85,20 @@ _PUBLIC = {
     "models": (
         *("backbone", "ANP", "Attention", "BANP", "Based", "BNP", "CANP", "CMANP", "CMANPAND", "CMHP", "CNP", "CoQE"),
         *("DeltaNet", "EQTNP", "GatedDeltaNet", "GLA", "GPT2", "GRU", "Hybrid", "Hyena", "ICICLCNP", "ICICLTNP"),
-        *("KDA", "LBANP", "LinearAttention", "LSTM", "Mamba", "Mamba2", "MLSTM", "NP", "PTTNP", "RetNet", "RWKV7"),
-        *("S4", "S4D", "THP", "TNP", "TNPA", "TNPD", "TNPND", "Transformer", "TwoPathCNP"),
+        *(
+            "KDA",
+            "LBANP",
+            "LinearAttention",
+            "LSTM",
+            "Mamba",
+            "Mamba2",
+            "MambaFormer",
+            "MLSTM",
+            "NP",
+            "PTTNP",
+            "RetNet",
+        ),
+        *("RWKV7", "S4", "S4D", "THP", "TNP", "TNPA", "TNPD", "TNPND", "Transformer", "TwoPathCNP"),
     ),
     "train": ("fit", "train"),
     "score": ("evaluate",),

@@ -89,17 +89,11 @@ class WithLength(SequenceSettings):
     """Points that hyena's filter is made for; by default those of the longest trained sequence."""
 
 
-def _odd(value: int) -> int:
-    if value < 3 or value % 2 == 0:
-        raise ValueError(f"{value} is no odd number from 3 on: a Mamba block, then pairs of attention and Mamba")
-    return value
-
-
 class MambaFormerSettings(WithState, WithRank):
     """Of Mamba and attention."""
 
-    layers: Annotated[PositiveInt, AfterValidator(_odd)] = 13
-    """Mixer blocks, an odd number: a Mamba block, then pairs of attention and Mamba."""
+    layers: PositiveInt = 6
+    """Pairs of attention and Mamba, behind the first Mamba block."""
     mlp: Mlp = "none"
     """Channel MLP of a block: none, gelu, swiglu, relu2."""
 
@@ -123,15 +117,16 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     """
 
     def __init__(self, settings: _Settings, shape: TaskShape, mixers: Sequence[str]) -> None:
-        if len(mixers) > settings.layers:
+        depth = self.depth(settings)
+        if len(mixers) > depth:
             raise UsageError(
-                f"backbone.mixers has {plural(len(mixers), 'mixer')} for {plural(settings.layers, 'layer')}; give "
+                f"backbone.mixers has {plural(len(mixers), 'mixer')} for {plural(depth, 'layer')}; give "
                 f"-o backbone.layers={len(mixers)} or a shorter list"
             )
         classes = [MIXERS.subclass(name) for name in mixers]
         points = self._points(settings, shape)
         self._refuse_unused(settings, mixers, classes)
-        super().__init__(settings, shape, settings.width, self._blocks_of(settings, classes, points))
+        super().__init__(settings, shape, settings.width, self._blocks_of(settings, depth, classes, points))
         self.norm = norm(settings.norm, settings.width)
         self.longest = points if any("longest" in cls.uses for cls in classes) else None
 
@@ -139,6 +134,11 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
         """Names of the mixers at these settings."""
         raise NotImplementedError
+
+    @classmethod
+    def depth(cls, settings: _Settings) -> int:
+        """How many blocks there are."""
+        return settings.layers
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
@@ -173,12 +173,14 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         return given or shape.points + 1 + shape.related * (shape.related_points + 1)
 
     @staticmethod
-    def _blocks_of(settings: SequenceSettings, classes: Sequence[type[Mixer]], points: int) -> Iterator[MixerBlock]:
+    def _blocks_of(
+        settings: SequenceSettings, depth: int, classes: Sequence[type[Mixer]], points: int
+    ) -> Iterator[MixerBlock]:
         kinds = [settings.mlp or cls.mlp for cls in classes]
-        whole, left = divmod(settings.layers, len(classes))
+        whole, left = divmod(depth, len(classes))
         mlps = [whole * sum(kind != "none" for kind in kinds), sum(kind != "none" for kind in kinds[:left])]
-        residuals = settings.layers + sum(mlps)
-        for layer in range(settings.layers):
+        residuals = depth + sum(mlps)
+        for layer in range(depth):
             cls, kind = classes[layer % len(classes)], kinds[layer % len(classes)]
             sizes = Sizes(
                 settings.width,
@@ -186,7 +188,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
                 conv=settings.conv,
                 longest=2 * points,
                 residuals=residuals,
-                layers=settings.layers,
+                layers=depth,
                 layer=layer,
                 first=cls not in classes[:layer],
             )
@@ -245,14 +247,18 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
         super().__init__(settings, shape, self.mixers_of({}))
 
     @classmethod
+    def depth(cls, settings: MambaFormerSettings) -> int:
+        return 1 + 2 * settings.layers
+
+    @classmethod
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
         return ("mamba", "attention")
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """One block more than others have: the first one stands for positions."""
+        """One block more than others have: the first one, in the place of positions."""
         usual = super().at_budget(budget, shape)
-        return usual | {"layers": usual["layers"] + 1}
+        return usual | {"layers": usual["layers"] // 2}
 
 
 class UniformModel(SequenceModel[_Settings], abstract=True):

@@ -455,7 +455,7 @@ BACKBONES = Backbones(
         "mambaformer": Entry(
             "iclbench.backbones.sequence_model:MambaFormer",
             "a Mamba block first, then attention and Mamba in turn (Park et al. 2024)",
-            line=Stroke("#D0149A", "house", "causal"),
+            line=Stroke("#1CE199", "house", "causal"),
         ),
         "thp": Entry(
             "iclbench.backbones.thp:THP",

@@ -52,7 +52,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
         },
         {"layers": 3, "width": 8, "heads": 2, "mixers": ["rwkv7", "attention", "rwkv7"], "norm": "layer"},
     ],
-    "mambaformer": [{"layers": 3, "width": 8, "heads": 2, "state": 4}],
+    "mambaformer": [{"layers": 1, "width": 8, "heads": 2, "state": 4}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],
     "s4d": [{"layers": 2, "width": 8, "state": 8}],
     "thp": [

@@ -34,7 +34,7 @@ _SIZES = {"layers": 2, "width": 32, "init_std": 0.02, "pseudo_tokens": 8, "laten
 _SIZES_OF = {
     "gpt2": {"heads": 2},
     **{key: {"heads": 2, "init_std": None} for key in ("coqe", "transformer")},
-    "mambaformer": {"layers": 3},
+    "mambaformer": {"layers": 1},
     **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
 }
 # Of the head that they are for.
