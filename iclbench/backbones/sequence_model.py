@@ -26,6 +26,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
 
+_MAMBAFORMER = ("mamba", "attention")
 # Settings that not every mixer has a use for.
 _OF_MIXERS = ("heads", "inner", "state", "rank")
 
@@ -244,7 +245,7 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
     Settings = MambaFormerSettings
 
     def __init__(self, settings: MambaFormerSettings, shape: TaskShape) -> None:
-        super().__init__(settings, shape, self.mixers_of({}))
+        super().__init__(settings, shape, _MAMBAFORMER)
 
     @classmethod
     def depth(cls, settings: MambaFormerSettings) -> int:
@@ -252,7 +253,7 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
 
     @classmethod
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
-        return ("mamba", "attention")
+        return _MAMBAFORMER
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:

@@ -255,14 +255,13 @@ class Reference:
 
     def seed_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau of the orders of the first two seeds."""
-        scores = pd.DataFrame({who: self.scores(who, task, preset)[:2] for who in names})
-        return kendall(scores.iloc[0], scores.iloc[1])
+        return _agreement({who: self.scores(who, task, preset)[:2] for who in names})
 
     def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
         """Kendall's tau of the orders under a shift and without."""
-        scores = {who: (self.shifted(who, task, shift, preset), self.score(who, task, preset)) for who in names}
-        shifted, own = pd.DataFrame(scores).to_numpy()
-        return kendall(pd.Series(shifted), pd.Series(own))
+        return _agreement(
+            {who: [self.shifted(who, task, shift, preset), self.score(who, task, preset)] for who in names}
+        )
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores against learning rates, of the trials that rates were chosen by."""
@@ -380,6 +379,12 @@ class Reference:
         if any(each != said[0] for each in said):
             raise LookupError("cells were computed with several versions")
         return {name: version.partition("+")[0] for name, version in said[0].items()}
+
+
+def _agreement(pairs: dict[str, list[float]]) -> float:
+    """Kendall's tau of the orders by the first and by the second score of everybody."""
+    scores = pd.DataFrame(pairs)
+    return kendall(scores.iloc[0], scores.iloc[1])
 
 
 def mean(values: Iterable[float]) -> float:

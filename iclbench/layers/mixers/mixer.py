@@ -63,6 +63,7 @@ class Mixer(nn.Module, ABC):
         mlp: the channel MLP of its blocks by default: after its paper or its released code, for RetNet after
             flash-linear-attention.
         hands_on: whether it hands the values of the first such layer to all further ones.
+        unconvolved: what is said to be in the place of its paper's convolution, where that has none.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset({"heads", "inner", "state", "conv"})
@@ -71,11 +72,12 @@ class Mixer(nn.Module, ABC):
     own_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
     hands_on: ClassVar[bool] = False
+    unconvolved: ClassVar[str] = "no short convolution"
 
     @classmethod
     def block_said(cls) -> str:
         """What its block has where no setting says otherwise."""
-        conv = f"a short convolution of {cls.own_conv} taps" if cls.own_conv else "no short convolution"
+        conv = f"a short convolution of {cls.own_conv} taps" if cls.own_conv else cls.unconvolved
         return f"{conv}, {'no channel MLP' if cls.mlp == 'none' else f'a channel MLP ({cls.mlp})'}"
 
     @classmethod

@@ -34,10 +34,7 @@ class RWKV7(LinearMixer):
     uses = frozenset({"heads", "conv", "rank"})
     mlp: ClassVar[Mlp] = "relu2"
     hands_on = True
-
-    @classmethod
-    def block_said(cls) -> str:
-        return super().block_said().replace("no short convolution", "the token before in place of a short convolution")
+    unconvolved = "the token before in place of a short convolution"
 
     def __init__(self, sizes: Sizes) -> None:
         width, value = sizes.width, divided(sizes)
