@@ -53,7 +53,8 @@ def test_type_checkers_see_every_public_name() -> None:
     seen = {alias.asname: node.module for node in block.body for alias in node.names}
     assert seen.keys() | {"__version__"} == set(icl.__all__)
     for name, module in seen.items():
-        assert getattr(importlib.import_module(module), name) is getattr(icl, name)
+        found = getattr(icl, name)  # imports it: `plot` is a module, which its package has from then on
+        assert getattr(importlib.import_module(module), name) is found
 
 
 def test_unknown_names_are_attribute_errors() -> None:
