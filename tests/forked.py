@@ -15,8 +15,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_FORKS = get_context("forkserver")
-_FORKS.set_forkserver_preload(["iclbench.cli.train", "iclbench.cli.eval", "iclbench.training.run", "torch._dynamo"])
+# Also for processes that a test starts itself.
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload(["iclbench.cli.train", "iclbench.cli.eval", "iclbench.training.run", "torch._dynamo"])
 
 
 class Command:
@@ -24,7 +25,7 @@ class Command:
 
     def __init__(self, arguments: Sequence[str], errors: Path) -> None:
         self._errors = errors
-        self._process = _FORKS.Process(target=_run, args=(list(arguments), str(errors)))
+        self._process = FORKS.Process(target=_run, args=(list(arguments), str(errors)))
         self._process.start()
 
     def ends(self, within: float | None = None) -> bool:
@@ -44,8 +45,8 @@ class Command:
 
 def answer(function: Callable[..., T], *arguments: object) -> T:
     """What a function of a module returns, called in a process of its own."""
-    here, there = _FORKS.Pipe(duplex=False)
-    process = _FORKS.Process(target=_call, args=(there, function, arguments))
+    here, there = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=_call, args=(there, function, arguments))
     process.start()
     there.close()
     found: T = here.recv()

@@ -1,6 +1,7 @@
 """Figures hold exactly the numbers of the tables, and are valid Vega-Lite."""
 
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from iclbench.config.registry import BACKBONES, Backbones, Variant
 from iclbench.core.metrics import metric
 from iclbench.report import style
 from iclbench.report.blocks import Figure, Section
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import BACKGROUND, CAUSAL, OWN, SETS, SHIPPED, Look, looks
 from tests.report import vega_lite
@@ -161,8 +162,8 @@ def test_looks_tell_everybody_apart() -> None:
     assert len({(look.colour, look.dash) for look in found.values()}) == len(found)
 
 
-def test_of_many_variants_the_best_is_featured_and_the_rest_stay_grey(results: Path) -> None:
-    task = next(s for s in load(results).slices if s.task == "linear")
+def test_of_many_variants_the_best_is_featured_and_the_rest_stay_grey(loaded: Results) -> None:
+    task = next(s for s in replace(loaded).slices if s.task == "linear")  # looks of its own
     rows = task.lines[task.lines["shift"] == "none"]
     lasso = rows[rows["contestant"] == "lasso-1e-2"]
     worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
@@ -246,8 +247,8 @@ def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None
     assert widths <= {float(width) for width in layers}
 
 
-def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(results: Path) -> None:
-    task = next(s for s in load(results).slices if s.task == "linear")
+def test_a_crowd_gets_a_panel_per_kind_and_a_line_per_backbone(loaded: Results) -> None:
+    task = next(s for s in replace(loaded).slices if s.task == "linear")  # looks of its own
     rows = task.lines[(task.lines["shift"] == "none") & (task.lines["metric"] == "squared_error")]
     gpt2 = rows[rows["contestant"] == "gpt2"]
     more = [gpt2.assign(contestant=name, run=gpt2["run"].str.replace("gpt2", name)) for name in OWN if name != "gpt2"]

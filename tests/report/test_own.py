@@ -102,7 +102,8 @@ def test_it_is_ranked_on_the_tasks_it_shares(grid: Grid, found: Results) -> None
 
 
 def test_it_stands_out_on_the_page(folder: Path, tmp_path: Path) -> None:
-    html = build(folder, tmp_path, only=["summary", "ranking", "overview"]).page.read_text(encoding="utf-8")
+    few = {"tasks": [*SHARED, "mine", "bursty"], "only": ["summary", "ranking", "overview"]}
+    html = build(folder, tmp_path, **few).page.read_text(encoding="utf-8")
     assert '<th scope="col" class="own"><span>mynet</span>' in html
     marked = re.findall(r'<tr class="(?:group )?own">\s*<th scope="row">([^<]+)<', html)
     assert marked and {name.strip() for name in marked} == {"mynet"}

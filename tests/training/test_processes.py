@@ -21,7 +21,7 @@ from iclbench.core.errors import UsageError
 from iclbench.training.fit import Training
 from iclbench.training.processes import ALONE, Processes, here, joined, started
 from iclbench.training.step import TrainingData
-from tests import forked  # noqa: F401  (says what its server imports)
+from tests.forked import FORKS
 
 
 class Doubled(TrainingData):
@@ -62,9 +62,8 @@ def _one_of_two(rank: int, name: str, double: bool, steps: int, port: int, path:
 
 
 def of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor:
-    # By the server of `tests.forked`, which has imported torch.
     arguments = (name, double, steps, port, str(path))
-    torch.multiprocessing.start_processes(_one_of_two, arguments, nprocs=2, start_method="forkserver")
+    torch.multiprocessing.start_processes(_one_of_two, arguments, nprocs=2, start_method=FORKS.get_start_method())
     found: Tensor = torch.load(path)
     return found
 

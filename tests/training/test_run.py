@@ -1,6 +1,5 @@
 """Training: exact resume, signals, divergence, locks, damaged checkpoints."""
 
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -18,6 +17,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.training.run import Report, train
 from iclbench.training.schedule import learning_rate
 from iclbench.training.step import TrainingData
+from tests.forked import FORKS
 
 
 def new_run(card: Path, results: Path, *overrides: str) -> Run:
@@ -239,9 +239,8 @@ def test_diverged_loss_stops_with_advice_and_keeps_the_last_good_checkpoint(card
 
 def test_second_process_on_the_same_run_says_so(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
-    spawn = multiprocessing.get_context("spawn")
-    ready, done = spawn.Event(), spawn.Event()
-    other = spawn.Process(target=_hold, args=(run, ready, done))
+    ready, done = FORKS.Event(), FORKS.Event()
+    other = FORKS.Process(target=_hold, args=(run, ready, done))
     other.start()
     try:
         assert ready.wait(60)
