@@ -1,0 +1,74 @@
+"""Does the mixer make the difference, or the block around it?
+
+    iclbench sweep blocks --results FOLDER      # about two hours of one core; goes on where it stopped
+    python benchmarks/blocks.py FOLDER          # writes blocks.md
+
+Grid `blocks` gives six mixers the same channel MLP, once with a convolution of four taps before the mixer and once
+without. Scores are those of the report: the area under the learning curve up to the trained length, 0 for the zero
+predictor, 1 for ridge (`linear`) and Lasso (`sparse-linear`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.core.formats import fixed
+from iclbench.sweep.grids import grid_runs
+
+BLOCKS = ("with", "without")
+COLUMNS = (
+    "task",
+    "mixer",
+    *(f"{block}, {of}" for block in BLOCKS for of in ("seed 0", "seed 1", "mean")),
+    "with less without",
+)
+
+
+def main(folder: Path, out: Path) -> None:
+    values = tables.read_all("values", folder)
+    asked = (
+        values["kind"].eq("backbone")
+        & values["metric"].eq("score")
+        & values["evaluator"].eq("next")
+        & values["shift"].eq("none")
+    )
+    scores = values[asked & values["axis"].isna() & values["n_context"].isna()].set_index("run")["value"].astype(float)
+    rows = pd.DataFrame(
+        [
+            (run.task, run.backbone, BLOCKS[run.config.backbone.settings["conv"] == 0], run.config.seed, run.name)
+            for run in grid_runs("blocks")
+        ],
+        columns=["task", "mixer", "block", "seed", "run"],
+    )
+    rows["score"] = rows["run"].map(scores)
+    if missing := rows.loc[rows["score"].isna(), "run"].tolist():
+        raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    for task, own in rows.groupby("task", sort=False):
+        lines += _lines(str(task), own.pivot_table("score", "mixer", ["block", "seed"]))
+    text = (__doc__ or "").partition("\n\n    ")[0]
+    note = " ".join((__doc__ or "").rpartition("blocks.md\n\n")[2].split())
+    out.write_text(f"# Blocks of sequence mixers\n\n{text}\n\n{note}\n\n" + "\n".join(lines) + "\n")
+
+
+def _lines(task: str, scores: pd.DataFrame) -> list[str]:
+    """A line per mixer, the best with a convolution first."""
+    means = scores.T.groupby(level="block").mean().T
+    found = []
+    for mixer in means.sort_values("with", ascending=False).index:
+        numbers = [n for block in BLOCKS for n in (*scores.loc[mixer, block], means.loc[mixer, block])]
+        numbers.append(means.loc[mixer, "with"] - means.loc[mixer, "without"])
+        found.append(" | ".join([f"| {task}", str(mixer), *(fixed(n, 3) for n in numbers)]) + " |")
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    arguments = parser.parse_args()
+    main(arguments.folder, arguments.out)
