@@ -8,10 +8,11 @@ linear, without positions and without an embedding table.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
+from pydantic import BeforeValidator
 from torch import Tensor
 
 from iclbench.backbones.base import BackboneSettings, without_decay
@@ -24,6 +25,15 @@ from iclbench.layers.mixers.mixer import Sizes
 from iclbench.layers.scan.scan import Backend, chosen
 
 
+def _taps(value: Any) -> Any:
+    if value == 0:
+        raise ValueError(
+            'mamba has a convolution; the same mixer without one is hybrid with -o backbone.mixers=["mamba"] '
+            "-o backbone.conv=0"
+        )
+    return value
+
+
 class MambaSettings(BackboneSettings):
     """Mamba's own names for the sizes: d_state, d_conv, expand, dt_rank."""
 
@@ -33,7 +43,7 @@ class MambaSettings(BackboneSettings):
     """Width D of a token."""
     state: PositiveInt = 16
     """Numbers of recurrent state per channel (d_state)."""
-    conv: PositiveInt = 4
+    conv: Annotated[PositiveInt, BeforeValidator(_taps)] = 4
     """Taps of the causal convolution (d_conv)."""
     expand: PositiveInt = 2
     """Inner width over width."""

@@ -19,7 +19,7 @@ from iclbench.backbones.base import BackboneSettings, described, without_decay
 from iclbench.backbones.mixer_block import MixerBlock, norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.config.cards import PositiveInt
-from iclbench.config.registry import MIXERS
+from iclbench.config.registry import MIXERS, canonical
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.core.task import TaskShape
@@ -44,7 +44,7 @@ class SequenceSettings(BackboneSettings):
     """Mixer blocks."""
     width: PositiveInt = 256
     """Width D of a token."""
-    conv: Annotated[int, AfterValidator(_taps)] | None = None
+    conv: Annotated[int, Field(le=1_000_000_000), AfterValidator(_taps)] | None = None
     """Taps of the short convolution (4 is usual), 0 for none; by default the mixer's own."""
     mlp: Mlp | None = None
     """Channel MLP of a block: none, gelu, swiglu, relu2; by default the mixer's own."""
@@ -102,7 +102,7 @@ class MambaFormerSettings(WithState, WithRank):
 class HybridSettings(WithState, WithRank, WithLength):
     """All of these, and a mixer for every layer."""
 
-    mixers: Annotated[list[str], Field(min_length=1)] = ["mamba2", "attention"]
+    mixers: Annotated[list[Annotated[str, AfterValidator(canonical)]], Field(min_length=1)] = ["mamba2", "attention"]
     """Mixers of the layers, first to last; a shorter list starts again."""
 
 
@@ -161,8 +161,10 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """Of widths also what the mixers ask."""
-        classes, own = cls._classes(settings), super().step("width" if key == "inner" else key, settings)
+        """Of widths what the mixers ask; only those that have heads divide by them."""
+        classes = cls._classes(settings)
+        heads = key not in ("width", "inner") or any("heads" in each.uses for each in classes)
+        own = super().step("width" if key == "inner" else key, settings) if heads else 1
         if key == "inner":
             return math.lcm(own, *(each.block for each in classes))
         return own * math.lcm(*(each.head_step for each in classes)) if key == "width" else own
@@ -171,7 +173,13 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def _points(settings: SequenceSettings, shape: TaskShape) -> int:
         """Of the longest sequence that is trained, the query and separators included."""
         given = settings.max_points if isinstance(settings, WithLength) else None
-        return given or shape.points + 1 + shape.related * (shape.related_points + 1)
+        trained = shape.points + 1 + shape.related * (shape.related_points + 1)
+        if given is not None and given < trained:
+            raise UsageError(
+                f"backbone.max_points is {given}, but the longest sequence has {trained}, the query included; give as "
+                "many or leave it out"
+            )
+        return given or trained
 
     @staticmethod
     def _blocks_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from iclbench.config import plugins
@@ -31,6 +31,8 @@ log = logging.getLogger("iclbench")
 _SMALL, _WIDEST = 1_000_000, 4096
 # Sizes that are asked for before a bracket is halved instead of guessed in.
 _PATIENCE = 9
+# Steps from the nearest size of the first setting where the others are searched again.
+_BESIDE = (-1, 1, -2, 2)
 # What a feed-forward network's hidden width is called in settings where it is a number of its own.
 _PROPORTIONAL = ("hidden",)
 
@@ -106,15 +108,31 @@ def _searched(
             counted[key] = _parameters(name, cls, shape, settings, budget)
         return counted[key]
 
-    reached = 0
+    reached = nearest = 0
     for key in growing:
         value = _nearest(lambda value, key=key: parameters(at(key, value)), budget, cls.step(key, best))  # type: ignore[misc]
         asked = at(key, value)
+        nearest = nearest or value
         if not reached or abs(parameters(asked) - budget) < abs(reached - budget):
             best, reached = asked, parameters(asked)
         if abs(deviation(reached, budget)) <= TOLERANCE:
-            break
+            return best, reached
+    # The finer settings reach no further beside the nearest size of the first: they may beside its neighbours.
+    for factor in _BESIDE if len(growing) > 1 else ():
+        step = cls.step(growing[0], best)
+        if (value := nearest + factor * step) < step:
+            continue
+        beside = at(growing[0], value)
+        for key in growing[1:]:
+            count_at = partial(_at_key, parameters, beside, key)
+            asked = {**beside, key: _nearest(count_at, budget, cls.step(key, beside))}
+            if abs(parameters(asked) - budget) < abs(reached - budget):
+                best, reached = asked, parameters(asked)
     return best, reached
+
+
+def _at_key(parameters: Callable[[Mapping[str, Any]], int], settings: dict[str, Any], key: str, value: int) -> int:
+    return parameters({**settings, key: value})
 
 
 def _nearest(parameters: Callable[[int], int], budget: int, step: int) -> int:

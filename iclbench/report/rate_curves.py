@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from statistics import fmean
@@ -95,6 +95,15 @@ class RateCurves:
         last = len(own) + 1
         tau = kendalltau([own[who] or last for who in own], [best[who] or last for who in own]).statistic
         return None if pd.isna(tau) else float(tau)
+
+    def over_seeds(self, who: str, lr: float) -> tuple[float, float]:
+        """The lowest and the highest score of a seed."""
+        row = self.rows[self.rows["contestant"].eq(who) & self.rows["lr"].eq(lr)].iloc[0]
+        return float(row["lowest"]), float(row["highest"])
+
+    def among(self, names: Iterable[str]) -> RateCurves:
+        """The same of some contestants."""
+        return replace(self, rows=self.rows[self.rows["contestant"].isin(list(names))])
 
     @property
     def _sign(self) -> int:

@@ -156,12 +156,42 @@ def test_a_convolution_over_one_token_is_none(taps: int) -> None:
         resolve_run("linear", "gla", "smoke", overrides=[f"backbone.conv={taps}"])
 
 
+def test_a_convolution_that_no_memory_holds_is_refused() -> None:
+    with pytest.raises(UsageError, match="conv: expected less than or equal to 1000000000"):
+        resolve_run("linear", "gla", "smoke", overrides=[f"backbone.conv={10**20}"])
+
+
 def test_hyena_ends_at_its_longest_sequence() -> None:
     built = model("hyena")
     assert built.longest == 13 and built.too_long(12) is None and "at most 12 examples" in str(built.too_long(13))
-    with pytest.raises(UsageError, match=r"hyena's filter ends at 26 tokens.*-o backbone\.max_points=N"):
+    with pytest.raises(UsageError, match=r"hyena's filter ends at 13 points, asked for 14; .*max_points=14 or more"):
         built.predict_next(points(14))
     assert model("hyena", max_points=30).predict_next(points(14)).point().shape == (2, 14, 1)
+
+
+def test_a_filter_that_ends_before_the_trained_sequence_does_is_refused_before_there_is_a_model() -> None:
+    with pytest.raises(UsageError, match="max_points is 12, but the longest sequence has 13, the query included"):
+        model("hyena", max_points=12)
+
+
+def test_a_filter_made_for_long_sequences_costs_what_is_asked() -> None:
+    """A month of points on the command line is no allocation of so many numbers."""
+    built = model("hyena", max_points=500_000_000)
+    assert bool(built.predict_next(points(6)).point().isfinite().all())
+
+
+def test_mixers_are_named_as_on_the_command_line() -> None:
+    mixers = 'backbone.mixers=["Mamba2", "gated_deltanet "]'
+    assert resolve_run("linear", "hybrid", "smoke", overrides=[mixers]).backbone.settings["mixers"] == [
+        "mamba2",
+        "gated-deltanet",
+    ]
+
+
+def test_mamba_without_a_convolution_is_a_hybrid() -> None:
+    with pytest.raises(UsageError, match=r'conv: mamba has a convolution.*mixers=\["mamba"\] -o backbone.conv=0'):
+        resolve_run("linear", "mamba", "smoke", overrides=["backbone.conv=0"])
+    resolve_run("linear", "hybrid", "smoke", overrides=['backbone.mixers=["mamba"]', "backbone.conv=0"])
 
 
 def test_growing_states_of_unequal_episodes_are_one_batch() -> None:

@@ -335,6 +335,17 @@ def test_a_hybrid_has_widths_that_all_its_mixers_take(mixers: list[str]) -> None
     assert "state" not in settings
 
 
+@pytest.mark.parametrize(("backbone", "given"), [("attention", "backbone.mlp=none"), ("mlstm", "backbone.heads=8")])
+def test_a_finer_setting_may_meet_a_budget_beside_another_width(backbone: str, given: str) -> None:
+    settings, count = counted("linear", backbone, "grid", given)
+    assert abs(deviation(count, 25_000)) <= TOLERANCE and settings["inner"] % settings["heads"] == 0
+
+
+def test_mixers_without_heads_take_every_width() -> None:
+    settings, count = counted("linear", "hybrid", "grid", 'backbone.mixers=["lstm", "gru"]')
+    assert settings["width"] % settings["heads"] and abs(deviation(count, 25_000)) <= TOLERANCE
+
+
 def test_retnet_without_a_channel_mlp_has_a_budget() -> None:
     settings, count = counted("linear", "retnet", "smoke", "backbone.mlp=none")
     assert settings["inner"] % settings["heads"] == 0 and abs(deviation(count, 25_000)) <= TOLERANCE

@@ -92,6 +92,8 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
 }
 MIXERS_ALONE = [name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), UniformModel)]
+# `hybrid` has all contracts in every run, and stands for all of these.
+OF_MIXERS = [*MIXERS_ALONE, "mambaformer"]
 # Heads of those whose other heads take the same way, or that of the backbone they derive from (which they equal then:
 # tests of theirs), or of the one with pooled encoders in place of attentive ones; of all others every head.
 HEADS: dict[str, tuple[str, ...]] = {
@@ -120,7 +122,12 @@ def heads_of(name: str) -> tuple[str, ...]:
 
 def thinned(name: str, head: str) -> bool:
     """Whether a head is left to `make test-slow`, which has the full product of mixers and heads."""
-    return name in MIXERS_ALONE and head not in heads_of(name)
+    return name in OF_MIXERS and head not in heads_of(name)
+
+
+def all_heads_of(name: str) -> tuple[str, ...]:
+    """With those of `make test-slow`."""
+    return tuple(BACKBONES.get(name).heads) if name in OF_MIXERS else heads_of(name)
 
 
 # Height and width of the smallest images.
@@ -252,7 +259,7 @@ def test_contract(name: str, settings: dict[str, object], head: str, related: in
 
 # Every backbone behind the cheap encoder, a causal one and a set model behind a residual network too.
 IMAGE_CASES = [
-    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in heads_of(name)),
+    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in all_heads_of(name)),
     ("transformer", "resnet-64"),
     ("cmanp", "resnet-64"),
 ]
@@ -274,7 +281,7 @@ ON_IMAGES = {
 
 
 def marks_on_images(name: str, encoder: str, contract: Contract) -> list[pytest.MarkDecorator]:
-    read = contract.name in OF_A_HEAD and name not in MIXERS_ALONE
+    read = contract.name in OF_A_HEAD and name not in OF_MIXERS
     return [] if read or (name, encoder) in ON_IMAGES else [pytest.mark.slow]
 
 

@@ -118,3 +118,13 @@ def test_the_section(results: Path, loaded: Results, tmp_path: Path) -> None:
     assert text.text.startswith(
         "When all get one rate: at 1e-3 Kendall's tau to the order at everybody's best is -1.00, and gpt2 is first;"
     )
+
+
+def test_orders_are_those_of_the_contestants_that_are_asked_about() -> None:
+    """Of three the two that agree at one rate with everybody's best, and the seeds of one of them."""
+    curves = rate_curves(
+        trials(areas={"a": {1e-3: 0.1, 3e-3: 0.5}, "b": {1e-3: 0.2, 3e-3: 0.6}, "c": {1e-3: 0.9, 3e-3: 0.05}})
+    )
+    assert curves is not None
+    assert curves.among(["a", "b"]).agreement(1e-3) == 1 and curves.agreement(1e-3) == pytest.approx(-1 / 3)
+    assert curves.over_seeds("b", 3e-3) == pytest.approx((0.59, 0.61))
