@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from iclbench.config import plugins
@@ -96,9 +96,9 @@ def _searched(
         if key in growing[1:] and own[key] and own[growing[0]]  # None: the class takes it from another setting
     }
 
-    def at(key: str, value: int) -> dict[str, Any]:
+    def at(base: dict[str, Any], key: str, value: int) -> dict[str, Any]:
         along = {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}
-        return {**best, key: value, **along}
+        return {**base, key: value, **along}
 
     counted: dict[str, int] = {}
 
@@ -108,31 +108,26 @@ def _searched(
             counted[key] = _parameters(name, cls, shape, settings, budget)
         return counted[key]
 
-    reached = nearest = 0
+    def nearest(base: dict[str, Any], key: str) -> dict[str, Any]:
+        value = _nearest(lambda value: parameters(at(base, key, value)), budget, cls.step(key, base))
+        return at(base, key, value)
+
+    reached = first = 0
     for key in growing:
-        value = _nearest(lambda value, key=key: parameters(at(key, value)), budget, cls.step(key, best))  # type: ignore[misc]
-        asked = at(key, value)
-        nearest = nearest or value
+        asked = nearest(best, key)
+        first = first or asked[key]
         if not reached or abs(parameters(asked) - budget) < abs(reached - budget):
             best, reached = asked, parameters(asked)
         if abs(deviation(reached, budget)) <= TOLERANCE:
             return best, reached
     # The finer settings reach no further beside the nearest size of the first: they may beside its neighbours.
-    for factor in _BESIDE if len(growing) > 1 else ():
-        step = cls.step(growing[0], best)
-        if (value := nearest + factor * step) < step:
-            continue
-        beside = at(growing[0], value)
-        for key in growing[1:]:
-            count_at = partial(_at_key, parameters, beside, key)
-            asked = {**beside, key: _nearest(count_at, budget, cls.step(key, beside))}
+    for steps in _BESIDE if len(growing) > 1 else ():
+        value = first + steps * cls.step(growing[0], best)
+        for key in growing[1:] if value > 0 else ():
+            asked = nearest(at(best, growing[0], value), key)
             if abs(parameters(asked) - budget) < abs(reached - budget):
                 best, reached = asked, parameters(asked)
     return best, reached
-
-
-def _at_key(parameters: Callable[[Mapping[str, Any]], int], settings: dict[str, Any], key: str, value: int) -> int:
-    return parameters({**settings, key: value})
 
 
 def _nearest(parameters: Callable[[int], int], budget: int, step: int) -> int:

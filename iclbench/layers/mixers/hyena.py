@@ -93,9 +93,10 @@ class Hyena(Mixer):
     def _kernel(self, tokens: int) -> Float[Tensor, "T D"]:
         """The filter's first values, always of the weights' precision; the skip d is in the first."""
         if tokens > self.longest:
+            points = -(-tokens // 2)
             raise UsageError(
-                f"hyena's filter ends at {self.longest // 2} points, asked for {-(-tokens // 2)}; train with "
-                f"-o backbone.max_points={-(-tokens // 2)} or more"
+                f"hyena's filter ends at {self.longest // 2} points, asked for {points}; train with "
+                f"-o backbone.max_points={points} or more"
             )
         with in_full(self.skip):
             t = torch.arange(tokens, device=self.skip.device, dtype=self.skip.dtype)[:, None]
