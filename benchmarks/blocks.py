@@ -10,10 +10,10 @@ predictor, 1 for ridge (`linear`) and Lasso (`sparse-linear`).
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pandas as pd
+from command import folder_and_page
 
 from iclbench import tables
 from iclbench.core.formats import fixed
@@ -67,8 +67,4 @@ def _lines(task: str, scores: pd.DataFrame) -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
-    arguments = parser.parse_args()
-    main(arguments.folder, arguments.out)
+    main(*folder_and_page(__doc__, __file__))

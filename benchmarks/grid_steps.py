@@ -12,11 +12,11 @@ have two runs. Lines of tasks that FOLDER lacks stay as they are, so that tasks 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
+from command import folder_and_page
 
 from iclbench import tables
 from iclbench.core.formats import fixed
@@ -76,8 +76,4 @@ def _lines(task: str, values: pd.DataFrame, runs: set[str], seconds: pd.DataFram
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
-    arguments = parser.parse_args()
-    main(arguments.folder, arguments.out)
+    main(*folder_and_page(__doc__, __file__))

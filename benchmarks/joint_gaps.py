@@ -9,10 +9,10 @@ python benchmarks/joint_gaps.py FOLDER              # writes joint_gaps.md
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pandas as pd
+from command import folder_and_page
 
 from iclbench.api.results import open_results
 from iclbench.core.formats import count, fixed
@@ -64,8 +64,4 @@ def _interval(row: pd.Series) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
-    arguments = parser.parse_args()
-    main(arguments.folder, arguments.out)
+    main(*folder_and_page(__doc__, __file__))
