@@ -2,11 +2,11 @@
 
     python benchmarks/mixers.py
 
-Every mixer in a model of the budget of preset `grid` on `linear` (25 thousand parameters), beside `gpt2`, `mamba` and
-`mambaformer`. A training step is loss, gradients and Adam; episodes per step are fewer for longer ones, so that all
-have 2,560 points or one episode. Memory is the peak of live tensors of loss and gradients beyond weights (counted, not
-measured); a state is what is kept of one episode after n points. Seconds are CPU seconds of one thread, the best of
-three, all contestants of a size one after the other.
+Every mixer in a model of the budget of preset `grid` on `linear` (25 thousand parameters), beside `gpt2` and `mamba`. A
+training step is loss, gradients and Adam; episodes per step are fewer for longer ones, so that all have 2,560 points or
+one episode. Memory is the peak of live tensors of loss and gradients beyond weights (counted, not measured); a state is
+what is kept of one episode after n points. Seconds are CPU seconds of one thread, the best of three, all contestants of
+a size one after the other.
 
 Then the recurrence alone against its own matrix products, and mixers against the layers of transformers and of mambapy
 (`pip install mambapy`) with the same sizes, forward and backward. Writes benchmarks/mixers.md.
@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import torch
+from mambapy.mamba import MambaBlock
+from mambapy.mamba import MambaConfig as MambapyConfig
 from timing import warm
 from torch import Tensor, nn
 
@@ -52,7 +54,6 @@ NAMES = (
         for name in BACKBONES.architectures()
         if issubclass(BACKBONES.get(name), SequenceModel) and name != "hybrid"
     ),
-    "mambaformer",
 )
 
 
@@ -148,8 +149,6 @@ def kernel() -> Iterator[tuple[str, str, float, float, float]]:
 
 def layers(width: int, heads: int) -> Iterator[tuple[str, str, Mixer, nn.Module]]:
     """A mixer and a layer of the same sizes of another library; weights need not agree here."""
-    from mambapy.mamba import MambaBlock
-    from mambapy.mamba import MambaConfig as MambapyConfig
     from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
     from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
     from transformers.models.mamba.configuration_mamba import MambaConfig
