@@ -51,6 +51,10 @@ def test_counts_of_parameters_are_those_of_the_equation(generate: ModuleType) ->
     # Bae et al. 2023: 4 D² weights of attention and 2 D² of the feed-forward network in a layer, 7 D biases and gains;
     # vectors of marks and of the start; gaps are read off by D² + D and 24 D + 24, marks by K D + K.
     assert generate.formula("thp") == r"$6\,L\,D^2 + 7\,L\,D + D^2 + 2\,D\,K + 26\,D + K + 24$."
+
+
+@pytest.mark.slow
+def test_every_backbone_has_its_count_of_parameters(generate: ModuleType) -> None:
     text = generate.backbones()
     assert all(f"\n## {name}\n" in text for name in BACKBONES.shipped if name in BACKBONES.architectures())
     ours = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]

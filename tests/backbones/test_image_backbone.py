@@ -51,7 +51,18 @@ def test_an_image_unfolds_row_by_row() -> None:
     torch.testing.assert_close(encoder(image.flatten()), encoder.net(image[None])[0])
 
 
-@pytest.mark.parametrize("name", [n for n in BACKBONES.architectures() if not BACKBONES.get(n).events_only])
+# In every run one of each kind that hands images over in a way of its own; all others by `make test-slow`.
+EVERY_RUN = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp", "cmanp"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in EVERY_RUN else pytest.mark.slow)
+        for name in BACKBONES.architectures()
+        if not BACKBONES.get(name).events_only
+    ],
+)
 def test_of_a_batch_batchnorm_sees_every_image_once(name: str) -> None:
     """Its running mean after one loss is that of all images together, queries included."""
     model, episodes = ours(name, replace(SHAPE, related=2, related_points=6)).train(), image_episodes(related=2)

@@ -47,9 +47,18 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
     return model(request.param)
 
 
-@pytest.mark.parametrize("segment", [1, 5, 22])
-@pytest.mark.parametrize("prefixes", [None, [0, 4, 5, 6, 22]])
-@pytest.mark.parametrize("forked", [False, True])
+SOME = [0, 4, 5, 6, 22]
+# Every pair of these in every run, all of them by `make test-slow`.
+PAIRWISE = [(1, None, True), (1, SOME, False), (5, None, False), (5, SOME, True), (22, None, True), (22, SOME, False)]
+PRODUCT = [
+    (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, SOME) for forked in (False, True)
+]
+
+
+@pytest.mark.parametrize(
+    ("segment", "prefixes", "forked"),
+    [pytest.param(*case, marks=[] if case in PAIRWISE else pytest.mark.slow) for case in PRODUCT],
+)
 def test_segments_give_the_answers_of_one_pass(
     backbone: SequenceBackbone, segment: int, prefixes: list[int] | None, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,7 +212,8 @@ OF_A_HEAD = {
 
 # Related datasets stand before a sequence alike for all sequence models: with the first settings of two of them all
 # contracts are kept in every run. Of others those are asked that are about related datasets, or about points and
-# queries that come after a state; all others by `make test-slow`.
+# queries that come after a state; all others by `make test-slow`. Of a backbone with further settings, which differ
+# from its first ones in one part, those are asked that look at what is read and at what comes after a state.
 OF_A_STATE = {
     "later_points_change_nothing",
     "shifted_queries_are_answered",
@@ -227,10 +228,13 @@ def marks_of(
 ) -> list[pytest.MarkDecorator]:
     once = head in ("point", "mixture") or (name in MIXERS_ALONE and head != "gaussian")
     shared = related and BACKBONES.get(name).order == "causal"
-    if name in WITH_RELATED and settings == SMALL[name][0]:
+    first = settings == SMALL.get(name, [{}])[0]
+    if name in WITH_RELATED and first:
         shared = False
-    left = (once and contract.name not in OF_A_HEAD) or (
-        shared and not contract.of_related and contract.name not in OF_A_STATE
+    left = (
+        (once and contract.name not in OF_A_HEAD)
+        or (shared and not contract.of_related and contract.name not in OF_A_STATE)
+        or (not (first or related) and contract.name not in OF_A_HEAD | OF_A_STATE)
     )
     return [pytest.mark.slow] if left or thinned(name, head) else []
 

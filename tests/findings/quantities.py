@@ -265,11 +265,15 @@ class Reference:
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores against learning rates, of the trials that rates were chosen by."""
-        trials = self.results.trials
-        found = rate_curves(trials[trials["task"].eq(task) & trials["preset"].eq(preset)])
+        found = self._rates.get((task, preset))
         if found is None:
             raise LookupError(f"{task} has no trials of several rates at {preset}")
         return found
+
+    @cached_property
+    def _rates(self) -> dict[tuple[str, str], RateCurves | None]:
+        grouped = self.results.trials.groupby(["task", "preset"])
+        return {(str(task), str(preset)): rate_curves(own) for (task, preset), own in grouped}
 
     def hours(self, preset: str = "grid", kind: str = "train") -> float:
         """What the cells of a kind took, in hours of one worker."""

@@ -250,4 +250,5 @@ def test_memory_beyond_tokens_and_states_does_not_grow_with_them(decay: str, del
         # Outputs and their gradient, and the gradients of all that is given.
         return live.peak - 2 * outputs.nbytes - given.nbytes - states
 
-    assert extra(4000) < 1.1 * extra(500)
+    most = 4000 if (decay, delta) == KINDS[-1] else 1500
+    assert extra(most) < 1.1 * extra(500)

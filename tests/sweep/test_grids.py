@@ -100,11 +100,26 @@ def test_the_network_of_figure_3_takes_the_50_steps_of_the_released_code() -> No
     assert load_baseline("mlp-50")[1].settings == {"steps": 50, "lr": 5e-3}
 
 
-@pytest.mark.parametrize("grid", SHIPPED)
-def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str) -> None:
+def covering(runs: list[GridRun]) -> list[GridRun]:
+    """Every task, every backbone and every change of settings at least once."""
+    met: set[tuple[str, str]] = set()
+    picked = []
+    for run in runs:
+        new = {("task", run.task), ("backbone", run.backbone), *(("change", each) for each in run.overrides)} - met
+        picked += [run] if new else []
+        met |= new
+    return picked
+
+
+@pytest.mark.parametrize(
+    ("grid", "every"),
+    [(grid, False) for grid in SHIPPED] + [pytest.param(g, True, marks=pytest.mark.slow) for g in SHIPPED],
+)
+def test_every_command_of_a_shipped_grid_is_one_that_the_command_line_takes(grid: str, every: bool) -> None:
+    """In every run a covering array of tasks and backbones; their product by `make test-slow`."""
     # Runs that differ in their seed alone have commands that do: one of them is asked.
     alone = {run.config.model_copy(update={"seed": 0}).model_dump_json(): run for run in resolved(grid)}
-    for run in alone.values():
+    for run in alone.values() if every else covering(list(alone.values())):
         for program, command, *rest in words(run):
             assert program == "iclbench"
             with loaded(command).make_context(command, list(rest)) as context:
