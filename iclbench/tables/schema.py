@@ -5,12 +5,13 @@ One row per measured value. A change that a reader of before would misread raise
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
+from pandas.arrays import NumpyExtensionArray
 
 from iclbench.core.errors import IclbenchError
 from iclbench.tables import older
@@ -290,6 +291,9 @@ _DTYPES: dict[str, Any] = {
     dtype: pd.api.types.pandas_dtype(dtype) for schema in SCHEMAS.values() for dtype, _, _ in schema.values()
 }
 
+# Up to so many rows a set of tuples finds two alike sooner than pandas does.
+_FEW = 1000
+
 # Metrics of `values` that follow from all contestants of a prompt set together: rows of its summary, of no contestant.
 COMPARING = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 
@@ -302,7 +306,16 @@ class TableError(IclbenchError):
 
 def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.DataFrame:
     """Rows as a validated frame of one table; columns left out are missing values."""
-    return validate(table, pd.DataFrame(rows).reindex(columns=list(SCHEMAS[table])))
+    if isinstance(rows, pd.DataFrame):
+        return validate(table, rows.reindex(columns=list(SCHEMAS[table])))
+    # Column by column: a frame of dictionaries takes longer than all the rest, and thousands of tables are small.
+    return validate(table, pd.DataFrame({name: _column(name, rows) for name in SCHEMAS[table]}, dtype=object))
+
+
+def _column(name: str, rows: list[dict[str, object]]) -> np.ndarray:
+    column = np.empty(len(rows), dtype=object)
+    column[:] = [row.get(name) for row in rows]
+    return column
 
 
 def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
@@ -331,29 +344,34 @@ def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     schema = SCHEMAS[table]
     if table == "errors" and "coarse" not in data.columns:
         data = older.errors_filled(data)
-    missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in data.columns]
-    unknown = [c for c in data.columns if c not in schema]
+    # By arrays: a frame of forty columns takes five times as long, and thousands of tables are small.
+    given = {str(column): _plain(series.array) for column, series in data.items()}
+    missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in given]
+    unknown = [c for c in given if c not in schema]
     if missing or unknown:
         raise TableError(f"table '{table}': missing columns {missing}, unknown columns {unknown}")
     columns: dict[str, ExtensionArray] = {}
-    # By arrays: a frame of forty columns takes five times as long, and thousands of tables are small.
     for column, (dtype, optional, _) in schema.items():
         try:
-            values = _as(dtype, data[column].array) if column in data.columns else _absent(dtype, len(data))
+            values = _as(dtype, given[column]) if column in given else _absent(dtype, len(data))
         except (TypeError, ValueError) as error:
             raise TableError(f"table '{table}': {error}") from error
         if not optional and values.isna().any():
             raise TableError(f"table '{table}': column '{column}' has missing values")
         columns[column] = values
-    typed = pd.DataFrame(columns, index=data.index)
     if table == "values":
-        typed = older.filled(typed)
-        _validate_values(typed)
-    return typed
+        _validate_values(columns)
+    typed = pd.DataFrame(columns, index=data.index, copy=False)
+    return older.filled(typed) if table == "values" else typed
 
 
-def _as(dtype: str, values: ExtensionArray) -> ExtensionArray:
-    typed = values if values.dtype == _DTYPES[dtype] else pd.array(values, dtype=_DTYPES[dtype])
+def _plain(values: Any) -> Any:
+    """A numpy array without pandas' wrapper around it, which is slow to convert."""
+    return values.to_numpy() if isinstance(values, NumpyExtensionArray) else values
+
+
+def _as(dtype: str, values: Any) -> ExtensionArray:
+    typed: ExtensionArray = values if values.dtype == _DTYPES[dtype] else pd.array(values, dtype=_DTYPES[dtype])
     if dtype == "Float64":  # a NaN computed inside a nullable column is not the missing value everywhere in pandas
         nan = np.isnan(typed.to_numpy(float, na_value=np.nan))
         if nan.any():
@@ -367,20 +385,23 @@ def _absent(dtype: str, rows: int) -> ExtensionArray:
 
 
 def _refuse_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame) -> None:
+    if len(keys) <= _FEW and len(set(zip(*(column.tolist() for _, column in keys.items()), strict=True))) == len(keys):
+        return
     twice = keys.duplicated()
     if twice.any():
         raise TableError(f"table '{table}': two rows for {dict(typed.loc[twice, _KEYS[table]].iloc[0].dropna())}")
 
 
-def _validate_values(typed: pd.DataFrame) -> None:
-    if not set(typed["kind"].unique()) <= _KINDS:
+def _validate_values(columns: Mapping[str, ExtensionArray]) -> None:
+    if not set(columns["kind"].unique()) <= _KINDS:
         raise TableError(f"table 'values': kind must be one of {sorted(_KINDS)}")
-    ok = typed["status"] == "ok"
-    if not typed["status"].isin(["ok", "failed", "skipped"]).all():
+    status = columns["status"]
+    if not set(status.unique()) <= {"ok", "failed", "skipped"}:
         raise TableError("table 'values': status must be ok, failed or skipped")
-    if typed.loc[ok, "value"].isna().any():
+    ok = np.asarray(status == "ok", dtype=bool)
+    if columns["value"].isna()[ok].any():
         raise TableError("table 'values': a row with status ok has no value")
-    if typed.loc[~ok, "reason"].isna().any():
+    if columns["reason"].isna()[~ok].any():
         raise TableError("table 'values': a failed or skipped row has no reason")
 
 
