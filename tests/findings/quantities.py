@@ -27,12 +27,14 @@ from iclbench.core import limits
 from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.language.tasks.cards import shipped_tasks
 from iclbench.language.tasks.chosen import language_tasks as known_tasks
+from iclbench.report import over_training
 from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
 from iclbench.report.over_training import kendall
 from iclbench.report.pairs import Difference, score_difference
 from iclbench.report.rate_curves import RateCurves, rate_curves
 from iclbench.report.sections import named_pairs
+from iclbench.report.sections.over_training import trained as trained_for
 from iclbench.report.sections.ranking import ranking
 from iclbench.sweep.grids import GridCard, load_grid
 
@@ -91,6 +93,8 @@ class Reference:
             self.agreement,
             self.seed_agreement,
             self.shift_agreement,
+            self.early_agreement,
+            self.at_compute,
             self.rates,
             self.hours,
             self.accuracy,
@@ -262,6 +266,22 @@ class Reference:
         return _agreement(
             {who: [self.shifted(who, task, shift, preset), self.score(who, task, preset)] for who in names}
         )
+
+    def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
+        """Kendall's tau of the orders of the trainings of a share of the steps and of the whole ones."""
+        own = self._trainings(task, preset)
+        early, whole = (own[np.isclose(own["share"], each)].set_index("contestant")["value"] for each in (share, 1.0))
+        return kendall(early.astype(float)[list(names)], whole.astype(float)[list(names)])
+
+    def at_compute(self, names: Sequence[str], task: str, preset: str = "grid") -> dict[str, float]:
+        """Scores after the operations that everybody's whole training has taken, the best first."""
+        own = self._trainings(task, preset)
+        own = own[own["contestant"].isin(list(names))]
+        return over_training.at_compute(own, over_training.shared_compute(own)).sort_values(ascending=False).to_dict()
+
+    def _trainings(self, task: str, preset: str) -> pd.DataFrame:
+        """Scores of whole and shorter trainings with their operations."""
+        return trained_for(self._contest(task, preset))
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores against learning rates, of the trials that rates were chosen by."""

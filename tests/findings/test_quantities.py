@@ -83,6 +83,31 @@ def test_orders_of_two_seeds_agree_as_far_as_pairs_stand_alike(linear: Reference
     assert linear.shift_agreement(who, "linear", "points-48") == pytest.approx(stats.kendalltau(far, own).statistic)
 
 
+def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
+    reference, who = Reference(tasks=["decision-tree"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
+    rows = pd.read_parquet(reference.packed / "decision-tree-grid.values.parquet")
+    rows = rows[rows["metric"].eq("auc") & rows["shift"].eq("none") & rows["evaluator"].eq("next")]
+    rows = rows[rows["contestant"].isin(who)].assign(steps=rows["axis_value"].fillna(3000))
+    areas = rows.pivot_table("value", "contestant", "steps").astype(float)
+    assert list(areas.columns) == [750, 1500, 3000]
+    for share, steps in ((0.25, 750), (0.5, 1500)):
+        tau = stats.kendalltau(areas.loc[who, steps], areas.loc[who, 3000]).statistic
+        assert reference.early_agreement(who, "decision-tree", share) == pytest.approx(tau)
+    # Between trainings on a line over the logarithm of operations, which are in proportion to the steps.
+    operations = {each: reference.cost(each, "decision-tree", "train_step", "flops") for each in who}
+    fewest = min(operations, key=lambda each: operations[each])
+    found = reference.at_compute(who, "decision-tree")
+    assert found[fewest] == pytest.approx(reference.score(fewest, "decision-tree"))
+    steps = 3000 * operations[fewest] / operations["mamba"]
+    low, high = (750, 1500) if steps < 1500 else (1500, 3000)
+    at = np.interp(np.log(steps), np.log([low, high]), areas.loc["mamba", [low, high]])
+    at_end = areas.loc["mamba", 3000]
+    span = (areas.loc["gpt2", 3000] - at_end) / (
+        reference.score("mamba", "decision-tree") - reference.score("gpt2", "decision-tree")
+    )
+    assert found["mamba"] == pytest.approx(reference.score("mamba", "decision-tree") - (at - at_end) / span)
+
+
 def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
     linear: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
