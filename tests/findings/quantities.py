@@ -93,6 +93,7 @@ class Reference:
             self.agreement,
             self.seed_agreement,
             self.shift_agreement,
+            self.after,
             self.early_agreement,
             self.at_compute,
             self.rates,
@@ -126,6 +127,7 @@ class Reference:
             "TASKS": self.tasks_at("grid"),
             "BACKBONES": self.contestants("grid"),
             "SEQUENCE": self._sequence_models(),
+            "CORE": list(load_grid("reference").parts[0].backbones),
         }
 
     def _sequence_models(self) -> list[str]:
@@ -267,11 +269,17 @@ class Reference:
             {who: [self.shifted(who, task, shift, preset), self.score(who, task, preset)] for who in names}
         )
 
+    def after(self, who: str, task: str, share: float, preset: str = "grid") -> float:
+        """The score of a training of a share of the steps, averaged over seeds."""
+        own = self._trainings(task, preset)
+        own = own[np.isclose(own["share"], share) & own["contestant"].eq(who)]
+        if own.empty:
+            raise LookupError(f"{who} has no training of {share:g} of the steps on {task} at {preset}")
+        return float(own["value"].iloc[0])
+
     def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
         """Kendall's tau of the orders of the trainings of a share of the steps and of the whole ones."""
-        own = self._trainings(task, preset)
-        early, whole = (own[np.isclose(own["share"], each)].set_index("contestant")["value"] for each in (share, 1.0))
-        return kendall(early.astype(float)[list(names)], whole.astype(float)[list(names)])
+        return _agreement({who: [self.after(who, task, each, preset) for each in (share, 1.0)] for who in names})
 
     def at_compute(self, names: Sequence[str], task: str, preset: str = "grid") -> dict[str, float]:
         """Scores after the operations that everybody's whole training has taken, the best first."""
@@ -281,7 +289,13 @@ class Reference:
 
     def _trainings(self, task: str, preset: str) -> pd.DataFrame:
         """Scores of whole and shorter trainings with their operations."""
-        return trained_for(self._contest(task, preset))
+        if (task, preset) not in self._over_training:
+            self._over_training[task, preset] = trained_for(self._contest(task, preset))
+        return self._over_training[task, preset]
+
+    @cached_property
+    def _over_training(self) -> dict[tuple[str, str], pd.DataFrame]:
+        return {}
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores against learning rates, of the trials that rates were chosen by."""

@@ -90,22 +90,25 @@ def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
     rows = rows[rows["contestant"].isin(who)].assign(steps=rows["axis_value"].fillna(3000))
     areas = rows.pivot_table("value", "contestant", "steps").astype(float)
     assert list(areas.columns) == [750, 1500, 3000]
+
+    def score(name: str) -> float:
+        return reference.score(name, "decision-tree")
+
+    span = (areas.loc["gpt2", 3000] - areas.loc["mamba", 3000]) / (score("mamba") - score("gpt2"))
     for share, steps in ((0.25, 750), (0.5, 1500)):
         tau = stats.kendalltau(areas.loc[who, steps], areas.loc[who, 3000]).statistic
         assert reference.early_agreement(who, "decision-tree", share) == pytest.approx(tau)
+        lost = (areas.loc["tnp", steps] - areas.loc["tnp", 3000]) / span
+        assert reference.after("tnp", "decision-tree", share) == pytest.approx(score("tnp") - lost)
     # Between trainings on a line over the logarithm of operations, which are in proportion to the steps.
     operations = {each: reference.cost(each, "decision-tree", "train_step", "flops") for each in who}
     fewest = min(operations, key=lambda each: operations[each])
     found = reference.at_compute(who, "decision-tree")
-    assert found[fewest] == pytest.approx(reference.score(fewest, "decision-tree"))
+    assert found[fewest] == pytest.approx(score(fewest))
     steps = 3000 * operations[fewest] / operations["mamba"]
     low, high = (750, 1500) if steps < 1500 else (1500, 3000)
     at = np.interp(np.log(steps), np.log([low, high]), areas.loc["mamba", [low, high]])
-    at_end = areas.loc["mamba", 3000]
-    span = (areas.loc["gpt2", 3000] - at_end) / (
-        reference.score("mamba", "decision-tree") - reference.score("gpt2", "decision-tree")
-    )
-    assert found["mamba"] == pytest.approx(reference.score("mamba", "decision-tree") - (at - at_end) / span)
+    assert found["mamba"] == pytest.approx(score("mamba") - (at - areas.loc["mamba", 3000]) / span)
 
 
 def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
