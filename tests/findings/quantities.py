@@ -36,7 +36,7 @@ from iclbench.report.rate_curves import RateCurves, rate_curves
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections.over_training import trained as trained_for
 from iclbench.report.sections.ranking import ranking
-from iclbench.sweep.grids import GridCard, load_grid
+from iclbench.sweep.grids import GridCard, GridPart, load_grid
 
 ROOT = Path(__file__).parents[2]
 _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
@@ -127,15 +127,13 @@ class Reference:
             "TASKS": self.tasks_at("grid"),
             "BACKBONES": self.contestants("grid"),
             "SEQUENCE": self._sequence_models(),
-            "CORE": list(load_grid("reference").parts[0].backbones),
+            "CORE": list(load_grid("reference")[1].parts[0].backbones),
+            "FUNCTIONS": list(_beside_the_core().tasks),
         }
 
     def _sequence_models(self) -> list[str]:
         """The backbones of docs/sequence-mixers.md, the best on `linear` first."""
-        grid = [
-            name for part in load_grid("reference")[1].parts if "deltanet" in part.backbones for name in part.backbones
-        ]
-        names = {*grid, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
+        names = {*_beside_the_core().backbones, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
         contest = self._contest("linear", "grid")
         return [name for name in contest.scores.sort_values("score", ascending=False)["contestant"] if name in names]
 
@@ -417,6 +415,11 @@ class Reference:
         if any(each != said[0] for each in said):
             raise LookupError("cells were computed with several versions")
         return {name: version.partition("+")[0] for name, version in said[0].items()}
+
+
+def _beside_the_core() -> GridPart:
+    """The part of the reference that has further recurrences: on the classes of functions where all of them stand."""
+    return next(part for part in load_grid("reference")[1].parts if "deltanet" in part.backbones)
 
 
 def _agreement(pairs: dict[str, list[float]]) -> float:
