@@ -134,7 +134,8 @@ class Reference:
     def _sequence_models(self) -> list[str]:
         """The backbones of docs/sequence-mixers.md, the best two seeds on `linear` first."""
         names = {*_beside_the_core().backbones, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
-        return sorted(names, key=lambda who: -sum(self.scores(who, "linear")[:2]))
+        there = names & set(self._contest("linear", "grid").rows["contestant"])
+        return sorted(there, key=lambda who: -sum(self.scores(who, "linear")[:2]))
 
     def contestants(self, preset: str = "grid") -> list[str]:
         """Backbones with cells at a preset, whatever became of them."""
