@@ -54,7 +54,7 @@ class MLSTM(Mixer):
         super().__init__()
         width, value = sizes.width, values(sizes, divided(sizes, 2))
         inner = sizes.heads * value
-        self.heads, self.inner, self.keys, self.values = sizes.heads, inner, sizes.state or value, value
+        self.heads, self.keys, self.values = sizes.heads, sizes.state or value, value
         self.window = Window(inner, self.taps(sizes), bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)
         block = math.gcd(inner, _BLOCK)
@@ -74,15 +74,14 @@ class MLSTM(Mixer):
             self.gates.bias[sizes.heads :] = torch.linspace(3, 6, sizes.heads)
 
     def start(self, batch: int) -> MixerState:
-        weight = self.skip
-        memory = weight.new_zeros(batch, self.heads, self.keys, self.values + 1)
-        return self.window.start(batch, weight), memory, weight.new_zeros(batch, self.heads, 1)
+        memory = self.skip.new_zeros(batch, self.heads, self.keys, self.values + 1)
+        return self.window.start(batch, self.skip), memory, self.skip.new_zeros(batch, self.heads, 1)
 
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, memory, most = state
-        before, z = self._channels(x)
+        before, z = self.up_proj(x).chunk(2, -1)
         u, tail = self.window(silenced(before, mask), tail)
         with in_full(x):
             terms, log_f, i = self._ungated(u, before)
@@ -95,7 +94,7 @@ class MLSTM(Mixer):
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, memory, most = state
-        before, z = self._channels(x)
+        before, z = self.up_proj(x).chunk(2, -1)
         u = self.window.peek(before, tail)
         with in_full(x):
             terms, log_f, i = self._ungated(u, before)
@@ -107,7 +106,7 @@ class MLSTM(Mixer):
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, memory, most = state
-        (before, z), (asked, asked_z) = self._channels(x), self._channels(queries)
+        (before, z), (asked, asked_z) = (self.up_proj(t).chunk(2, -1) for t in (x, queries))
         u, v, tail = self.window.fork(before, asked, tail)
         with in_full(x):
             terms, log_f, i = self._ungated(u, before)
@@ -116,10 +115,6 @@ class MLSTM(Mixer):
             o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), asking, memory)
         outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_asked, v, asked_z)
         return *outputs, (tail, memory, own(m[..., -1:]))
-
-    def _channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = self.up_proj(x).chunk(2, -1)
-        return first, second
 
     def _ungated(self, u: Tensor, before: Tensor) -> tuple[Terms, Tensor, Tensor]:
         """Terms without gates, log f and i, `(B, H, T)`."""
