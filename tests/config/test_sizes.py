@@ -327,7 +327,7 @@ def test_a_budget_leaves_the_state_and_the_layer_of_a_mixer_as_they_are() -> Non
             assert "state" not in settings and abs(deviation(count, 25_000)) <= TOLERANCE
     config = resolve_run("linear", "mlstm", "grid")
     mixer = config.build(config.task.build()).layers[0].mixer
-    assert mixer.q.shape[1:] == (4, 4) and len(mixer.q) == mixer.inner // 4
+    assert mixer.q.shape[1:] == (4, 4) and len(mixer.q) == len(mixer.skip) // 4
     for state in (8, 32):
         settings, count = counted("linear", "mamba2", "grid", f"backbone.state={state}")
         assert settings["state"] == state and abs(deviation(count, 25_000)) <= TOLERANCE
