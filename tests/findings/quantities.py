@@ -94,6 +94,7 @@ class Reference:
             self.seed_agreement,
             self.shift_agreement,
             self.after,
+            self.after_seeds,
             self.early_agreement,
             self.at_compute,
             self.rates,
@@ -274,6 +275,11 @@ class Reference:
         if own.empty:
             raise LookupError(f"{who} has no training of {share:g} of the steps on {task} at {preset}")
         return float(own["value"].iloc[0])
+
+    def after_seeds(self, who: str, task: str, share: float, preset: str = "grid") -> list[float]:
+        """The same of every seed, the lowest first."""
+        own = over_training.by_run(self._contest(task, preset))
+        return sorted(own.loc[np.isclose(own["share"], share) & own["contestant"].eq(who), "score"].astype(float))
 
     def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
         """Kendall's tau of the orders of the trainings of a share of the steps and of the whole ones."""

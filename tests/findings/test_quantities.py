@@ -100,6 +100,10 @@ def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
         assert reference.early_agreement(who, "decision-tree", share) == pytest.approx(tau)
         lost = (areas.loc["tnp", steps] - areas.loc["tnp", 3000]) / span
         assert reference.after("tnp", "decision-tree", share) == pytest.approx(score("tnp") - lost)
+    single = rows[rows["contestant"].eq("tnp") & rows["axis_value"].eq(750)].set_index("run")["value"].astype(float)
+    assert len(single) == 2
+    best = score("tnp") - (single.min() - areas.loc["tnp", 3000]) / span
+    assert reference.after_seeds("tnp", "decision-tree", 0.25)[-1] == pytest.approx(best)
     # Between trainings on a line over the logarithm of operations, which are in proportion to the steps.
     operations = {each: reference.cost(each, "decision-tree", "train_step", "flops") for each in who}
     fewest = min(operations, key=lambda each: operations[each])
