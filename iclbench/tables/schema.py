@@ -309,13 +309,8 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
     if isinstance(rows, pd.DataFrame):
         return validate(table, rows.reindex(columns=list(SCHEMAS[table])))
     # Column by column: a frame of dictionaries takes longer than all the rest, and thousands of tables are small.
-    return validate(table, pd.DataFrame({name: _column(name, rows) for name in SCHEMAS[table]}, dtype=object))
-
-
-def _column(name: str, rows: list[dict[str, object]]) -> np.ndarray:
-    column = np.empty(len(rows), dtype=object)
-    column[:] = [row.get(name) for row in rows]
-    return column
+    columns = {name: [row.get(name) for row in rows] for name in SCHEMAS[table]}
+    return validate(table, pd.DataFrame(columns, dtype=object))
 
 
 def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:

@@ -30,7 +30,6 @@ from iclbench.language.tasks.chosen import language_tasks as known_tasks
 from iclbench.report import over_training
 from iclbench.report.data import Results, load
 from iclbench.report.normalised import Contest, contests
-from iclbench.report.over_training import kendall
 from iclbench.report.pairs import Difference, score_difference
 from iclbench.report.rate_curves import RateCurves, rate_curves
 from iclbench.report.sections import named_pairs
@@ -64,6 +63,7 @@ class Reference:
 
     def __init__(self, packed: Path = ROOT / "results" / "reference", tasks: Sequence[str] = ()) -> None:
         self.packed, self.tasks = packed, tasks
+        self._over_training: dict[tuple[str, str], pd.DataFrame] = {}
 
     @cached_property
     def results(self) -> Results:
@@ -253,7 +253,7 @@ class Reference:
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau of a published order, the best first, and ours by scores."""
-        return kendall(
+        return over_training.kendall(
             pd.Series(range(len(order), 0, -1), order, dtype=float),
             pd.Series({who: self.score(who, task, preset) for who in order}),
         )
@@ -296,10 +296,6 @@ class Reference:
         if (task, preset) not in self._over_training:
             self._over_training[task, preset] = trained_for(self._contest(task, preset))
         return self._over_training[task, preset]
-
-    @cached_property
-    def _over_training(self) -> dict[tuple[str, str], pd.DataFrame]:
-        return {}
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores against learning rates, of the trials that rates were chosen by."""
@@ -431,7 +427,7 @@ def _beside_the_core() -> GridPart:
 def _agreement(pairs: dict[str, list[float]]) -> float:
     """Kendall's tau of the orders by the first and by the second score of everybody."""
     scores = pd.DataFrame(pairs)
-    return kendall(scores.iloc[0], scores.iloc[1])
+    return over_training.kendall(scores.iloc[0], scores.iloc[1])
 
 
 def mean(values: Iterable[float]) -> float:
