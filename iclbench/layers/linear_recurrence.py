@@ -16,16 +16,18 @@ of rows i and columns j, what the tokens take away, and then answers and state, 
     o = (q e^c) S + (E(q, c, k) to the diagonal) V + (E(q, c, b) to the diagonal) u,
     S <- e^(c_C) S + (k e^(c_C - c))^T V + (b e^(c_C - c))^T u.
 
-Nothing overflows however strong a decay is, and sums of g are in double precision, so that a strong one costs those
-after it no digits. Where rows of the state decay so strongly that scores are no products any more, few tokens go
-together, and each has its own number for every other one and every row.
+All of that is in the units of the middle of a chunk: what is before it has decayed on the way there, what is after it
+grows back to it, so that scores are products of matrices. One decay of a whole head is one number of every token then,
+by which values and answers are multiplied, and scores do not know of it. A decay below the last digit of one (e^-18 in
+single, e^-40 in double precision) counts as that; and where decays are so strong that half a chunk of them overflows,
+fewer tokens go together.
 
 The way back is written out, chunk after chunk from the last to the first, each computed again from its tokens and the
 state before it. What a row reads is linear in the row, in the values and in the state, so that all gradients are
 products with the same scores; u is what the rows a read, so that they are rows like q once one more triangular system
 has been solved. A decay only ever stands in x e^d, y e^-c and e^(c_C): the gradients of these exponents are x dx, -y dy
 and S dS (Yang et al. 2024, "Gated linear attention transformers", appendix C), and where one decay has all channels of
-a head, that is o do, -v dv and S dS, summed up.
+a head, that is o do, -v dv and S dS, summed up. They are right to the last digits of the largest of a chunk.
 """
 
 from __future__ import annotations
@@ -46,13 +48,9 @@ CHUNK = 32
 # What so many chunks compute is held for the way back; of longer sequences it is computed again there, chunk by chunk,
 # so that memory beyond tokens and states is that of one.
 _HELD = 8
-# A decay of e^-1000 is 0 in every precision; an infinite one would subtract from itself.
-_LEAST = -1000.0
-# Decays that sum up to less than this in a chunk can be undone again without overflow, and their gradients are larger
-# than what rounding leaves of differences.
-_STRONG = 80.0
-# Tokens that go together where they cannot: what is left of each at each other is one number per row of the state.
-_FEW = 4
+# The logarithm below which a decay is under the last digit of one, and tokens of which half may decay so without
+# overflow: in double precision, and in any other.
+_DOUBLE, _ANY = (-40.0, 32), (-18.0, 8)
 _NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 
@@ -149,7 +147,7 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         like = given[_NAMES.index("v")]
         assert like is not None
-        ctx.sizes = _sizes(given[_NAMES.index("g")], like.shape[2], size)
+        ctx.sizes = _sizes(given[_NAMES.index("g")], like, size)
         parts = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes)
         answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
         states, ctx.held = [state], []
@@ -183,23 +181,28 @@ class _Recurrence(torch.autograd.Function):
         return None, None, left, *map(found.get, _NAMES)
 
 
-def _sizes(g: Tensor | None, tokens: int, size: int) -> list[int]:
-    """Tokens of the chunks: so many, and few where decays of rows are strong."""
-    sizes = _even(tokens, size)
-    if g is None or g.shape[-1] == 1:
+def _sizes(g: Tensor | None, like: Tensor, size: int) -> list[int]:
+    """Tokens of the chunks: so many, and few where decays are strong. Decided for the batch at once: neighbours change
+    the way, and so the last digits."""
+    sizes = _even(like.shape[2], size)
+    least, few = _limits(like.dtype)
+    if g is None or size <= few:
         return sizes
-    strong = [_strong(part.clamp(min=_LEAST).sum(2)) for part in g.split(size, 2)]
-    return [each for here, few in zip(sizes, strong, strict=True) for each in _even(here, _FEW if few else here)]
+
+    def strong(part: Tensor) -> bool:
+        halves = part.clamp(min=least).tensor_split(2, 2)
+        return any(bool((half.sum(2) < least * few / 2).any()) for half in halves)
+
+    return [n for part in g.split(size, 2) for n in _even(part.shape[2], few if strong(part) else size)]
+
+
+def _limits(dtype: torch.dtype) -> tuple[float, int]:
+    return _DOUBLE if dtype == torch.float64 else _ANY
 
 
 def _even(tokens: int, size: int) -> list[int]:
     """So many at a time, and at the end what is left."""
     return [min(size, tokens - start) for start in range(0, tokens, size)]
-
-
-def _strong(sums: Tensor) -> bool:
-    """Of sums of logarithms. Decided for the batch at once: neighbours change the way, and so the last digits."""
-    return bool((sums < -_STRONG).any())
 
 
 def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[str, Tensor]]:
@@ -212,11 +215,7 @@ def _chunk(given: dict[str, Tensor], state: Tensor | None) -> _Chunk:
     given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
     if "g" not in given:
         return _Chunk(given, state)
-    c = given["g"].clamp(min=_LEAST).cumsum(2, dtype=torch.float64)
-    strong = _strong(c[:, :, -1])
-    if c.shape[-1] == 1:
-        return _OfHeads(given, state, c, strong)
-    return (_OfRowsApart if strong else _OfRows)(given, state, c, strong)
+    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, state)
 
 
 def _apart(t: Float[Tensor, "B H C K"]) -> bool:
@@ -230,45 +229,47 @@ class _Chunk:
     Args:
         given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
         state: S before them; None: nothing is there yet.
-        c: sums of logarithms.
-        strong: whether gradients of decays are those of autograd.
     """
 
-    def __init__(
-        self, given: dict[str, Tensor], state: Tensor | None, c: Tensor | None = None, strong: bool = False
-    ) -> None:
-        self.given, self.before, self.strong = given, state, strong
+    def __init__(self, given: dict[str, Tensor], state: Tensor | None) -> None:
+        self.given = given
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
-        if c is not None:
-            self.decay(c, given["v"].dtype)
-        self.state = None if state is None else self.entered(state)
-        self.readers: dict[str, Any] = {name: self.rows(given[name], lag) for name, lag in self.lags.items()}
-        self.written, self.values = {"k": self.columns(given["k"])}, {"k": given["v"]}
+        # What is left in the middle of the chunk of the state before it, and after it of that; None: all.
+        self.half: Tensor | None = None
+        self.end: Tensor | None = None
+        self.decay()
+        self.state = state if state is None or self.half is None else state * self.half
+        self.readers = {name: self.reading(name, given[name]) for name in self.lags}
+        self.written, self.values = {"k": self.columns(given["k"])}, {"k": self.stored(given["v"])}
         if "b" in given:
             columns = self.columns(given["b"])
-            self.system = -self.scores(self.readers["a"], columns, 1)
-            taken = torch.linalg.solve_triangular(self.system, self.answers("a"), upper=False, unitriangular=True)
+            self.system = -_below(self.readers["a"] @ columns.mT, 1)
+            taken = torch.linalg.solve_triangular(self.system, self.read("a"), upper=False, unitriangular=True)
             self.written["b"], self.values["b"] = columns, taken
 
     def answers(self, name: str) -> Float[Tensor, "B H C V"]:
+        """Of q or of rows."""
+        return self.weighed(name, self.read(name))
+
+    def read(self, name: str) -> Float[Tensor, "B H C V"]:
         """What rows read of the state before the chunk and of what is written in it."""
-        lag, rows = self.lags[name], self.readers[name]
-        out = None if self.state is None else self.weighed(_product(self.reading(name), self.state), lag)
+        rows = self.readers[name]
+        out = None if self.state is None else _product(rows, self.state)
         for key, columns in self.written.items():
-            out = _add(out, self.scores(rows, columns, lag), self.values[key])
+            out = _add(out, _below(rows @ columns.mT, self.lags[name]), self.values[key])
         assert out is not None
         return out
 
     def left(self) -> Float[Tensor, "B H K V"]:
         """The state after the chunk."""
-        left = None if self.state is None else self.kept(self.state)
-        for key, value in self.values.items():
-            left = _add(left, self.lasting(key).mT, self.remaining(value))
+        left = None if self.state is None else self.state.clone()
+        for key, columns in self.written.items():
+            left = _add(left, columns.mT, self.values[key])
         assert left is not None
-        return self.exited(left)
+        return left if self.end is None else left.mul_(self.end)
 
     def gradients(
-        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor | None, left: Tensor | None, decays: bool
+        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor | None, end: Tensor | None, decays: bool
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Those of all that was given and of the state.
 
@@ -276,40 +277,37 @@ class _Chunk:
             outs: what q and rows have read.
             into: the gradients of that.
             after: the state after the chunk; None: nobody has asked for it.
-            left: its gradient.
+            end: its gradient.
             decays: whether anybody asks for theirs; that they are fixed costs nothing.
         """
-        if self.strong:
-            return self._by_autograd(into, left)
-        into = {name: t if _apart(t) else t.contiguous() for name, t in into.items()}
-        end, state = left, None
+        weighed = {name: self.weighed(name, t if _apart(t) else t.contiguous()) for name, t in into.items()}
+        state: Tensor | None = None
         found: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
         values: dict[str, Any] = dict.fromkeys(self.written)
-        if left is not None:
-            left = self.exited(left)
+        if end is not None:
+            left = end.clone() if self.end is None else end * self.end
             for key, columns in self.written.items():
-                values[key] = self.remaining(_product(columns, left))
-                found[key] = _across(self.remaining(self.values[key]), left, columns)
-            state = None if self.state is None else self.kept(left)
+                values[key] = _product(columns, left)
+                found[key] = _across(self.values[key], left, columns)
+            state = None if self.state is None else left
         for name, rows in self.readers.items():
             lag = self.lags[name]
             if name == "a":
                 solved = torch.linalg.solve_triangular(self.system.mT, values["b"], upper=True, unitriangular=True)
-                outs, into = outs | {"a": self.values["b"]}, into | {"a": solved}
+                outs, into, weighed = outs | {"a": self.values["b"]}, into | {"a": solved}, weighed | {"a": solved}
                 values["b"] = solved
             if self.state is not None:
-                read = self.weighed(into[name], lag)
-                state = _add(state, rows.mT, read)
-                found[name] = _across(read, self.state, rows)
+                state = _add(state, rows.mT, weighed[name])
+                found[name] = _across(weighed[name], self.state, rows)
             for key, columns in self.written.items():
                 if (name, key) != ("a", "b"):  # the system has done that
-                    values[key] = _add(values[key], self.scores(rows, columns, lag).mT, into[name])
-                pull = self.masked(into[name] @ self.values[key].mT, lag)
-                if rows.shape[1] == columns.shape[1] == 1:
-                    pull = pull.sum(1, keepdim=True)
+                    scores = _below(rows @ columns.mT, lag)
+                    values[key] = _add(values[key], scores.mT, weighed[name])
+                one = rows if rows.shape[1] > columns.shape[1] else columns
+                pull = _below(_across(weighed[name], self.values[key], one), lag)
                 found[name] = _add(found[name], pull, columns)
                 found[key] = _add(found[key], pull.mT, rows)
-        found |= {name: self.rows(found[name], lag) for name, lag in self.lags.items()}
+        found |= {name: self.reading(name, found[name]) for name in self.lags}
         found |= {key: self.columns(found[key]) for key in self.written}
         if decays:
             reading = {name: self.slope(self.given[name], found[name], outs[name], into[name]) for name in self.lags}
@@ -320,59 +318,31 @@ class _Chunk:
             if end is not None:
                 assert after is not None
                 slope[:, :, -1:] += self.last_slope(after * end)
-            found["g"] = slope.new_ones(2 * slope.shape[2:3]).triu() @ slope
-        found["v"] = values["k"]
+            found["g"] = self.unbound(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
+        found["v"] = self.stored(values["k"])
         pieces = {name: _alike(found[name], t) for name, t in self.given.items() if name in found}
-        return pieces, None if state is None else self.entered(state)
-
-    def _by_autograd(self, into: dict[str, Tensor], left: Tensor | None) -> tuple[dict[str, Tensor], Tensor | None]:
-        """The same without differences of what nearly is the same: for decays so strong that their gradients vanish."""
-        before = {} if self.before is None else {"state": self.before}
-        with torch.enable_grad():
-            leaves = {name: t.detach().requires_grad_() for name, t in (self.given | before).items()}
-            chunk = _chunk({name: leaves[name] for name in self.given}, leaves.get("state"))
-            outs, grads = [chunk.answers(name) for name in into], [*into.values()]
-            if left is not None:
-                outs, grads = [*outs, chunk.left()], [*grads, left]
-        found = dict(zip(leaves, torch.autograd.grad(outs, list(leaves.values()), grads), strict=True))
-        return found, found.pop("state", None)
+        return pieces, state if state is None or self.half is None else state.mul_(self.half)
 
     # How decays come in: everything is multiplied by a number of its own, and so is its gradient.
 
-    def decay(self, c: Float[Tensor, "B H C _"], dtype: torch.dtype) -> None:
-        """Prepare for sums of logarithms."""
+    def decay(self) -> None:
+        """Prepare the numbers."""
 
-    def rows(self, x: Tensor, lag: int) -> Any:
-        """What scores have for x."""
+    def reading(self, name: str, x: Tensor) -> Tensor:
+        """Rows."""
         return x
 
-    def columns(self, y: Tensor) -> Any:
-        """What scores have for y."""
+    def columns(self, y: Tensor) -> Tensor:
+        """Keys."""
         return y
 
-    def masked(self, scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B H C C"]:
-        """Scores of what is written before it is read; the argument is used up."""
-        return scores.tril_(-lag)
-
-    def weighed(self, out: Tensor, lag: int) -> Tensor:
-        """What is read of the state."""
-        return out
-
-    def remaining(self, value: Tensor) -> Tensor:
-        """What of a value is there at the end."""
+    def stored(self, value: Tensor) -> Tensor:
+        """Values."""
         return value
 
-    def entered(self, state: Tensor) -> Tensor:
-        """The state before the chunk as rows find it."""
-        return state
-
-    def kept(self, state: Tensor) -> Tensor:
-        """What of that is there at the end: numbers of its own."""
-        return state.clone()
-
-    def exited(self, state: Tensor) -> Tensor:
-        """The state after the chunk from what is there at the end."""
-        return state
+    def weighed(self, name: str, out: Tensor) -> Tensor:
+        """Answers."""
+        return out
 
     def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Float[Tensor, "B H C _"]:
         """The gradient of the exponent of rows or columns x, or of the values that they read or write."""
@@ -382,47 +352,42 @@ class _Chunk:
         """That of the state after the chunk, from S dS."""
         raise NotImplementedError
 
-    # What follows from these.
-
-    def scores(self, rows: Any, columns: Any, lag: int) -> Float[Tensor, "B _ C C"]:
-        """E(x, c, y) to the diagonal, E(x, p, y) below it."""
-        return self.masked(rows @ columns.mT, lag)
-
-    def reading(self, name: str) -> Tensor:
-        """What reads the state."""
-        rows: Tensor = self.readers[name]
-        return rows
-
-    def lasting(self, key: str) -> Tensor:
-        """Under what values are left in the state."""
-        columns: Tensor = self.written[key]
-        return columns
+    def unbound(self, gradient: Float[Tensor, "B H C _"]) -> Float[Tensor, "B H C _"]:
+        """Of decays that are not the least."""
+        raise NotImplementedError
 
 
-class _OfHeads(_Chunk):
-    """One per head: scores are products, weighed by what is left of a column at a row."""
+class _Decaying(_Chunk):
+    """With `up`, what is left at every token of what is there in the middle of the chunk, or its inverse before it."""
 
-    def decay(self, c: Float[Tensor, "B H C 1"], dtype: torch.dtype) -> None:
-        # Not e^-inf above the diagonal, which is slow, nor e^(c_i - c_j), whose infinity would be a gradient's NaN.
-        weights, now = (c - c.mT).to(dtype).tril_().exp().tril(), c.exp().to(dtype)
-        self.end, self.rest = now[:, :, -1:], weights[:, :, -1, :, None]
-        self.weights, self.now = [weights], [now]
-        if 1 in self.lags.values():
-            self.weights.append(_later(weights))
-            self.now.append(_later(now, torch.ones_like(self.end)))
+    def decay(self) -> None:
+        g, dtype = self.given["g"], self.given["v"].dtype
+        up = g.clamp(min=_limits(dtype)[0]).exp_()
+        first, last = up.tensor_split([g.shape[2] // 2], 2)
+        _multiply_up(first)
+        _multiply_up(last)
+        half = first[:, :, -1:].clone() if first.shape[2] else torch.ones_like(up)
+        first /= half
+        earlier = torch.cat([half.reciprocal(), up[:, :, :-1]], 2) if len(self.lags) > 1 else up
+        self.up, self.down, self.earlier = up.to(dtype), up.reciprocal().to(dtype), earlier.to(dtype)
+        self.half, self.end = half.mT.to(dtype), self.up[:, :, -1:].mT
 
-    def masked(self, scores: Tensor, lag: int) -> Tensor:
-        weights = self.weights[lag]
-        return scores.mul_(weights) if scores.shape == weights.shape else scores * weights
+    def unbound(self, gradient: Tensor) -> Tensor:
+        return gradient.masked_fill_(self.given["g"] < _limits(gradient.dtype)[0], 0.0)
 
-    def weighed(self, out: Tensor, lag: int) -> Tensor:
-        return out * self.now[lag]
 
-    def remaining(self, value: Tensor) -> Tensor:
-        return value * self.rest
+class _OfHeads(_Decaying):
+    """One per head, of values and answers."""
 
-    def kept(self, state: Tensor) -> Tensor:
-        return state * self.end
+    def reading(self, name: str, x: Tensor) -> Tensor:
+        # What they take away is a value, of their own token, while they read up to the one before.
+        return x * (self.earlier * self.down) if name == "a" else x
+
+    def stored(self, value: Tensor) -> Tensor:
+        return value * self.down
+
+    def weighed(self, name: str, out: Tensor) -> Tensor:
+        return out * (self.up if name == "q" else self.earlier)
 
     def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
         return (out * dout).sum(-1, keepdim=True)
@@ -431,27 +396,14 @@ class _OfHeads(_Chunk):
         return product.sum((-2, -1), keepdim=True)
 
 
-class _OfRows(_Chunk):
-    """One per row of the state, all together too weak to overflow: rows and columns decay from and to the middle."""
+class _OfRows(_Decaying):
+    """One per row of the state, of rows and columns."""
 
-    def decay(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
-        middle = 0.5 * c[:, :, -1:]
-        up = (c - middle).to(dtype).exp()
-        self.half, self.up, self.down = middle.exp().to(dtype).mT, [up], up.reciprocal()
-        if 1 in self.lags.values():
-            self.up.append(_later(up, (-middle).exp().to(dtype)))
-
-    def rows(self, x: Tensor, lag: int) -> Tensor:
-        return x * self.up[lag]
+    def reading(self, name: str, x: Tensor) -> Tensor:
+        return x * (self.up if name == "q" else self.earlier)
 
     def columns(self, y: Tensor) -> Tensor:
         return y * self.down
-
-    def entered(self, state: Tensor) -> Tensor:
-        return state * self.half
-
-    def exited(self, state: Tensor) -> Tensor:
-        return state * self.half
 
     def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
         return x * dx
@@ -460,35 +412,20 @@ class _OfRows(_Chunk):
         return product.sum(-1).unsqueeze(2)
 
 
-class _OfRowsApart(_Chunk):
-    """One per row, of any strength, for few tokens: what is left of every column at every row is a number for every
-    row of the state. Its gradients are those of autograd.
-    """
-
-    def decay(self, c: Float[Tensor, "B H C K"], dtype: torch.dtype) -> None:
-        later = torch.ones(2 * c.shape[2:3], dtype=torch.bool, device=c.device).tril().unsqueeze(-1)
-        weights = (c.unsqueeze(3) - c.unsqueeze(2)).to(dtype).masked_fill(~later, 0.0).exp() * later
-        now = c.exp().to(dtype)
-        self.weights = weights, _later(weights)
-        self.now = now, _later(now, torch.ones_like(now[:, :, :1]))
-        self.rest = weights[:, :, -1]
-
-    def scores(self, rows: Tensor, columns: Tensor, lag: int) -> Tensor:
-        return (rows.unsqueeze(3) * self.weights[lag] * columns.unsqueeze(2)).sum(-1)
-
-    def reading(self, name: str) -> Tensor:
-        return self.given[name] * self.now[self.lags[name]]
-
-    def lasting(self, key: str) -> Tensor:
-        return self.given[key] * self.rest
-
-    def kept(self, state: Tensor) -> Tensor:
-        return state * self.now[0][:, :, -1:].mT
+def _multiply_up(x: Float[Tensor, "B H N _"]) -> None:
+    """Every row becomes the product of all up to it, in log2 N steps (Sklansky 1960)."""
+    tokens, size = x.shape[2], 1
+    while size < tokens:
+        whole = tokens - tokens % (2 * size)
+        pairs = x[:, :, :whole].unflatten(2, (-1, 2, size))
+        pairs[:, :, :, 1] *= pairs[:, :, :, 0, -1:]
+        x[:, :, whole + size :] *= x[:, :, whole + size - 1 : whole + size]
+        size *= 2
 
 
-def _later(x: Tensor, first: Tensor | None = None) -> Tensor:
-    """Every row where the next one was, behind a first one (None: 0)."""
-    return torch.cat([torch.zeros_like(x[:, :, :1]) if first is None else first, x[:, :, :-1]], 2)
+def _below(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:
+    """Scores of what is written before it is read; the argument is used up."""
+    return scores.tril_(-lag)
 
 
 def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[Tensor, "B H I J"]:

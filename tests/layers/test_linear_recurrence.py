@@ -89,8 +89,10 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
         single = gradients(*linear_recurrence(given.to(dtype=torch.float32), S.float(), chunk))
         for name, one, half, other in zip(leaves, found, single, expected, strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=f"{name}, chunks of {chunk}")
-            for a, b in zip(half.split(B), other.split(B), strict=True):
-                assert (a - b).norm() < 1e-5 * b.norm() + 1e-12, f"{name}, chunks of {chunk}"
+            for n, (a, b) in enumerate(zip(half.split(B), other.split(B), strict=True)):
+                # Gradients of decays are differences of such numbers; that of the state has decayed to e^-18 of them.
+                largest = (given.q * expected[0]).split(B)[n].norm() if name in ("g", "state") else 0.0
+                assert (a - b).norm() < 1e-5 * b.norm() + 1e-6 * largest + 1e-12, f"{name}, chunks of {chunk}"
     outs, again = linear_recurrence(given, S), True  # once from what is held, once computed again
     for one, other in zip(gradients(*outs), gradients(*outs), strict=True):
         assert torch.equal(one, other)
