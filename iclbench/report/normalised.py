@@ -74,8 +74,8 @@ class Contest:
         return separation(rows.set_index(["contestant", "run"])["value"])
 
     def difference(self, a: str, b: str) -> Difference | None:
-        """By how much a's score is above b's, paired by episode over all that both were asked and averaged over their
-        seeds; None where single episodes are not kept."""
+        """By how much a's score is above b's, paired by episode over all that both were asked and averaged over the
+        seeds that both have (all, where they share none); None where single episodes are not kept."""
         if (a, b) not in self._known:
             self._known[a, b] = self._difference(a, b)
         return self._known[a, b]
@@ -85,9 +85,12 @@ class Contest:
         return {}
 
     def _difference(self, a: str, b: str) -> Difference | None:
-        errors, runs = self.task.results.errors, {}
-        for name in (a, b):
-            runs[name] = sorted(self.rows.loc[self.rows["contestant"] == name, "run"])
+        errors, seeds = self.task.results.errors, self.rows.set_index("run")["seed"]
+        runs = {name: sorted(self.rows.loc[self.rows["contestant"] == name, "run"]) for name in (a, b)}
+        # Whoever was trained from further seeds, which may be luckier, is compared on those of the other.
+        shared = set(seeds[runs[a]].dropna()) & set(seeds[runs[b]].dropna())
+        if shared:
+            runs = {name: [run for run in own if seeds[run] in shared] for name, own in runs.items()}
         gap: Difference | None
         if self.evaluator == "next":
             curves = [errors.curves(runs[name], self.prompt_set, self.metric) for name in (a, b)]

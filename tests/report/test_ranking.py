@@ -1,5 +1,6 @@
 """The ranking: paired tests with tasks as units, corrected, ties as ties; whole curves and mean heights pair alike."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -87,6 +88,19 @@ def test_episodes_are_paired_in_units_of_the_score_and_more_is_better(grid: Grid
         assert gap is not None and gap.value == pytest.approx(gaps.mean())
         half = gap.high - gap.value
         assert half == pytest.approx(2.0117 * gaps.std(ddof=1) / np.sqrt(len(gaps)), rel=1e-4)  # t of 47 degrees
+
+
+def test_whoever_has_further_seeds_is_compared_on_those_of_the_other(grid: Grid, grid_results: Results) -> None:
+    contest = normalised.contests(grid_results, "grid")[0]
+    key = (contest.task.task, contest.evaluator)
+    a, b = (np.asarray(score(grid.raw[(*key, name, 1)], key[1])) for name in ("gpt2", "s4d"))
+    rows = contest.rows
+    gap = replace(contest, rows=rows[~(rows["contestant"].eq("s4d") & rows["seed"].eq(0))]).difference("gpt2", "s4d")
+    assert gap is not None and gap.value == pytest.approx((a - b).mean())
+    # None in common: all that there are.
+    apart = rows.assign(seed=rows["seed"].mask(rows["contestant"].eq("s4d"), rows["seed"] + 2))
+    other = replace(contest, rows=apart).difference("gpt2", "s4d")
+    assert other == contest.difference("gpt2", "s4d")
 
 
 def test_mean_heights_and_whole_curves_give_the_same_differences() -> None:

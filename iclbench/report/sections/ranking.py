@@ -253,7 +253,8 @@ def _neighbours(
         name=f"{name}-neighbours",
         title=f"{preset}: neighbours, task by task",
         caption="Score of the named backbone minus that of the one ranked above it: paired differences over the "
-        "episodes of the same prompts, with their 95 % interval (Student's t). A dash: no single episodes of both.",
+        "episodes of the same prompts, averaged over the seeds that both have, with their 95 % interval (Student's t). "
+        "A dash: no single episodes of both.",
         frame=pd.DataFrame(rows).reindex(columns=keys),
         columns=(
             Column("row", "family"),
