@@ -186,7 +186,7 @@ def _sizes(g: Tensor | None, like: Tensor, size: int) -> list[int]:
     the way, and so the last digits."""
     sizes = _even(like.shape[2], size)
     least, few = _limits(like.dtype)
-    if g is None or size <= few:
+    if g is None or size <= few or float(g.min()) >= least * few / size:
         return sizes
 
     def strong(part: Tensor) -> bool:
@@ -310,11 +310,11 @@ class _Chunk:
         found |= {name: self.reading(name, found[name]) for name in self.lags}
         found |= {key: self.columns(found[key]) for key in self.written}
         if decays:
-            reading = {name: self.slope(self.given[name], found[name], outs[name], into[name]) for name in self.lags}
-            writing = [self.slope(self.given[key], found[key], self.values[key], values[key]) for key in self.written]
-            slope = reading.pop("q") - sum(writing)
-            for each in reading.values():
-                slope[:, :, :-1] += each[:, :, 1:]
+            slope = self.slope(self.given["q"], found["q"], outs["q"], into["q"])
+            for key in self.written:
+                slope -= self.slope(self.given[key], found[key], self.values[key], values[key])
+            for name in [name for name, lag in self.lags.items() if lag]:
+                slope[:, :, :-1] += self.slope(self.given[name], found[name], outs[name], into[name])[:, :, 1:]
             if end is not None:
                 assert after is not None
                 slope[:, :, -1:] += self.last_slope(after * end)
@@ -364,8 +364,8 @@ class _Decaying(_Chunk):
         g, dtype = self.given["g"], self.given["v"].dtype
         up = g.clamp(min=_limits(dtype)[0]).exp_()
         first, last = up.tensor_split([g.shape[2] // 2], 2)
-        _multiply_up(first)
-        _multiply_up(last)
+        first.cumprod_(2)
+        last.cumprod_(2)
         half = first[:, :, -1:].clone() if first.shape[2] else torch.ones_like(up)
         first /= half
         earlier = torch.cat([half.reciprocal(), up[:, :, :-1]], 2) if len(self.lags) > 1 else up
@@ -373,7 +373,8 @@ class _Decaying(_Chunk):
         self.half, self.end = half.mT.to(dtype), self.up[:, :, -1:].mT
 
     def unbound(self, gradient: Tensor) -> Tensor:
-        return gradient.masked_fill_(self.given["g"] < _limits(gradient.dtype)[0], 0.0)
+        g, least = self.given["g"], _limits(gradient.dtype)[0]
+        return gradient.masked_fill_(g < least, 0.0) if float(g.min()) < least else gradient
 
 
 class _OfHeads(_Decaying):
@@ -410,17 +411,6 @@ class _OfRows(_Decaying):
 
     def last_slope(self, product: Tensor) -> Tensor:
         return product.sum(-1).unsqueeze(2)
-
-
-def _multiply_up(x: Float[Tensor, "B H N _"]) -> None:
-    """Every row becomes the product of all up to it, in log2 N steps (Sklansky 1960)."""
-    tokens, size = x.shape[2], 1
-    while size < tokens:
-        whole = tokens - tokens % (2 * size)
-        pairs = x[:, :, :whole].unflatten(2, (-1, 2, size))
-        pairs[:, :, :, 1] *= pairs[:, :, :, 0, -1:]
-        x[:, :, whole + size :] *= x[:, :, whole + size - 1 : whole + size]
-        size *= 2
 
 
 def _below(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:
