@@ -129,8 +129,14 @@ class Reference:
             "BACKBONES": self.contestants("grid"),
             "SEQUENCE": self._sequence_models(),
             "CORE": list(load_grid("reference")[1].parts[0].backbones),
-            "FUNCTIONS": list(_beside_the_core().tasks),
+            "FUNCTIONS": self._functions(),
         }
+
+    def _functions(self) -> list[str]:
+        """The classes of functions on which all of the core stand."""
+        core = load_grid("reference")[1].parts[0]
+        there = {contest.title: set(contest.rows["contestant"]) for contest in self._contests("grid")}
+        return [task for task in core.tasks if set(core.backbones) <= there.get(task, set())]
 
     def _sequence_models(self) -> list[str]:
         """The backbones of docs/sequence-mixers.md, the best two seeds on `linear` first."""
