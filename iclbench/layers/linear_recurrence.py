@@ -184,10 +184,9 @@ class _Recurrence(torch.autograd.Function):
 def _sizes(g: Tensor | None, like: Tensor, size: int) -> list[int]:
     """Tokens of the chunks: so many, and few where decays are strong. Decided for the batch at once: neighbours change
     the way, and so the last digits."""
-    sizes = _even(like.shape[2], size)
     least, few = _limits(like.dtype)
     if g is None or size <= few or float(g.min()) >= least * few / size:
-        return sizes
+        return _even(like.shape[2], size)
 
     def strong(part: Tensor) -> bool:
         halves = part.clamp(min=least).tensor_split(2, 2)
@@ -313,8 +312,9 @@ class _Chunk:
             slope = self.slope(self.given["q"], found["q"], outs["q"], into["q"])
             for key in self.written:
                 slope -= self.slope(self.given[key], found[key], self.values[key], values[key])
-            for name in [name for name, lag in self.lags.items() if lag]:
-                slope[:, :, :-1] += self.slope(self.given[name], found[name], outs[name], into[name])[:, :, 1:]
+            for name in self.lags:
+                if name != "q":  # they read up to the token before theirs
+                    slope[:, :, :-1] += self.slope(self.given[name], found[name], outs[name], into[name])[:, :, 1:]
             if end is not None:
                 assert after is not None
                 slope[:, :, -1:] += self.last_slope(after * end)
@@ -372,6 +372,10 @@ class _Decaying(_Chunk):
         self.up, self.down, self.earlier = up.to(dtype), up.reciprocal().to(dtype), earlier.to(dtype)
         self.half, self.end = half.mT.to(dtype), self.up[:, :, -1:].mT
 
+    def at(self, name: str) -> Float[Tensor, "B H C _"]:
+        """Where rows of that name read: after their own token, or before it."""
+        return self.up if name == "q" else self.earlier
+
     def unbound(self, gradient: Tensor) -> Tensor:
         g, least = self.given["g"], _limits(gradient.dtype)[0]
         return gradient.masked_fill_(g < least, 0.0) if float(g.min()) < least else gradient
@@ -388,7 +392,7 @@ class _OfHeads(_Decaying):
         return value * self.down
 
     def weighed(self, name: str, out: Tensor) -> Tensor:
-        return out * (self.up if name == "q" else self.earlier)
+        return out * self.at(name)
 
     def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
         return (out * dout).sum(-1, keepdim=True)
@@ -401,7 +405,7 @@ class _OfRows(_Decaying):
     """One per row of the state, of rows and columns."""
 
     def reading(self, name: str, x: Tensor) -> Tensor:
-        return x * (self.up if name == "q" else self.earlier)
+        return x * self.at(name)
 
     def columns(self, y: Tensor) -> Tensor:
         return y * self.down
