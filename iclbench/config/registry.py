@@ -571,6 +571,10 @@ ESTIMATORS = Registry(
         "kernel-ridge": Entry(
             "iclbench.estimators.ridge:KernelRidge", "kernel ridge, i.e. Gaussian process regression"
         ),
+        "feature-ridge": Entry("iclbench.estimators.ridge:FeatureRidge", "ridge on the true features"),
+        "spike-and-slab": Entry(
+            "iclbench.estimators.spike_and_slab:SpikeAndSlab", "average over the supports of sparse weights"
+        ),
         "lasso": Entry("iclbench.estimators.lasso:Lasso", "exact Lasso by homotopy"),
         "knn": Entry("iclbench.estimators.knn:NearestNeighbours", "mean of the k nearest"),
         "pixel-1nn": Entry("iclbench.estimators.classifiers:PixelNearestNeighbour", "label of the nearest image"),

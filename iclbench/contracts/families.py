@@ -13,7 +13,9 @@ from torch import Tensor
 from iclbench.config.cards import load_baseline, validate
 from iclbench.config.registry import ESTIMATORS
 from iclbench.core.episodes import Episodes
+from iclbench.core.errors import UsageError
 from iclbench.core.events import CENSORED
+from iclbench.core.predictor import Predictor
 from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
@@ -243,7 +245,7 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
 def the_oracles_it_vouches_for_are_beaten_by_none(family: Family) -> None:
     """No simple baseline has a smaller squared error (of events: negative log-likelihood), paired by episode and beyond
     four standard errors."""
-    vouched = sorted(name for name in family.oracles if family.vouches_for(name))
+    vouched = sorted(name for name in family.oracles if family.vouches_for(name) and _answers(family, name))
     if not vouched:
         return
     # Of the context alone: related datasets would cost most of the time.
@@ -266,13 +268,28 @@ _SIMPLE = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", 
 _SIMPLE_OF_EVENTS = ("poisson", "renewal", "markov-marks")
 
 
-def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
-    """The mean squared error of a baseline in every episode, over the normaliser; of events its negative
-    log-likelihood."""
+def _answers(family: Family, baseline: str) -> bool:
+    """Whether a baseline takes the family with these parameters: one that knows shared features does not take random
+    ones."""
+    try:
+        return _told(family, baseline) is not None
+    except UsageError:
+        return False
+
+
+def _told(family: Family, baseline: str) -> Predictor:
+    """The baseline, told of the family."""
     _, card = load_baseline(baseline)
     estimator = ESTIMATORS.get(card.estimator)
     facts = TaskFacts(family.noise_to_signal(), family.hidden_width, family, "none", family.classes, family.marks)
-    predictor = estimator(validate(estimator.Settings, card.settings, f"baseline '{baseline}'"), facts)
+    predictor: Predictor = estimator(validate(estimator.Settings, card.settings, f"baseline '{baseline}'"), facts)
+    return predictor
+
+
+def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
+    """The mean squared error of a baseline in every episode, over the normaliser; of events its negative
+    log-likelihood."""
+    predictor = _told(family, baseline)
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
     if family.marks is None:

@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.config.cards import NonNegativeFloat, PositiveFloat, Strict
+from iclbench.core.errors import UsageError
+from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import Estimator, LinearEstimator
 from iclbench.estimators.least_squares import least_squares
 from iclbench.estimators.recursive import posterior_means
@@ -40,6 +42,33 @@ class Ridge(LinearEstimator[RidgeSettings]):
         batch, _, d = x.shape
         precision = (penalty * torch.eye(d, dtype=x.dtype, device=x.device)).expand(batch, d, d)
         return posterior_means(x, y, precision, x.new_zeros(batch, d))
+
+
+class FeatureRidge(Ridge):
+    """Ridge on the features in which every function of the family is linear, which it is told. With penalty "noise" it
+    is Bayes-optimal where their weights are drawn from N(0, v I), v the family's `weight_variance`."""
+
+    def __init__(self, settings: RidgeSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+        super().__init__(settings, facts, seed)
+        family = self.facts.family
+        if family is None or family.features(torch.zeros(1, family.x_dim)) is None:
+            raise UsageError(
+                f"{type(self).__name__} answers tasks whose functions are linear in known features only, such as "
+                "combination and quadratic; choose another baseline"
+            )
+
+    def answer(
+        self,
+        x: Float[Tensor, "B N Dx"],
+        y: Float[Tensor, "B N"],
+        lengths: Int[Tensor, "#B P"],
+        queries: Float[Tensor, "B P Q Dx"],
+    ) -> Float[Tensor, "B P Q"]:
+        return super().answer(self._features(x), y, lengths, self._features(queries))
+
+    def _features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape features"]:
+        features: Tensor = self.facts.family.features(x.flatten(0, -2))
+        return features.unflatten(0, x.shape[:-1])
 
 
 class KernelRidgeSettings(Strict):

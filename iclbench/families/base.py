@@ -142,7 +142,8 @@ class Family(ABC):
         return self.known_shift(name)
 
     def noise_to_signal(self, shift: str = "none") -> float:
-        """Label noise variance over the prior variance of a linear weight: the Bayes-optimal ridge penalty."""
+        """Label noise variance over the prior variance of a weight: the Bayes-optimal ridge penalty where functions are
+        linear in x, or on the features in which they are."""
         return 0.0
 
     def keeps_oracles(self, shift: str) -> bool:
@@ -262,7 +263,8 @@ class FunctionFamily(Family):
 
     @property
     def weight_variance(self) -> float:
-        """Prior variance of one weight, where the function is linear; used for the noise-to-signal ratio."""
+        """Prior variance of one weight, where the function is linear in x or in `features`; used for the noise-to-signal
+        ratio."""
         return 1.0
 
     def noise_to_signal(self, shift: str = "none") -> float:

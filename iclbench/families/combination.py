@@ -22,6 +22,7 @@ class Combination(FunctionFamily):
     """w ~ N(0, I_5). The inputs may have more dimensions than five; the rest has no influence."""
 
     Parameters = CombinationParameters
+    oracles = frozenset({"oracle-features"})
 
     @property
     def normaliser(self) -> float:

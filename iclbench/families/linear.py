@@ -54,6 +54,7 @@ class SparseLinear(Linear):
     """Only `sparsity` random coordinates of w are non-zero, within the dimensions in use; variance s."""
 
     Parameters = SparseLinearParameters
+    oracles = frozenset({"oracle-supports"})
 
     @property
     def normaliser(self) -> float:

@@ -11,9 +11,11 @@ from iclbench.families.linear import Linear
 
 
 class Quadratic(Linear):
-    """w ~ N(0, I); E[x⁴] = 3 makes the variance d. Not linear in x: least squares on x is no oracle here."""
+    """w ~ N(0, I); E[x⁴] = 3 makes the variance d. Not linear in x: least squares on x is no oracle here, on
+    x² it is."""
 
     linear_in_x = False
+    oracles = frozenset({"oracle-features"})
 
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         return torch.einsum("bnd,bd->bn", x.square(), truth["weights"]) / math.sqrt(3)

@@ -29,6 +29,7 @@ class ReluNetwork(FunctionFamily):
     """
 
     Parameters = ReluNetworkParameters
+    oracles = frozenset({"oracle-features"})
 
     @property
     def normaliser(self) -> float:
@@ -41,6 +42,11 @@ class ReluNetwork(FunctionFamily):
     @property
     def hidden_width(self) -> int:
         return int(self.parameters.hidden)
+
+    @property
+    def weight_variance(self) -> float:
+        """Of an output weight, where all tasks have the same hidden ones."""
+        return 2 / int(self.parameters.hidden) if self.parameters.shared_hidden else 1.0
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         hidden, dim = self.parameters.hidden, self.x_dim

@@ -9,6 +9,7 @@ from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
 from iclbench.estimators.base import FittedPredictor, TaskFacts
+from iclbench.families.linear import SparseLinear
 
 # What belongs to one family is tested with it.
 OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle")
@@ -19,13 +20,18 @@ LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}
 SHORT = {"xgboost": {"n_estimators": 3}, "mlp": {"steps": 30}}
 CLASSES = 3
 MARKS = 3
+# Those that are told of the family.
+TOLD = ("feature-ridge", "spike-and-slab")
+SPARSE = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))
 
 
 def build(baseline: str) -> FittedPredictor:
     _, card = load_baseline(baseline)
     cls = ESTIMATORS.get(card.estimator)
     settings = validate(cls.Settings, {**card.settings, **SHORT.get(card.estimator, {})}, baseline)
-    return cls(settings, TaskFacts(noise_to_signal=0.25, hidden_width=8, classes=CLASSES, marks=MARKS), seed=1)
+    family = SPARSE if card.estimator in TOLD else None
+    facts = TaskFacts(noise_to_signal=0.25, hidden_width=8, family=family, classes=CLASSES, marks=MARKS)
+    return cls(settings, facts, seed=1)
 
 
 def episodes_for(predictor: FittedPredictor) -> Episodes:

@@ -1,15 +1,24 @@
-"""Least squares, ridge, averaging and kernel ridge against NumPy, scikit-learn and the Bayes posterior."""
+"""Least squares, ridge, sparse regression, averaging and kernel ridge against NumPy, scikit-learn and the Bayes posterior."""
+
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
 from iclbench.estimators.averaging import Averaging
 from iclbench.estimators.base import TaskFacts
 from iclbench.estimators.least_squares import RCOND, LeastSquares
-from iclbench.estimators.ridge import KernelRidge, KernelRidgeSettings, Ridge, RidgeSettings
+from iclbench.estimators.ridge import FeatureRidge, KernelRidge, KernelRidgeSettings, Ridge, RidgeSettings
+from iclbench.estimators.spike_and_slab import SpikeAndSlab
+from iclbench.families.combination import Combination
+from iclbench.families.linear import SparseLinear
+from iclbench.families.relu_network import ReluNetwork
+from iclbench.families.request import Request
 
 
 def draw(episodes: int, points: int, dim: int, noise: float = 1.0, seed: int = 0) -> Points:
@@ -121,6 +130,91 @@ def test_ridge_equals_scikit_learn() -> None:
 def test_ridge_without_noise_is_least_squares() -> None:
     data = draw(3, 30, 8)
     torch.testing.assert_close(Ridge().predict_next(data).mean, LeastSquares().predict_next(data).mean)
+
+
+def test_ridge_on_features_equals_scikit_learn_on_them() -> None:
+    """Of combinations, whose features are written out."""
+    from sklearn.linear_model import Ridge as Reference
+
+    def features(x: np.ndarray) -> np.ndarray:
+        a, b, c, d, e = x[:, :5].T
+        return np.stack([abs(a), b**2, c**3, np.cos(np.pi * d), np.exp(0.2 * e)], 1)
+
+    data = draw(3, 30, 7)
+    facts = TaskFacts(noise_to_signal=0.3, family=Combination(Combination.Parameters(dim=7)))
+    expected = each_prefix(
+        data,
+        lambda x, y, q: Reference(alpha=0.3, fit_intercept=False).fit(features(x), y).predict(features(q[None]))[0],
+    )
+    torch.testing.assert_close(FeatureRidge(facts=facts).predict_next(data).mean, expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("task", ["quadratic", "combination", "relu-network-shared"])
+def test_weights_on_features_are_of_the_variance_that_the_penalty_takes_them_for(task: str) -> None:
+    """E y² is that variance times the squared length of the features: over 20,000 functions to four standard errors."""
+    family = resolve_task(task, "smoke")[0].build()
+    points = family.sample(Request(20_000, 1, torch.Generator().manual_seed(0))).context
+    features = family.features(points.x[:, 0]).double()
+    beyond = points.y[:, 0, 0].double().square() - family.weight_variance * features.square().sum(1)
+    assert float(beyond.mean()) == pytest.approx(0, abs=4 * float(beyond.std()) / 20_000**0.5)
+    assert family.noise_to_signal("noisy-0.5+weight-scale-2") == pytest.approx(0.0625 / family.weight_variance)
+
+
+def test_ridge_on_features_wants_features() -> None:
+    for family in (None, ReluNetwork(ReluNetwork.Parameters())):
+        with pytest.raises(UsageError, match="linear in known features only, such as combination and quadratic"):
+            FeatureRidge(facts=TaskFacts(family=family))
+
+
+def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear, Points]:
+    family = SparseLinear(SparseLinear.Parameters(dim=dim, sparsity=sparsity))
+    shift = f"noisy-{noise}" if noise else "none"
+    return family, family.sample(Request(40, 9, torch.Generator().manual_seed(2), shift=shift)).context
+
+
+def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
+    """Support by support: the normal density of all labels at once, and the posterior mean in closed form."""
+    from scipy.stats import multivariate_normal
+
+    sigma = 0.7
+    family, data = sparse(sigma)
+    data = data.to(dtype=torch.float64)
+
+    def average(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
+        densities, answers = [], []
+        for support in combinations(range(5), 2):
+            seen = x[:, support]
+            covariance = seen @ seen.T + sigma**2 * np.eye(len(x))
+            densities.append(multivariate_normal(np.zeros(len(x)), covariance).pdf(y))
+            answers.append(query[list(support)] @ seen.T @ np.linalg.solve(covariance, y))
+        return float(np.average(answers, weights=densities))
+
+    found = SpikeAndSlab(facts=TaskFacts(family=family, shift=f"noisy-{sigma}")).predict_next(data).mean
+    torch.testing.assert_close(found, each_prefix(data, average), rtol=1e-8, atol=1e-8)
+
+
+def test_sparse_weights_without_noise_are_found_by_one_more_point_than_there_are() -> None:
+    """With one point each support explains the label, and weighs what N(0, |x|²) of its inputs makes of it."""
+    family, data = sparse(0.0)
+    found = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
+    torch.testing.assert_close(found[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)
+    x, y = data.x[:, 0].double().numpy(), data.y[:, 0, 0].double().numpy()
+    squares = np.stack([x[:, i] ** 2 + x[:, j] ** 2 for i, j in combinations(range(5), 2)], 1)
+    weights = np.exp(-(y[:, None] ** 2) / squares / 2) / np.sqrt(squares)
+    mean = np.zeros_like(x)
+    for k, support in enumerate(combinations(range(5), 2)):
+        for j in support:
+            mean[:, j] += weights[:, k] / weights.sum(1) * x[:, j] * y / squares[:, k]
+    expected = (mean * data.x[:, 1].numpy()).sum(1)
+    np.testing.assert_allclose(found[:, 1, 0].numpy(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_too_many_supports_and_unknown_numbers_of_weights_are_refused() -> None:
+    family, data = sparse(0.0, dim=40, sparsity=5)
+    with pytest.raises(UsageError, match="658,008 supports of 5 of 40 weights and it averages over 16,000"):
+        SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data)
+    with pytest.raises(UsageError, match="a known number of non-zero weights only, such as sparse-linear"):
+        SpikeAndSlab(facts=TaskFacts(family=Combination(Combination.Parameters())))
 
 
 @pytest.mark.parametrize("lengthscale", ["sqrt-dim", 1.5])
