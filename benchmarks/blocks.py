@@ -5,7 +5,7 @@
 
 Grid `blocks` gives six mixers the same channel MLP, once with a convolution of four taps before the mixer and once
 without. Scores are those of the report: the area under the learning curve up to the trained length, 0 for the zero
-predictor, 1 for ridge (`linear`) and Lasso (`sparse-linear`).
+predictor, 1 for the optimum: ridge (`linear`) and the average over all supports (`sparse-linear`).
 """
 
 from __future__ import annotations

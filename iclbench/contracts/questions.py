@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from iclbench.contracts.contract import (
@@ -86,36 +87,40 @@ def _joint_scores(predictor: Predictor, episodes: Episodes, targets: Points) -> 
 @contract()
 def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The answer for n does not move when label n changes."""
-    context = episodes.context
-    expected = ask_next(predictor, episodes, context)
-    for n in range(context.count):
-        y = context.y.clone()
-        y[:, n] = other_labels(y[:, n], episodes)
-        moved = ask_next(predictor, episodes, replace(context, y=y))
-        assert_close(
-            moved.at(slice(0, n + 1)),
-            expected.at(slice(0, n + 1)),
-            tolerance,
-            f"an answer up to {n} changes with label {n}",
-        )
+    count = episodes.context.count
+    own = torch.eye(count, dtype=torch.bool)
+    expected, moved = _moved(predictor, episodes, own, of_inputs=False)
+    for n in range(count):
+        so_far, message = slice(0, n + 1), f"an answer up to {n} changes with label {n}"
+        assert_close(moved[n].at(so_far), expected.at(so_far), tolerance, message)
 
 
 @contract()
 def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The answer for n does not move when points after n change."""
-    context = episodes.context
-    expected = ask_next(predictor, episodes, context)
-    for n in range(context.count - 1):
-        x, y = context.x.clone(), context.y.clone()
-        x[:, n + 1 :] = 3 - 2 * x[:, n + 1 :]
-        y[:, n + 1 :] = other_labels(y[:, n + 1 :], episodes)
-        moved = ask_next(predictor, episodes, replace(context, x=x, y=y))
-        assert_close(
-            moved.at(slice(0, n + 1)),
-            expected.at(slice(0, n + 1)),
-            tolerance,
-            f"points after {n} change an earlier answer",
-        )
+    count = episodes.context.count
+    later = torch.ones(count, count, dtype=torch.bool).triu(1)[:-1]
+    expected, moved = _moved(predictor, episodes, later, of_inputs=True)
+    for n in range(count - 1):
+        so_far, message = slice(0, n + 1), f"points after {n} change an earlier answer"
+        assert_close(moved[n].at(so_far), expected.at(so_far), tolerance, message)
+
+
+def _moved(
+    predictor: Predictor, episodes: Episodes, where: Bool[Tensor, "cases N"], of_inputs: bool
+) -> tuple[Prediction, list[Prediction]]:
+    """The answers, and in every case those with other labels, and inputs, at some points. All cases are asked at once,
+    as further episodes of one batch: what they have to do with each other is a contract of its own."""
+    cases, size = len(where), len(episodes)
+    many = episodes[torch.arange(size, device=episodes.context.x.device).repeat(cases)]
+    x, y = many.context.x, many.context.y
+    changed = where.to(x.device).repeat_interleave(size, 0)
+    y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), other_labels(y, episodes), y)
+    if of_inputs:
+        x = torch.where(changed.unsqueeze(-1), 3 - 2 * x, x)
+    moved = ask_next(predictor, many, replace(many.context, x=x, y=y))
+    apart = [moved[case * size : (case + 1) * size] for case in range(cases)]
+    return ask_next(predictor, episodes, episodes.context), apart
 
 
 @contract()
