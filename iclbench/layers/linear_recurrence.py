@@ -32,8 +32,10 @@ a head, that is o do, -v dv and S dS, summed up. They are right to the last digi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -51,6 +53,8 @@ _HELD = 8
 # The logarithm below which a decay is under the last digit of one, and tokens of which half may decay so without
 # overflow: in double precision, and in any other.
 _DOUBLE, _ANY = (-40.0, 32), (-18.0, 8)
+# Numbers of a token from which on one multiplication after the other is faster than `cumprod`, which knows no vectors.
+_MANY = 8192
 _NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 
@@ -150,12 +154,15 @@ class _Recurrence(torch.autograd.Function):
         ctx.sizes = _sizes(given[_NAMES.index("g")], like, size)
         parts = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes)
         answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
-        states, ctx.held = [state], []
-        for n, (part, places) in enumerate(zip(parts, _cut(answers, ctx.sizes), strict=True), start=1):
-            chunk = _chunk(part, states[-1])
+        following: _Chunk | None = _chunk(parts[0])
+        states, ctx.held = [following.entered(state)], []
+        for n, places in enumerate(_cut(answers, ctx.sizes), start=1):
+            assert following is not None
+            chunk = following.after(states[-1])
             for name, place in places.items():
                 place.copy_(chunk.answers(name))
-            states.append(chunk.left() if keeps or n < len(parts) else None)
+            following = _chunk(parts[n]) if n < len(parts) else None
+            states.append(chunk.left(following) if keeps or following else None)
             if not any(ctx.needs_input_grad):
                 del states[0]
             elif len(parts) <= _HELD:
@@ -173,12 +180,14 @@ class _Recurrence(torch.autograd.Function):
         found = {name: torch.empty_like(t) for name, t in zip(_NAMES, given, strict=True) if name in wanted}
         parts, places = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes), _cut(found, ctx.sizes)
         outs, grads = (_cut({"q": q, "rows": rows}, ctx.sizes) for q, rows in ((outputs, reads), (into, asked)))
+        chunk: _Chunk | None = None
         for n in reversed(range(len(parts))):
-            chunk = ctx.held.pop() if ctx.held else _chunk(parts[n], states[n])
-            pieces, left = chunk.gradients(outs[n], grads[n], states[n + 1], left, "g" in wanted)
+            following, chunk = chunk, ctx.held.pop() if ctx.held else _chunk(parts[n]).after(states[n])
+            pieces, left = chunk.gradients(outs[n], grads[n], following, states[n + 1], left, "g" in wanted)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
-        return None, None, left, *map(found.get, _NAMES)
+        assert chunk is not None
+        return None, None, chunk.entered(left), *map(found.get, _NAMES)
 
 
 def _sizes(g: Tensor | None, like: Tensor, size: int) -> list[int]:
@@ -210,11 +219,11 @@ def _cut(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[st
     return [{name: part[n] for name, part in parts.items()} for n in range(len(sizes))]
 
 
-def _chunk(given: dict[str, Tensor], state: Tensor | None) -> _Chunk:
+def _chunk(given: dict[str, Tensor]) -> _Chunk:
     given = {name: t if _apart(t) else t.contiguous() for name, t in given.items()}
     if "g" not in given:
-        return _Chunk(given, state)
-    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given, state)
+        return _Chunk(given)
+    return (_OfHeads if given["g"].shape[-1] == 1 else _OfRows)(given)
 
 
 def _apart(t: Float[Tensor, "B H C K"]) -> bool:
@@ -223,59 +232,81 @@ def _apart(t: Float[Tensor, "B H C K"]) -> bool:
 
 
 class _Chunk:
-    """The tokens of a chunk after a state. How they decay is a subclass's; here they do not.
+    """The tokens of a chunk. How they decay is a subclass's; here they do not.
 
     Args:
         given: q, k, v and what else there is; `rows` and `a` read before their own token (a lag of 1), q after it.
-        state: S before them; None: nothing is there yet.
     """
 
-    def __init__(self, given: dict[str, Tensor], state: Tensor | None) -> None:
+    def __init__(self, given: dict[str, Tensor]) -> None:
         self.given = given
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in given}
         # What is left in the middle of the chunk of the state before it, and after it of that; None: all.
         self.half: Tensor | None = None
         self.end: Tensor | None = None
         self.decay()
-        self.state = state if state is None or self.half is None else state * self.half
         self.readers = {name: self.reading(name, given[name]) for name in self.lags}
-        self.written, self.values = {"k": self.columns(given["k"])}, {"k": self.stored(given["v"])}
-        if "b" in given:
-            columns = self.columns(given["b"])
-            self.system = -_below(self.readers["a"] @ columns.mT, 1)
-            taken = torch.linalg.solve_triangular(self.system, self.read("a"), upper=False, unitriangular=True)
-            self.written["b"], self.values["b"] = columns, taken
+        self.written = {key: self.columns(given[key]) for key in ("k", "b") if key in given}
+        self.values = {"k": self.stored(given["v"])}
+
+    def entered(self, state: Tensor | None) -> Tensor | None:
+        """A state before all chunks, in the units of this one, or from the gradient in them its own."""
+        return state if state is None or self.half is None else state * self.half
+
+    def after(self, state: Float[Tensor, "B H K V"] | None) -> _Chunk:
+        """With a state before it, in the units of this chunk; None: nothing is there yet."""
+        self.state = state
+        if "a" in self.lags:
+            self.system = -_below(self.readers["a"] @ self.written["b"].mT, 1)
+            read = self.read("a", but="b")
+            self.values["b"] = torch.linalg.solve_triangular(self.system, read, upper=False, unitriangular=True)
+        return self
 
     def answers(self, name: str) -> Float[Tensor, "B H C V"]:
         """Of q or of rows."""
         return self.weighed(name, self.read(name))
 
-    def read(self, name: str) -> Float[Tensor, "B H C V"]:
+    def read(self, name: str, but: str = "") -> Float[Tensor, "B H C V"]:
         """What rows read of the state before the chunk and of what is written in it."""
         rows = self.readers[name]
         out = None if self.state is None else _product(rows, self.state)
         for key, columns in self.written.items():
-            out = _add(out, _below(rows @ columns.mT, self.lags[name]), self.values[key])
+            if key != but:
+                out = _add(out, _below(rows @ columns.mT, self.lags[name]), self.values[key])
         assert out is not None
         return out
 
-    def left(self) -> Float[Tensor, "B H K V"]:
-        """The state after the chunk."""
-        left = None if self.state is None else self.state.clone()
+    def left(self, following: _Chunk | None) -> Float[Tensor, "B H K V"]:
+        """The state after the chunk, in the units of the following one or, after all, in its own."""
+        onward = self.onward(following)
+        left = None if self.state is None else self.state * math.prod(onward) if onward else self.state.clone()
         for key, columns in self.written.items():
-            left = _add(left, columns.mT, self.values[key])
+            columns, values = self.carried(columns, self.values[key], onward)
+            left = _add(left, columns.mT, values)
         assert left is not None
-        return left if self.end is None else left.mul_(self.end)
+        return left
+
+    def onward(self, following: _Chunk | None) -> list[Float[Tensor, "B H _ 1"]]:
+        """What of a state in the units of this chunk is left in those that come after it: a factor to its end, and one
+        to the middle of the following one. Of both at once a number may be too small to be told from 0."""
+        return [each for each in (self.end, following and following.half) if each is not None]
 
     def gradients(
-        self, outs: dict[str, Tensor], into: dict[str, Tensor], after: Tensor | None, end: Tensor | None, decays: bool
+        self,
+        outs: dict[str, Tensor],
+        into: dict[str, Tensor],
+        following: _Chunk | None,
+        after: Tensor | None,
+        end: Tensor | None,
+        decays: bool,
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Those of all that was given and of the state.
+        """Those of all that was given and of the state before the chunk, in its units.
 
         Args:
             outs: what q and rows have read.
             into: the gradients of that.
-            after: the state after the chunk; None: nobody has asked for it.
+            following: the next chunk.
+            after: the state after this one, as it was left; None: nobody has asked for it.
             end: its gradient.
             decays: whether anybody asks for theirs; that they are fixed costs nothing.
         """
@@ -284,7 +315,7 @@ class _Chunk:
         found: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
         values: dict[str, Any] = dict.fromkeys(self.written)
         if end is not None:
-            left = end.clone() if self.end is None else end * self.end
+            left = _scaled(end, self.onward(following)[::-1])
             for key, columns in self.written.items():
                 values[key] = _product(columns, left)
                 found[key] = _across(self.values[key], left, columns)
@@ -321,7 +352,7 @@ class _Chunk:
             found["g"] = self.unbound(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
         found["v"] = self.stored(values["k"])
         pieces = {name: _alike(found[name], t) for name, t in self.given.items() if name in found}
-        return pieces, state if state is None or self.half is None else state.mul_(self.half)
+        return pieces, state
 
     # How decays come in: everything is multiplied by a number of its own, and so is its gradient.
 
@@ -344,6 +375,10 @@ class _Chunk:
         """Answers."""
         return out
 
+    def carried(self, columns: Tensor, values: Tensor, onward: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Keys and values as they go onward."""
+        return columns, values
+
     def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Float[Tensor, "B H C _"]:
         """The gradient of the exponent of rows or columns x, or of the values that they read or write."""
         raise NotImplementedError
@@ -363,9 +398,7 @@ class _Decaying(_Chunk):
     def decay(self) -> None:
         g, dtype = self.given["g"], self.given["v"].dtype
         up = g.clamp(min=_limits(dtype)[0]).exp_()
-        first, last = up.tensor_split([g.shape[2] // 2], 2)
-        first.cumprod_(2)
-        last.cumprod_(2)
+        first, last = (_products(part) for part in up.tensor_split([g.shape[2] // 2], 2))
         half = first[:, :, -1:].clone() if first.shape[2] else torch.ones_like(up)
         first /= half
         earlier = torch.cat([half.reciprocal(), up[:, :, :-1]], 2) if len(self.lags) > 1 else up
@@ -394,6 +427,9 @@ class _OfHeads(_Decaying):
     def weighed(self, name: str, out: Tensor) -> Tensor:
         return out * self.at(name)
 
+    def carried(self, columns: Tensor, values: Tensor, onward: list[Tensor]) -> tuple[Tensor, Tensor]:
+        return columns, _scaled(values, onward)
+
     def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
         return (out * dout).sum(-1, keepdim=True)
 
@@ -410,11 +446,34 @@ class _OfRows(_Decaying):
     def columns(self, y: Tensor) -> Tensor:
         return y * self.down
 
+    def carried(self, columns: Tensor, values: Tensor, onward: list[Tensor]) -> tuple[Tensor, Tensor]:
+        return _scaled(columns, [each.mT for each in onward]), values
+
     def slope(self, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> Tensor:
         return x * dx
 
     def last_slope(self, product: Tensor) -> Tensor:
         return product.sum(-1).unsqueeze(2)
+
+
+def _scaled(x: Tensor, factors: list[Tensor]) -> Tensor:
+    """By one after the other; a copy where there are none."""
+    if not factors:
+        return x.clone()
+    first, *others = factors
+    x = x * first
+    for each in others:
+        x *= each
+    return x
+
+
+def _products(x: Float[Tensor, "B H C K"]) -> Float[Tensor, "B H C K"]:
+    """Of all tokens so far, in their place."""
+    if x.numel() < _MANY * x.shape[2]:
+        return x.cumprod_(2)
+    for before, t in pairwise(x.unbind(2)):
+        t.mul_(before)
+    return x
 
 
 def _below(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:
