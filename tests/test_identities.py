@@ -27,6 +27,9 @@ CHANGED: dict[str, str] = {
     "gp-mixture-* evaluate": "frozen prompts are stratified by kernel, lengthscale and context size; trainings stay",
     "point-process-grid ": "a row of events, which the grid did not have",
     **dict.fromkeys(
+        ("* oracle-features evaluate", "* oracle-supports evaluate"), "optima that were not known to be there"
+    ),
+    **dict.fromkeys(
         ("*-grid-s", "*-small-s"), "backbones have the size of a budget of parameters; grid trains otherwise"
     ),
     **dict.fromkeys(("*-grid summary", "*-small summary"), "so do those whose rows are summed up"),
