@@ -3,8 +3,9 @@
     iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; goes on where it stopped
     python benchmarks/grid_rates.py                         # writes the sections of these tasks in grid_rates.md
 
-`grid_rates/rates/` holds all trials. Sections of tasks that it lacks stay as they are. The trials of every task stand
-in one file beside the reference results, too, so that their page says how wide the window of rates is.
+`grid_rates/rates/` holds all trials. Sections of tasks that it lacks stay as they are, and in others the rows of
+backbones. The trials of every task stand in one file beside the reference results, too, so that their page says how
+wide the window of rates is.
 """
 
 from __future__ import annotations
@@ -26,25 +27,43 @@ def main(folder: Path, out: Path, reference: Path) -> None:
     for task, own in rows.groupby("task"):
         own = own.sort_values(["contestant", "lr", "variant", "seed"], ignore_index=True)
         tables.write("trials", own, reference / tables.packed_name("trials", str(task), "grid"), {})
-    sections |= {str(task): _section(str(task), own, folder) for task, own in rows.groupby("task")}
+    sections |= {
+        str(task): _section(str(task), own, folder, sections.get(str(task), "")) for task, own in rows.groupby("task")
+    }
     out.write_text("\n\n".join([head.strip(), *(f"## `{task}`\n\n{text}" for task, text in sections.items())]) + "\n")
 
 
-def _section(task: str, rows: pd.DataFrame, folder: Path) -> str:
+def _section(task: str, rows: pd.DataFrame, folder: Path, old: str) -> str:
     chosen = {
         name: choice.lr
         for tuning in read_table(folder / "rates" / "grid.toml").tuned
         if task in tuning.tasks
         for name, choice in tuning.train.items()
     }
-    rates = sorted(rows["lr"].unique())
-    seeds, steps = rows.groupby(["contestant", "lr"])["seed"].nunique().min(), rows["steps"].iloc[0]
-    lines = [f"| backbone | {' | '.join(map(_rate, rates))} | chosen |", "|" + " --- |" * (len(rates) + 2)]
+    lines = _rows(old)
     for name, own in rows.groupby("contestant"):
-        cells = [_cell(own[own["lr"].eq(rate)]) for rate in rates]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_rate(chosen[str(name)]) if name in chosen else ''} |")
+        cells = {_rate(rate): _cell(trials) for rate, trials in own.groupby("lr")}
+        lines[str(name)] = cells | {"chosen": _rate(chosen[str(name)]) if name in chosen else ""}
+    columns = [*sorted({key for cells in lines.values() for key in cells} - {"chosen"}, key=float), "chosen"]
+    table = [f"| backbone | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]
+    table += [
+        f"| {name} | {' | '.join(cells.get(key, '') for key in columns)} |" for name, cells in sorted(lines.items())
+    ]
+    seeds, steps = rows.groupby(["contestant", "lr"])["seed"].nunique().min(), rows["steps"].iloc[0]
     about = f"{int(steps):,} steps, seeds {rows['seed'].min()} to {rows['seed'].max()} ({seeds} each)"
-    return f"`{rows['metric'].iloc[0]}`, {about}: mean ± standard deviation over seeds.\n\n" + "\n".join(lines)
+    return f"`{rows['metric'].iloc[0]}`, {about}: mean ± standard deviation over seeds.\n\n" + "\n".join(table)
+
+
+def _rows(section: str) -> dict[str, dict[str, str]]:
+    """The cells of a table as it was written, by backbone and column."""
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.split("\n")
+        if line.startswith("| ") and "---" not in line
+    ]
+    return {
+        name: {key: cell for key, cell in zip(lines[0][1:], cells, strict=True) if cell} for name, *cells in lines[1:]
+    }
 
 
 def _cell(rows: pd.DataFrame) -> str:

@@ -263,8 +263,8 @@ class FunctionFamily(Family):
 
     @property
     def weight_variance(self) -> float:
-        """Prior variance of one weight, where the function is linear in x or in `features`; used for the noise-to-signal
-        ratio."""
+        """Prior variance of one weight, where the function is linear in x or in `features`; what the noise-to-signal
+        ratio is made of."""
         return 1.0
 
     def noise_to_signal(self, shift: str = "none") -> float:

@@ -154,11 +154,10 @@ class _Recurrence(torch.autograd.Function):
         ctx.sizes = _sizes(given[_NAMES.index("g")], like, size)
         parts = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes)
         answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
-        following: _Chunk | None = _chunk(parts[0])
-        states, ctx.held = [following.entered(state)], []
+        chunk = _chunk(parts[0])
+        states, ctx.held = [chunk.entered(state)], []
         for n, places in enumerate(_cut(answers, ctx.sizes), start=1):
-            assert following is not None
-            chunk = following.after(states[-1])
+            chunk.after(states[-1])
             for name, place in places.items():
                 place.copy_(chunk.answers(name))
             following = _chunk(parts[n]) if n < len(parts) else None
@@ -167,6 +166,7 @@ class _Recurrence(torch.autograd.Function):
                 del states[0]
             elif len(parts) <= _HELD:
                 ctx.held.append(chunk)
+            chunk = following or chunk
         outputs, reads = answers["q"], answers.get("rows")
         ctx.save_for_backward(outputs, reads, *given, *states)
         return outputs, reads, states[-1]
@@ -398,7 +398,9 @@ class _Decaying(_Chunk):
     def decay(self) -> None:
         g, dtype = self.given["g"], self.given["v"].dtype
         up = g.clamp(min=_limits(dtype)[0]).exp_()
-        first, last = (_products(part) for part in up.tensor_split([g.shape[2] // 2], 2))
+        first, last = up.tensor_split([g.shape[2] // 2], 2)
+        _multiply_up(first)
+        _multiply_up(last)
         half = first[:, :, -1:].clone() if first.shape[2] else torch.ones_like(up)
         first /= half
         earlier = torch.cat([half.reciprocal(), up[:, :, :-1]], 2) if len(self.lags) > 1 else up
@@ -467,13 +469,13 @@ def _scaled(x: Tensor, factors: list[Tensor]) -> Tensor:
     return x
 
 
-def _products(x: Float[Tensor, "B H C K"]) -> Float[Tensor, "B H C K"]:
-    """Of all tokens so far, in their place."""
+def _multiply_up(x: Float[Tensor, "B H C K"]) -> None:
+    """The products of all tokens so far, in their place."""
     if x.numel() < _MANY * x.shape[2]:
-        return x.cumprod_(2)
+        x.cumprod_(2)
+        return
     for before, t in pairwise(x.unbind(2)):
         t.mul_(before)
-    return x
 
 
 def _below(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:

@@ -1,4 +1,4 @@
-"""Least squares, ridge, sparse regression, averaging and kernel ridge against NumPy, scikit-learn and the Bayes posterior."""
+"""Least squares, ridge and its kin, sparse regression and averaging against NumPy, scikit-learn and the posterior."""
 
 from itertools import combinations
 
