@@ -21,7 +21,7 @@ from iclbench.contracts.contract import (
 )
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.predictions import Prediction
-from iclbench.core.predictor import Predictor
+from iclbench.core.predictor import Oracle, Predictor
 
 
 @contract()
@@ -110,17 +110,18 @@ def _moved(
     predictor: Predictor, episodes: Episodes, where: Bool[Tensor, "cases N"], of_inputs: bool
 ) -> tuple[Prediction, list[Prediction]]:
     """The answers, and in every case those with other labels, and inputs, at some points. All cases are asked at once,
-    as further episodes of one batch: what they have to do with each other is a contract of its own."""
-    cases, size = len(where), len(episodes)
-    many = episodes[torch.arange(size, device=episodes.context.x.device).repeat(cases)]
-    x, y = many.context.x, many.context.y
-    changed = where.to(x.device).repeat_interleave(size, 0)
-    y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), other_labels(y, episodes), y)
-    if of_inputs:
-        x = torch.where(changed.unsqueeze(-1), 3 - 2 * x, x)
-    moved = ask_next(predictor, many, replace(many.context, x=x, y=y))
-    apart = [moved[case * size : (case + 1) * size] for case in range(cases)]
-    return ask_next(predictor, episodes, episodes.context), apart
+    as further episodes of one batch (what these have to do with each other is a contract of its own), but of an oracle,
+    which is told of these very episodes."""
+    size, moved = len(episodes), []
+    for part in where.to(episodes.context.x.device).split(1 if isinstance(predictor, Oracle) else len(where)):
+        many = episodes[torch.arange(size, device=part.device).repeat(len(part))]
+        x, y, changed = many.context.x, many.context.y, part.repeat_interleave(size, 0)
+        y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), other_labels(y, episodes), y)
+        if of_inputs:
+            x = torch.where(changed.unsqueeze(-1), 3 - 2 * x, x)
+        found = ask_next(predictor, many, replace(many.context, x=x, y=y))
+        moved += [found[case * size : (case + 1) * size] for case in range(len(part))]
+    return ask_next(predictor, episodes, episodes.context), moved
 
 
 @contract()
