@@ -272,9 +272,10 @@ def _answers(family: Family, baseline: str) -> bool:
     """Whether a baseline takes the family with these parameters: one that knows shared features does not take random
     ones."""
     try:
-        return _told(family, baseline) is not None
+        _told(family, baseline)
     except UsageError:
         return False
+    return True
 
 
 def _told(family: Family, baseline: str) -> Predictor:

@@ -246,7 +246,7 @@ class _Chunk:
         self.end: Tensor | None = None
         self.decay()
         self.readers = {name: self.reading(name, given[name]) for name in self.lags}
-        self.written = {key: self.columns(given[key]) for key in ("k", "b") if key in given}
+        self.written: dict[str, Tensor] = {key: self.columns(given[key]) for key in ("k", "b") if key in given}
         self.values = {"k": self.stored(given["v"])}
 
     def entered(self, state: Tensor | None) -> Tensor | None:
@@ -258,21 +258,20 @@ class _Chunk:
         self.state = state
         if "a" in self.lags:
             self.system = -_below(self.readers["a"] @ self.written["b"].mT, 1)
-            read = self.read("a", but="b")
-            self.values["b"] = torch.linalg.solve_triangular(self.system, read, upper=False, unitriangular=True)
+            taken = torch.linalg.solve_triangular(self.system, self.read("a"), upper=False, unitriangular=True)
+            self.values["b"] = taken
         return self
 
     def answers(self, name: str) -> Float[Tensor, "B H C V"]:
         """Of q or of rows."""
         return self.weighed(name, self.read(name))
 
-    def read(self, name: str, but: str = "") -> Float[Tensor, "B H C V"]:
-        """What rows read of the state before the chunk and of what is written in it."""
+    def read(self, name: str) -> Float[Tensor, "B H C V"]:
+        """What rows read of the state before the chunk and of the values in it that are known by now."""
         rows = self.readers[name]
         out = None if self.state is None else _product(rows, self.state)
-        for key, columns in self.written.items():
-            if key != but:
-                out = _add(out, _below(rows @ columns.mT, self.lags[name]), self.values[key])
+        for key, values in self.values.items():
+            out = _add(out, _below(rows @ self.written[key].mT, self.lags[name]), values)
         assert out is not None
         return out
 
