@@ -1,0 +1,10 @@
+"""The packed results are read once for all tests of this folder."""
+
+import pytest
+
+from tests.findings.quantities import Reference
+
+
+@pytest.fixture(scope="session")
+def reference() -> Reference:
+    return Reference()
