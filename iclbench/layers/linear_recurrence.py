@@ -151,7 +151,7 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         like = given[_NAMES.index("v")]
         assert like is not None
-        ctx.sizes = _sizes(given[_NAMES.index("g")], like, size)
+        ctx.sizes = chunk_sizes(given[_NAMES.index("g")], like, size)
         parts = _cut(dict(zip(_NAMES, given, strict=True)), ctx.sizes)
         answers: dict[str, Tensor] = {name: torch.empty_like(like) for name in ("q", "rows") if name in parts[0]}
         chunk = _chunk(parts[0])
@@ -190,7 +190,7 @@ class _Recurrence(torch.autograd.Function):
         return None, None, chunk.entered(left), *map(found.get, _NAMES)
 
 
-def _sizes(g: Tensor | None, like: Tensor, size: int) -> list[int]:
+def chunk_sizes(g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V"], size: int = CHUNK) -> list[int]:
     """Tokens of the chunks: so many, and few where decays are strong. Decided for the batch at once: neighbours change
     the way, and so the last digits."""
     least, few = _limits(like.dtype)
