@@ -229,9 +229,9 @@ def main() -> None:
     times = ", ".join(f"{1e3 * float(str(unit[f'step {n}'])):.2f} ms at n = {n:,}" for n in POINTS)
     lines += ["", f"One episode of a training step of `mamba` takes {times}.", "", "## The recurrence alone", ""]
     lines += [
-        f"Chunks of {CHUNK} tokens, of fewer where decays are strong, against the matrix products and triangular systems "
-        "of the same chunks with nothing in between, in turn: forward; with the way back, against three times these "
-        "products.",
+        f"Chunks of {CHUNK} tokens, of fewer where decays are strong, against the matrix products and triangular "
+        "systems of the same chunks with nothing in between, in turn: forward; with the way back, against three times "
+        "these products.",
         "",
         "| size | recurrence | products, ms | forward, ms | forward / products | both ways, ms | both / 3 products |",
         "| --- | --- | --- | --- | --- | --- | --- |",
