@@ -10,7 +10,7 @@ from iclbench.cli.main import main
 from iclbench.config.cards import load_task, names
 from iclbench.config.resolution import family_class
 from iclbench.contracts.families import the_oracles_it_vouches_for_are_beaten_by_none
-from iclbench.families.linear import Linear
+from iclbench.families.linear import Linear, SparseLinear
 from tests.conftest import small_card
 
 
@@ -39,6 +39,10 @@ def test_a_family_that_vouches_for_a_baseline_that_is_beaten_breaks_its_contract
     the_oracles_it_vouches_for_are_beaten_by_none(Sine(Linear.Parameters()))
     with pytest.raises(AssertionError, match="beats the oracle ridge by at least"):
         the_oracles_it_vouches_for_are_beaten_by_none(Claiming(Linear.Parameters()))
+
+
+def test_an_oracle_that_refuses_these_parameters_breaks_no_contract() -> None:
+    the_oracles_it_vouches_for_are_beaten_by_none(SparseLinear(SparseLinear.Parameters(dim=30, sparsity=8)))
 
 
 def test_check_says_which_oracles_are_claims(
