@@ -1,0 +1,57 @@
+"""Does a causal Transformer learn faster when it is told where tokens stand, and does it extrapolate?
+
+    iclbench sweep positions --results FOLDER   # about an hour of one core; goes on where it stopped
+    python benchmarks/positions.py FOLDER       # writes positions.md
+
+GPT-2 at preset `grid` with no positions, learned, sinusoidal and rotary ones, each at its own learning rate. Scores are
+those of the report: the area under the learning curve up to the trained length, 0 for the zero predictor, 1 for the
+oracle or, without one, the best baseline. Errors are normalised squared errors (1 is about that of the zero predictor)
+on prompts of four times the trained length: after as many examples as in training, twice and four times as many, the
+mean over seeds. Learned positions end where training did.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from command import folder_and_page
+
+from iclbench import tables
+from iclbench.core.formats import fixed
+from iclbench.sweep.grids import grid_runs
+
+SEEDS, TIMES = (0, 1), (1, 2, 4)
+COLUMNS = ("task", "backbone", *(f"seed {n}" for n in SEEDS), "mean", *(f"error at {n}x" for n in TIMES))
+
+
+def main(folder: Path, out: Path) -> None:
+    values = tables.read_all("values", folder)
+    values = values[values["kind"].eq("backbone") & values["evaluator"].eq("next") & values["axis"].isna()]
+    whole = values["shift"].eq("none") & values["metric"].eq("score") & values["n_context"].isna()
+    by_run = values[whole].set_index("run")["value"].astype(float)
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    runs = pd.DataFrame(
+        [(run.task, run.backbone, run.config.seed, run.config.task.points, run.name) for run in grid_runs("positions")],
+        columns=["task", "backbone", "seed", "points", "run"],
+    ).assign(score=lambda runs: runs["run"].map(by_run))
+    if missing := runs.loc[runs["score"].isna(), "run"].tolist():
+        raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
+    errors = values[values["metric"].eq("squared_error")].set_index(["shift", "n_context", "run"])["value"]
+    errors = errors.astype(float)
+    for (task, points), of_task in runs.groupby(["task", "points"], sort=False):
+        found = {}
+        for backbone, own in of_task.groupby("backbone"):
+            scores = own.set_index("seed")["score"]
+            at = [errors.reindex([(f"points-{TIMES[-1] * points}", n * points, r) for r in own["run"]]) for n in TIMES]
+            cells = [fixed(score, 3) for score in (*scores.loc[list(SEEDS)], scores.mean())]
+            cells += [fixed(each.mean(), 2) if each.notna().all() else "–" for each in at]
+            found[backbone] = f"| {task} | {backbone} | {' | '.join(cells)} |"
+        lines += [found[backbone] for backbone in of_task.groupby("backbone")["score"].mean().sort_values().index[::-1]]
+    text = (__doc__ or "").partition("\n\n    ")[0]
+    note = " ".join((__doc__ or "").rpartition("positions.md\n\n")[2].split())
+    out.write_text(f"# Positions of a causal Transformer\n\n{text}\n\n{note}\n\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main(*folder_and_page(__doc__, __file__))
