@@ -1,18 +1,21 @@
 """Every registered backbone keeps every contract, with every head it has."""
 
 import json
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.backbones.sequence_model import UniformModel
 from iclbench.config.registry import BACKBONES
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
 from iclbench.core.errors import UsageError
+from tests.contracts.together import check
 
 MARKS = 3
 # Small settings that still have every part; a backbone that is not listed is built with its defaults.
@@ -107,12 +110,8 @@ HEADS: dict[str, tuple[str, ...]] = {
     "cmanp-and": ("gaussian",),
     # `hybrid` of its mixers.
     "mambaformer": ("gaussian",),
-    # Sequence models of one mixer differ in the mixer alone, and `hybrid` has every head: a covering array. Each in
-    # every run with what most reads from a Gaussian, in turn with one of the others.
-    **{
-        name: ("gaussian", other)
-        for name, other in zip(MIXERS_ALONE, cycle(("categorical", "event", "categorical", "mixture")), strict=False)
-    },
+    # Sequence models of one mixer differ in the mixer alone, and `hybrid` has every head.
+    **dict.fromkeys(MIXERS_ALONE, ("gaussian",)),
 }
 
 
@@ -198,67 +197,91 @@ CASES = [
 ]
 
 
-# A point and a mixture are read from the same network as a Gaussian is, and of models of one mixer so is every other
-# head (`hybrid` keeps all contracts with classes and events too). Those contracts are asked of them in every run that
-# look at what is read; all others by `make test-slow`.
+# A point and a mixture are read from the same network as a Gaussian is. Those contracts are asked of them in every run
+# that look at what is read; all others by `make test-slow`.
 OF_A_HEAD = {
     "answers_have_the_right_shape",
     "phases_equal_the_question",
     "the_last_layer_is_the_answer",
     "a_gradient_step_lowers_the_loss",
-    "saved_weights_give_the_same_answers",
 }
+OF_SETTINGS = OF_A_HEAD | {"saved_weights_give_the_same_answers"}
+
+
+# So it is with every head of these: what they do between read-in and read-out knows nothing of labels and marks, and
+# both they have from a class whose other backbones keep all contracts with classes and events in every run: `gpt2` and
+# `hybrid`, `lbanp`, `cnp`, `tnp`, and of those with two paths the ones that pool.
+ALL_OF_A_SEQUENCE = ("gpt2", "hybrid")
+READ_ALIKE = {
+    *(name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), SequenceBackbone)),
+    *("cmanp", "icicl-cnp", "pt-tnp", "icicl-tnp", "canp", "anp", "banp"),
+} - {*ALL_OF_A_SEQUENCE}
 
 
 # Related datasets stand before a sequence alike for all sequence models: with the first settings of two of them all
 # contracts are kept in every run. Of others those are asked that are about related datasets, or about points and
-# queries that come after a state; all others by `make test-slow`. Of a backbone with further settings, which differ
-# from its first ones in one part, those are asked that look at what is read and at what comes after a state.
+# queries that come after a state (of models of one mixer, where both meet in it); all others by `make test-slow`. Of a
+# backbone with further settings, which differ from its first ones in one part, those are asked that look at what is
+# read and at what comes after a state.
 OF_A_STATE = {
     "later_points_change_nothing",
     "shifted_queries_are_answered",
     "phases_equal_the_question",
     "update_equals_conditioning_on_everything",
 }
-WITH_RELATED = ("gpt2", "hybrid")
+OF_A_MIXER_WITH_RELATED = {
+    "absent_related_datasets_equal_none",
+    "related_datasets_of_batch_neighbours_change_nothing",
+    "update_equals_conditioning_on_everything",
+}
+# What sequence models do alike with points and questions before a mixer sees them: `hybrid` stands for those of mixers.
+OF_THE_QUESTION = {
+    "asking_twice_gives_the_same",
+    "targets_do_not_see_each_other",
+    "the_order_of_the_targets_changes_nothing",
+    "no_answer_sees_its_own_label",
+    "the_two_questions_agree",
+    "chosen_prefixes_are_answered",
+    "an_empty_context_works",
+}
 
 
-def marks_of(
-    name: str, settings: dict[str, object], head: str, related: int, contract: Contract
-) -> list[pytest.MarkDecorator]:
-    once = head in ("point", "mixture") or (name in MIXERS_ALONE and head != "gaussian")
+def left_of(name: str, settings: dict[str, object], head: str, related: int, contract: Contract) -> bool:
+    """Whether a contract of a case is left to `make test-slow`."""
+    once = head in ("point", "mixture") or (name in READ_ALIKE and head != "gaussian")
     shared = related and BACKBONES.get(name).order == "causal"
     first = settings == SMALL.get(name, [{}])[0]
-    if name in WITH_RELATED and first:
+    if name in ALL_OF_A_SEQUENCE and first:
         shared = False
-    left = (
-        (once and contract.name not in OF_A_HEAD)
+    mixed = name in OF_MIXERS
+    return (
+        thinned(name, head)
+        or (once and contract.name not in OF_A_HEAD)
+        or (mixed and contract.name in OF_THE_QUESTION)
+        or (mixed and related and contract.name not in OF_A_MIXER_WITH_RELATED)
         or (shared and not contract.of_related and contract.name not in OF_A_STATE)
-        or (not (first or related) and contract.name not in OF_A_HEAD | OF_A_STATE)
+        or (not (first or contract.of_related) and contract.name not in OF_SETTINGS | OF_A_STATE)
     )
-    return [pytest.mark.slow] if left or thinned(name, head) else []
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "head", "related", "contract"),
-    [
-        pytest.param(
-            *case,
-            contract,
-            marks=marks_of(*case, contract),
-            id=f"{'-'.join(map(str, case))}-{contract.name}",
-        )
-        for case in CASES
-        for contract in CONTRACTS
-    ],
-)
-def test_contract(name: str, settings: dict[str, object], head: str, related: int, contract: Contract) -> None:
+def picked(cases: Iterable[tuple[Any, ...]], left: Callable[..., bool]) -> list[Any]:
+    """Every case with the contracts that are asked in every run, and once more with those that are left."""
+    found = []
+    for case in cases:
+        for slow in (False, True):
+            contracts = [contract for contract in CONTRACTS if left(*case, contract) == slow]
+            marks = [pytest.mark.slow] if slow else []
+            name = "-".join([*map(str, case), *(["left"] if slow else [])])
+            found += [pytest.param(*case, contracts, marks=marks, id=name)] if contracts else []
+    return found
+
+
+@pytest.mark.parametrize(("name", "settings", "head", "related", "contracts"), picked(CASES, left_of))
+def test_contracts(name: str, settings: dict[str, object], head: str, related: int, contracts: list[Contract]) -> None:
     backbone = build(name, settings, head, related)
-    if not contract.applies(backbone):
-        pytest.skip("not about this kind of predictor")
     classes, marks = 5 if head == "categorical" else None, MARKS if head == "event" else None
     episodes = example_episodes(points=7, outputs=2, classes=classes, marks=marks, related=related)
-    contract.check(backbone, episodes, Tolerance(2e-5, 1e-4))
+    check(contracts, backbone, episodes, Tolerance(2e-5, 1e-4))
 
 
 # Every backbone behind the cheap encoder, a causal one and a set model behind a residual network too.
@@ -269,41 +292,30 @@ IMAGE_CASES = [
 ]
 
 
-# The encoder stands before backbones, which know nothing of it. In every run all contracts are asked of one backbone of
-# each kind: a causal one with keys and one with a state that does not grow, one behind a residual network, a set of
-# latents, of pseudo-tokens, with attention from the targets alone, with answers in turn. Of others but mixers those
-# that look at what is read; the full product by `make test-slow`.
+# The encoder stands before backbones, which know nothing of it. In every run all contracts are asked of a causal one,
+# one behind a residual network, a set of latents, and one with answers in turn. Of others but mixers those that go
+# through the encoder both ways and compare two ways of asking; the full product by `make test-slow`.
 ON_IMAGES = {
     ("attention", "contours-64"),
-    ("mamba2", "contours-64"),
     ("transformer", "resnet-64"),
-    ("cmanp", "contours-64"),
-    ("icicl-tnp", "contours-64"),
-    ("canp", "contours-64"),
+    ("lbanp", "contours-64"),
     ("tnp-a", "contours-64"),
 }
+THROUGH_THE_ENCODER = {"phases_equal_the_question", "a_gradient_step_lowers_the_loss"}
 
 
-def marks_on_images(name: str, encoder: str, contract: Contract) -> list[pytest.MarkDecorator]:
-    read = contract.name in OF_A_HEAD and name not in OF_MIXERS
-    return [] if read or (name, encoder) in ON_IMAGES else [pytest.mark.slow]
+def left_on_images(name: str, encoder: str, contract: Contract) -> bool:
+    read = contract.name in THROUGH_THE_ENCODER and name not in OF_MIXERS
+    return not read and (name, encoder) not in ON_IMAGES
 
 
-@pytest.mark.parametrize(
-    ("name", "encoder", "contract"),
-    [
-        pytest.param(*case, contract, marks=marks_on_images(*case, contract), id=f"{'-'.join(case)}-{contract.name}")
-        for case in IMAGE_CASES
-        for contract in CONTRACTS
-    ],
-)
-def test_contract_on_images(name: str, encoder: str, contract: Contract) -> None:
+@pytest.mark.parametrize(("name", "encoder", "contracts"), picked(IMAGE_CASES, left_on_images))
+def test_contracts_on_images(name: str, encoder: str, contracts: list[Contract]) -> None:
     backbone = build_on_images(name, encoder)
-    if not contract.applies(backbone):
-        pytest.skip("not about this kind of predictor")
-    contract.check(backbone, example_episodes(dim=SIDE * SIDE, points=7, classes=5), Tolerance(2e-5, 1e-4))
+    check(contracts, backbone, example_episodes(dim=SIDE * SIDE, points=7, classes=5), Tolerance(2e-5, 1e-4))
 
 
 def test_contracts_and_cases_that_are_picked_are_known() -> None:
-    assert {contract.name for contract in CONTRACTS} > OF_A_HEAD | OF_A_STATE
+    named = OF_SETTINGS | OF_A_STATE | OF_A_MIXER_WITH_RELATED | OF_THE_QUESTION | THROUGH_THE_ENCODER
+    assert {contract.name for contract in CONTRACTS} > named
     assert set(IMAGE_CASES) > ON_IMAGES
