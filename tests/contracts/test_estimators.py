@@ -10,6 +10,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import SparseLinear
+from tests.contracts.together import check
 
 # What belongs to one family is tested with it.
 OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle")
@@ -40,13 +41,26 @@ def episodes_for(predictor: FittedPredictor) -> Episodes:
     return example_episodes(points=7, outputs=2, classes=CLASSES if "categorical" in predictor.heads else None)
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_contract(baseline: str, contract: Contract) -> None:
+# Cards of one estimator differ in a number: of the first all contracts are asked in every run, of others those that
+# look at what is answered; all by `make test-slow`.
+FIRST = {load_baseline(name)[1].estimator: name for name in reversed(BASELINES)}
+OF_A_CARD = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
+
+
+CASES = [
+    pytest.param(name, [each for each in CONTRACTS if name in FIRST.values() or each.name in OF_A_CARD], id=name)
+    for name in BASELINES
+] + [
+    pytest.param(name, [e for e in CONTRACTS if e.name not in OF_A_CARD], marks=pytest.mark.slow, id=f"{name}-left")
+    for name in BASELINES
+    if name not in FIRST.values()
+]
+
+
+@pytest.mark.parametrize(("baseline", "contracts"), CASES)
+def test_contracts(baseline: str, contracts: list[Contract]) -> None:
     predictor = build(baseline)
-    if not contract.applies(predictor):
-        pytest.skip("not about this kind of predictor")
-    contract.check(predictor, episodes_for(predictor), LOOSE.get(baseline, Tolerance()))
+    check(contracts, predictor, episodes_for(predictor), LOOSE.get(baseline, Tolerance()))
 
 
 def test_every_estimator_has_a_card() -> None:
