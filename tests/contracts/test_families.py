@@ -30,8 +30,9 @@ def data_dir(tmp_path_factory):
     return folder.parent
 
 
-@pytest.fixture(params=FAMILIES.names())
+@pytest.fixture(scope="module", params=FAMILIES.names())
 def family(request, data_dir):
+    """One for all contracts: images are drawn, and files read, when it is first asked."""
     cls = FAMILIES.get(request.param)
     return cls(cls.Parameters(), data_dir)
 
