@@ -16,6 +16,7 @@ from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
+from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.probing import probe as module
 from iclbench.probing.probe import NotProbedError, probe
@@ -56,15 +57,22 @@ def trained(card: Path) -> Run:
     return run
 
 
+@pytest.fixture(scope="module")
+def probed(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Cell]]:
+    """A folder with one probe, which nobody adds to, and its cells."""
+    folder = tmp_path_factory.mktemp("probed")
+    return folder, list(probe(Context(folder), trained, **SIZES))
+
+
 def values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
-def test_a_linear_task_meets_gradient_descent_and_reference_levels(trained: Run, tmp_path: Path) -> None:
-    cells = list(probe(Context(tmp_path), trained, **SIZES))
+def test_a_linear_task_meets_gradient_descent_and_reference_levels(probed: tuple[Path, list[Cell]]) -> None:
+    folder, cells = probed
     assert [c.contestant.name for c in cells] == FIELD
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
-    rows = tables.read_all("values", tmp_path)
+    rows = tables.read_all("values", folder)
     assert set(rows["evaluator"]) == {"probe", "gamma_search"}
     assert set(rows["n_context"]) == {8}, "the trained number of examples"
     layers = rows[rows["axis"] == "layer"]
@@ -81,14 +89,14 @@ def test_a_linear_task_meets_gradient_descent_and_reference_levels(trained: Run,
     assert "independent draw" in raw["reason"] and "20 tasks" in transformed["reason"]
 
 
-def test_the_rows_are_the_models_own_errors(trained: Run, tmp_path: Path) -> None:
+def test_the_rows_are_the_models_own_errors(trained: Run, probed: tuple[Path, list[Cell]]) -> None:
     """The last layer before scale and shift, from `predict_targets` and plain means."""
-    (cell, *_) = probe(Context(tmp_path), trained, **SIZES)
+    folder, (cell, *_) = probed
     episodes = cell.prompts.episodes
     with torch.no_grad():
         answer = trained.load().predict_targets(episodes.context, episodes.asked.x).mean
     errors = (answer - episodes.asked.y)[:, 4:, 0].double().square().mean(1) / 3
-    rows = tables.read_all("values", tmp_path)
+    rows = tables.read_all("values", folder)
     last = rows.query("axis == 'layer' and axis_value == 2 and metric == 'squared_error_raw'").iloc[0]
     assert last["value"] == pytest.approx(errors.mean().item(), rel=1e-5)
     assert last["low"] < last["value"] < last["high"]
@@ -107,14 +115,15 @@ def test_each_context_size_has_its_own_episodes(trained: Run, tmp_path: Path) ->
     assert set(tables.read_all("values", tmp_path)["n_context"]) == {5, 16}
 
 
-def test_the_same_command_again_is_free_and_writes_the_same_bytes(trained: Run, tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        list(probe(Context(tmp_path / folder), trained, **SIZES))
-    before = values(tmp_path / "a")
-    assert before == values(tmp_path / "b")
-    assert all(cell.cached for cell in probe(Context(tmp_path / "a"), trained, **SIZES))
-    assert not any(cell.cached for cell in probe(Context(tmp_path / "a"), trained, **SIZES | {"fit": 5}))
-    assert {name: values(tmp_path / "a")[name] for name in before} == before
+def test_the_same_command_again_is_free_and_writes_the_same_bytes(
+    trained: Run, probed: tuple[Path, list[Cell]], tmp_path: Path
+) -> None:
+    list(probe(Context(tmp_path), trained, **SIZES))
+    before = values(tmp_path)
+    assert before == values(probed[0])
+    assert all(cell.cached for cell in probe(Context(tmp_path), trained, **SIZES))
+    assert not any(cell.cached for cell in probe(Context(tmp_path), trained, **SIZES | {"fit": 5}))
+    assert {name: values(tmp_path)[name] for name in before} == before
 
 
 def test_a_failed_cell_is_a_row_with_a_reason_and_is_tried_again(
