@@ -43,15 +43,27 @@ def test_a_task_and_a_section_alone(results: Path, tmp_path: Path, capsys: pytes
     assert "unknown task 'linaer'; did you mean 'linear'" in capsys.readouterr().err
 
 
+# Sections know nothing of processes: a few of them in every run, all by `make test-slow`.
+@pytest.mark.parametrize(
+    "only", [["learning-curves", "leaderboard", "missing"], pytest.param([], marks=pytest.mark.slow)], ids=str
+)
 def test_the_same_tables_give_the_same_bytes_also_from_processes_side_by_side(
-    results: Path, page: Path, tmp_path: Path
+    only: list[str], results: Path, tmp_path: Path
 ) -> None:
     told: list[tuple[int, int]] = []
-    found = build(results, tmp_path, processes=2, progress=lambda done, total, _: told.append((done, total)))
+    page = build(results, tmp_path / "alone", tasks=["linear"] if only else [], only=only).page
+    found = build(
+        results,
+        tmp_path / "both",
+        tasks=["linear"] if only else [],
+        only=only,
+        processes=2,
+        progress=lambda done, total, _: told.append((done, total)),
+    )
     assert found.page.read_bytes() == page.read_bytes()
     for path in sorted((page.parent / "tables").iterdir()):
-        assert (tmp_path / "tables" / path.name).read_bytes() == path.read_bytes()
-    assert [done for done, _ in told] == list(range(1, told[0][1] + 1))
+        assert (tmp_path / "both" / "tables" / path.name).read_bytes() == path.read_bytes()
+    assert [done for done, _ in told] == list(range(1, told[0][1] + 1)) and told[0][1] > 1
 
 
 def test_what_a_killed_process_leaves_is_done_all_the_same() -> None:
