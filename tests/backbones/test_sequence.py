@@ -50,18 +50,25 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 SOME = [0, 4, 5, 6, 22]
 # Every pair of these in every run, all of them by `make test-slow`.
 PAIRWISE = [(1, None, True), (1, SOME, False), (5, None, False), (5, SOME, True), (22, None, True), (22, SOME, False)]
+# Those that differ from another in the positions' numbers, or in the system's, are asked with one segment.
+DERIVED, ONCE = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, SOME, True)]
 PRODUCT = [
     (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, SOME) for forked in (False, True)
 ]
 
 
 @pytest.mark.parametrize(
-    ("segment", "prefixes", "forked"),
-    [pytest.param(*case, marks=[] if case in PAIRWISE else pytest.mark.slow) for case in PRODUCT],
+    ("name", "segment", "prefixes", "forked"),
+    [
+        pytest.param(name, *case, marks=[] if case in (ONCE if name in DERIVED else PAIRWISE) else pytest.mark.slow)
+        for name in SIZES
+        for case in PRODUCT
+    ],
 )
 def test_segments_give_the_answers_of_one_pass(
-    backbone: SequenceBackbone, segment: int, prefixes: list[int] | None, forked: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, segment: int, prefixes: list[int] | None, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    backbone = model(name)
     with torch.no_grad():
         for points in (draw(), with_holes(draw())):
             options = {"prefixes": prefixes, "x_query": points.x.flip(1) if forked else None}

@@ -1,5 +1,7 @@
 """The probe of a layer: decoded by the model's own read-out, a scale and a shift per task, nothing else."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from iclbench.core.predictions import HEADS, Point
 from iclbench.estimators.least_squares import LeastSquares
 from iclbench.probing.layers import decode_layers, fit_scale_and_shift, probe_layers
 from iclbench.probing.probe_set import ProbeSet
-from tests.contracts.test_backbones import MIXERS_ALONE, SMALL
+from tests.contracts.test_backbones import SMALL
 
 NUMERIC = [head for head in HEADS if head not in ("categorical", "event")]
 LAYERED = [
@@ -49,11 +51,16 @@ def test_layered_backbones_are_found() -> None:
     assert "gpt2" in LAYERED
 
 
-# Models of one mixer have one way to be decoded: of them a point in every run, all heads of others and of `hybrid`.
+# Layers of one backbone are decoded alike whatever the head, and heads alike whatever the backbone: every pair by
+# `make test-slow`, every backbone with one of the heads, in turn, and two of them with each, in every run.
+IN_TURN = set(zip(LAYERED, cycle(NUMERIC), strict=False))
+WITH_EVERY_HEAD = ("gpt2", "tnp")
+
+
 @pytest.mark.parametrize(
     ("name", "head"),
     [
-        pytest.param(name, head, marks=[pytest.mark.slow] if name in MIXERS_ALONE and head != "point" else [])
+        pytest.param(name, head, marks=[] if (name, head) in IN_TURN or name in WITH_EVERY_HEAD else pytest.mark.slow)
         for name in LAYERED
         for head in NUMERIC
     ],
