@@ -29,6 +29,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     return folder, run
 
 
+@pytest.fixture(scope="module")
+def evaluated(trained: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results that nobody adds to, on the training distribution and under a shift."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    list(evaluate_run(Context(folder), trained[1], ("none", "orthants")))
+    return folder
+
+
 def values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
@@ -48,11 +56,9 @@ def test_model_baselines_and_oracle_meet_on_one_prompt_set(trained: tuple[Path, 
     assert scores["knn-3"] < 1
 
 
-def test_tables_are_the_same_byte_for_byte(trained: tuple[Path, Run], tmp_path: Path) -> None:
-    _, run = trained
-    for folder in ("a", "b"):
-        list(evaluate_run(Context(tmp_path / folder), run, ("none", "orthants")))
-    assert values(tmp_path / "a") == values(tmp_path / "b")
+def test_tables_are_the_same_byte_for_byte(trained: tuple[Path, Run], evaluated: Path, tmp_path: Path) -> None:
+    list(evaluate_run(Context(tmp_path), trained[1], ("none", "orthants")))
+    assert values(tmp_path) == values(evaluated) != {}
 
 
 def test_finished_cells_are_kept_and_damaged_ones_done_again(trained: tuple[Path, Run], tmp_path: Path) -> None:
@@ -90,15 +96,14 @@ def _fail(*arguments: object, **options: object) -> None:
     raise RuntimeError("out of luck")
 
 
-def test_errors_are_paired_by_episode_and_average_to_the_values(trained: tuple[Path, Run], tmp_path: Path) -> None:
-    _, run = trained
-    list(evaluate_run(Context(tmp_path), run))
-    errors = tables.read_all("errors", tmp_path)
-    rows = tables.read_all("values", tmp_path).query("metric == 'squared_error'")
-    means = errors.groupby(["run", "n_context"])["value"].mean()
-    joined = rows.set_index(["run", "n_context"])["value"]
+def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated: Path) -> None:
+    errors = tables.read_all("errors", evaluated)
+    rows = tables.read_all("values", evaluated).query("metric == 'squared_error'")
+    keys = ["prompt_set", "run", "n_context"]
+    means = errors.groupby(keys)["value"].mean()
+    joined = rows.set_index(keys)["value"]
     pd.testing.assert_series_equal(means.sort_index(), joined.sort_index(), check_names=False, check_dtype=False)
-    assert errors.groupby(["run", "n_context"])["episode"].nunique().eq(48).all()
+    assert errors.groupby(keys)["episode"].nunique().eq(48).all()
 
 
 def test_extrapolation_and_shifts_are_prompt_sets_of_their_own(trained: tuple[Path, Run], tmp_path: Path) -> None:
@@ -130,14 +135,12 @@ def test_unknown_shift_lists_near_matches(trained: tuple[Path, Run]) -> None:
         shifts_of(trained[1], ["orthant"], None)
 
 
-def test_an_evaluation_that_is_all_there_writes_nothing(trained: tuple[Path, Run], tmp_path: Path) -> None:
+def test_an_evaluation_that_is_all_there_writes_nothing(trained: tuple[Path, Run], evaluated: Path) -> None:
     """Nor does it remove or touch anything: results that may only be read are printed like any others."""
-    _, run = trained
-    list(evaluate_run(Context(tmp_path), run, ("none", "orthants")))
 
     def state() -> dict[Path, tuple[int, int]]:
-        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (tmp_path, *tmp_path.rglob("*"))}
+        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (evaluated, *evaluated.rglob("*"))}
 
     before = state()
-    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run, ("none", "orthants")))
+    assert all(cell.cached for cell in evaluate_run(Context(evaluated), trained[1], ("none", "orthants")))
     assert state() == before
