@@ -309,8 +309,8 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
     if isinstance(rows, pd.DataFrame):
         return validate(table, rows.reindex(columns=list(SCHEMAS[table])))
     # Column by column: a frame of dictionaries takes longer than all the rest, and thousands of tables are small.
-    columns = {name: [row.get(name) for row in rows] for name in SCHEMAS[table]}
-    return validate(table, pd.DataFrame(columns, dtype=object))
+    columns = {name: np.fromiter((row.get(name) for row in rows), object, len(rows)) for name in SCHEMAS[table]}
+    return _whole(table, _typed(table, columns, pd.RangeIndex(len(rows))))
 
 
 def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
@@ -324,7 +324,15 @@ def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = N
     Raises:
         TableError: for other missing columns, missing values or duplicate rows.
     """
-    typed = _typed(table, data)
+    if table == "errors" and "coarse" not in data.columns:
+        data = older.errors_filled(data)
+    # By arrays: a frame of forty columns takes five times as long, and thousands of tables are small.
+    given = {str(column): _plain(series.array) for column, series in data.items()}
+    return _whole(table, _typed(table, given, data.index), origin)
+
+
+def _whole(table: TableName, typed: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
+    """The frame, in which no row stands twice."""
     keys = typed[_KEYS[table]]
     _refuse_duplicates(table, typed, keys if origin is None else keys.assign(origin=origin))
     return typed
@@ -335,12 +343,9 @@ def keys(table: TableName) -> list[str]:
     return list(_KEYS[table])
 
 
-def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
+def _typed(table: TableName, given: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
+    """The frame of these columns, with its exact types."""
     schema = SCHEMAS[table]
-    if table == "errors" and "coarse" not in data.columns:
-        data = older.errors_filled(data)
-    # By arrays: a frame of forty columns takes five times as long, and thousands of tables are small.
-    given = {str(column): _plain(series.array) for column, series in data.items()}
     missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in given]
     unknown = [c for c in given if c not in schema]
     if missing or unknown:
@@ -348,7 +353,7 @@ def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, ExtensionArray] = {}
     for column, (dtype, optional, _) in schema.items():
         try:
-            values = _as(dtype, given[column]) if column in given else _absent(dtype, len(data))
+            values = _as(dtype, given[column]) if column in given else _absent(dtype, len(index))
         except (TypeError, ValueError) as error:
             raise TableError(f"table '{table}': {error}") from error
         if not optional and values.isna().any():
@@ -356,7 +361,7 @@ def _typed(table: TableName, data: pd.DataFrame) -> pd.DataFrame:
         columns[column] = values
     if table == "values":
         _validate_values(columns)
-    typed = pd.DataFrame(columns, index=data.index, copy=False)
+    typed = pd.DataFrame(columns, index=index, copy=False)
     return older.filled(typed) if table == "values" else typed
 
 
