@@ -100,8 +100,8 @@ def _of_each(
 def _models(values: pd.DataFrame, method: pd.Series) -> pd.Series:
     """Contestants without the method that is applied to them and the task that they were trained on, and baselines
     without their number."""
-    of_each = (values["contestant"], method.fillna(""), values["trained_on"].fillna(""))
-    rows = zip(*(texts.tolist() for texts in of_each), strict=True)
+    without, trained_on = method.fillna("").tolist(), values["trained_on"].fillna("").tolist()
+    rows = zip(values["contestant"].tolist(), without, trained_on, strict=True)
     whole = list(zip(rows, values["kind"].isin(["baseline", "oracle"]).tolist(), strict=True))
     known = {each: _model(*each[0], each[1]) for each in set(whole)}
     return pd.Series([known[each] for each in whole], index=values.index, dtype="string")
