@@ -10,13 +10,16 @@ from iclbench.cli.main import main
 from iclbench.report import build
 from iclbench.sweep.cells import grid_cells
 from tests.sweep.conftest import tiny_grid
+from tests.tuning.test_tune import Here
 
 
 def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_all_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "GRID", str(tiny_grid(tmp_path, backbones=("gpt2",))))
-    monkeypatch.setattr(demo, "one_per_core", lambda: [None])
+    # A worker would have to import torch.
+    monkeypatch.setattr("iclbench.cli.sweep.pool", lambda slots, threads: Here())
+    monkeypatch.setattr(demo, "build", partial(build, only=["heat-map"]))
     results = tmp_path / "results"
     assert main(["demo", "--results", str(results)]) == 0
     out, err = capsys.readouterr()
@@ -28,7 +31,6 @@ def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_
         "tiny-quadratic-gpt2-smoke-s0",
     }
     written = (results / "report" / "index.html").stat().st_mtime_ns
-    monkeypatch.setattr(demo, "build", partial(build, only=["heat-map"]))
     assert main(["demo", "--results", str(results)]) == 0
     assert (results / "report" / "index.html").stat().st_mtime_ns > written
     assert ": 0 cells" in capsys.readouterr().err
