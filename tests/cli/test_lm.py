@@ -252,7 +252,31 @@ def test_of_several_models_the_others_go_on(models, tmp_path: Path, capsys: pyte
     assert "skipped model" in err and "damaged" in err
 
 
-def test_ctrl_c_keeps_what_is_finished(models, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_is_finished(
+    models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the midst of the second cell."""
+    write, written = tables.write, []
+
+    def interrupted(table: str, rows: object, path: Path, *more: object) -> None:
+        written.append(path)
+        if len([path for path in written if path.name == "tiny-llama.values.parquet"]) == 2:
+            signal.raise_signal(signal.SIGINT)
+        write(table, rows, path, *more)
+
+    monkeypatch.setattr(tables, "write", interrupted)
+    asked = ("--model", models("llama"), "--tasks", "algorithmic", "--shots", 2, "--demo-seeds", "0:10")
+    code, _, err = run("eval", *asked, capsys=capsys)
+    assert code == 130 and "the same command goes on" in err.splitlines()[-1]
+    assert written[-1].name == "tiny-llama.values.parquet"
+    (kept,) = tmp_path.rglob("tiny-llama.values.parquet")
+    assert kept in written[:-1] and set(tables.read("values", kept)["status"]) == {"ok"}
+    assert not list(tmp_path.rglob(".*tmp*"))
+
+
+# Slow: a process that imports torch and transformers.
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_keeps_what_is_finished(models, tmp_path: Path) -> None:
     asked = ["--model", str(models("llama")), "--tasks", "algorithmic", "--shots", "2", "--demo-seeds", "0:10"]
     command = [sys.executable, "-m", "iclbench", "lm", "eval", *asked, "--results", str(tmp_path / "results")]
     started = subprocess.Popen(
