@@ -4,6 +4,7 @@ them, which tests that start and kill many have to wait for, and a heap in which
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -28,6 +29,30 @@ class Command:
         self._process = FORKS.Process(target=_run, args=(list(arguments), str(errors)))
         self._process.start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.exitcode
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def kill(self) -> None:
+        """Kill it, or do nothing where it has ended."""
+        self._process.kill()
+        self._process.join()
+
+    def interrupted(self, within: float) -> int | None:
+        """The exit code after a Ctrl-C."""
+        os.kill(self.pid, signal.SIGINT)
+        self._process.join(within)
+        return self.code
+
     def ends(self, within: float | None = None) -> bool:
         """Whether it ends by itself within so many seconds (None: however long it takes), or is killed then.
 
@@ -36,10 +61,9 @@ class Command:
         """
         self._process.join(within)
         if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+            self.kill()
             return False
-        assert self._process.exitcode == 0, self._errors.read_text()
+        assert self.code == 0, self.errors
         return True
 
 
@@ -79,5 +103,6 @@ def _call(answers: Connection, function: Callable[..., object], arguments: tuple
 def _run(arguments: list[str], errors: str) -> None:
     from iclbench.cli.main import main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever a shell's background job inherits
     with Path(errors).open("w", buffering=1) as stream, redirect_stderr(stream), redirect_stdout(stream):
         sys.exit(main(arguments))

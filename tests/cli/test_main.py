@@ -14,6 +14,7 @@ from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.cli.main import run as entry
 from tests.conftest import heed_ctrl_c
+from tests.forked import Command
 
 RUN = "tiny-linear-gpt2-smoke-s0"
 HEAVY = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pyarrow", "altair")
@@ -227,17 +228,18 @@ def test_json_results_are_rows(card_path: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_ctrl_c_writes_a_checkpoint_and_exits_130(card_path: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "iclbench", "train", str(card_path), "gpt2", "-p", "smoke"]
-    command += ["-o", "train.steps=100000", "--results", str(tmp_path / "results")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("results/runs/*/checkpoints/step-*")):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    arguments = ["train", str(card_path), "gpt2", "-p", "smoke", "-o", "train.steps=100000"]
+    command = Command([*arguments, "--results", str(tmp_path / "results")], tmp_path / "errors")
+    try:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("results/runs/*/checkpoints/step-*")):
+            assert command.code is None, command.errors
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert command.interrupted(within=60) == 130
+    finally:
+        command.kill()
+    err = command.errors
     assert "continues run" in err.splitlines()[-1]
     reached = err.rsplit("from step ", 1)[1].strip()
     newest = sorted(tmp_path.glob("results/runs/*/checkpoints/step-*"))[-1]

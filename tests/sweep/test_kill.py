@@ -18,6 +18,7 @@ from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store
 from iclbench.sweep.work import work
 from tests.conftest import heed_ctrl_c
+from tests.forked import Command
 from tests.sweep.conftest import tiny_grid
 
 SECONDS = 300.0  # nothing here takes longer
@@ -34,6 +35,12 @@ def start(grid: Path, results: Path, number: int = 2) -> subprocess.Popen[str]:
         env=environment,
         preexec_fn=heed_ctrl_c,
     )
+
+
+def begun(grid: Path, results: Path, number: int) -> Command:
+    """The same in a process that need not import torch; its workers have to."""
+    command = ["sweep", str(grid), "--workers", str(number), "--results", str(results)]
+    return Command(command, results.with_suffix(".errors"))
 
 
 def finish(grid: Path, results: Path) -> None:
@@ -91,12 +98,11 @@ def test_what_a_killed_sweep_left_is_gone_on_with_and_ends_with_the_same_tables(
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     undisturbed(grid, tmp_path / "whole")
     killed = tmp_path / "killed"
-    sweep = start(grid, killed, 1)
-    until(lambda: len(rows(killed)) >= 3 or sweep.poll() is not None)
+    sweep = begun(grid, killed, 1)
+    until(lambda: len(rows(killed)) >= 3 or sweep.code is not None)
     left = workers(sweep.pid)
     sweep.kill()
-    sweep.communicate(timeout=SECONDS)
-    assert sweep.returncode == -signal.SIGKILL and len(left) == 1
+    assert sweep.code == -signal.SIGKILL and len(left) == 1, sweep.errors
     until(lambda: not any(map(alive, left)))
     assert 0 < len(plan(grid_cells([str(grid)]), Store(killed)).todo) < len(rows(tmp_path / "whole"))
     undisturbed(grid, killed)
@@ -127,19 +133,19 @@ def test_sweep_whose_workers_and_parent_are_killed_ends_with_the_same_tables(tmp
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), steps=100_000, evaluate=None, probe=None)
-    sweep = start(grid, tmp_path / "results", number)
+    sweep = begun(grid, tmp_path / "results", number)
     checkpoints = tmp_path / "results" / "runs"
-    until(lambda: _have_checkpoints(checkpoints) == number or sweep.poll() is not None)
-    at_work = workers(sweep.pid)
-    assert len(at_work) == number
-    for pid in [sweep.pid, *at_work]:  # as a terminal sends it to all of them
-        os.kill(pid, signal.SIGINT)
     try:
-        _, err = sweep.communicate(timeout=SECONDS)
+        until(lambda: _have_checkpoints(checkpoints) == number or sweep.code is not None)
+        at_work = workers(sweep.pid)
+        assert len(at_work) == number, sweep.errors
+        for pid in at_work:  # as a terminal sends it to all of them
+            os.kill(pid, signal.SIGINT)
+        code = sweep.interrupted(within=SECONDS)
     finally:
         sweep.kill()  # its workers end with it
-    assert sweep.returncode == 130, err
-    assert "the same command does the other 2" in err.splitlines()[-1]
+    assert code == 130, sweep.errors
+    assert "the same command does the other 2" in sweep.errors.splitlines()[-1]
     assert not any(map(alive, at_work))
     assert _have_checkpoints(checkpoints) == len(list(checkpoints.iterdir())) == number
     assert not rows(tmp_path / "results"), "an interrupted cell has not failed"
