@@ -80,20 +80,32 @@ def answer(function: Callable[..., T], *arguments: object) -> T:
 
 def printed(arguments: Sequence[str], folder: Path, environment: dict[str, str], site: str) -> tuple[int, str, str]:
     """Exit code, output and errors of `iclbench ARGUMENTS` in a folder, with packages of one more `site` folder."""
-    return answer(_printed, list(arguments), str(folder), environment, site)
+    return printed_each([arguments], folder, environment, site)[0]
 
 
-def _printed(arguments: list[str], folder: str, environment: dict[str, str], site: str) -> tuple[int, str, str]:
+def printed_each(
+    commands: Sequence[Sequence[str]], folder: Path, environment: dict[str, str], site: str
+) -> list[tuple[int, str, str]]:
+    """The same of several commands, one after the other in one process."""
+    return answer(_printed, [list(arguments) for arguments in commands], str(folder), environment, site)
+
+
+def _printed(
+    commands: list[list[str]], folder: str, environment: dict[str, str], site: str
+) -> list[tuple[int, str, str]]:
     from iclbench.cli.main import main
 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, site)
-    out, errors = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(errors):
-        code = main(arguments)
-    return code, out.getvalue(), errors.getvalue()
+    found = []
+    for arguments in commands:
+        out, errors = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(errors):
+            code = main(arguments)
+        found.append((code, out.getvalue(), errors.getvalue()))
+    return found
 
 
 def _call(answers: Connection, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
