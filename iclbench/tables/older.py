@@ -47,25 +47,33 @@ def _filled(v: pd.DataFrame) -> pd.DataFrame:
     distribution = v["distribution"].fillna(_of_each(v["shift"], lambda name: _shift(name)[0]))
     extrapolated = v["extrapolated_to"].fillna(_of_each(v["shift"], lambda name: _shift(name)[1], "Int64"))
     said = v["reason"].where(score)
-    score_of = v["score_of"].fillna(_of_each(said, lambda text: text.partition(_SCORE)[0]))
-    score_one = v["score_one"].fillna(_of_each(said, lambda text: text.partition(_SCORE)[2]))
+    score_of = _else(v["score_of"], _of_each(said, lambda text: text.partition(_SCORE)[0]))
+    score_one = _else(v["score_one"], _of_each(said, lambda text: text.partition(_SCORE)[2]))
     prompts = v["prompt_set"].where(language & v["demo_seed"].isna())
     of_axis = v["axis_value"].where(v["axis"].eq("demo_seed").fillna(False)).astype("Int64")
-    demo_seed = v["demo_seed"].fillna(_of_each(prompts, lambda name: _demonstrations(name)[0], "Int64"))
-    demo_order = v["demo_order"].fillna(_of_each(prompts, lambda name: _demonstrations(name)[1], "Int64"))
+    demo_seed = _else(v["demo_seed"], _of_each(prompts, lambda name: _demonstrations(name)[0], "Int64"))
+    demo_order = _else(v["demo_order"], _of_each(prompts, lambda name: _demonstrations(name)[1], "Int64"))
     return v.assign(
         method=method,
         model=model,
         distribution=distribution,
         extrapolated_to=extrapolated,
-        related_from=v["related_from"].fillna(_of_each(v["shift"], _related_from)),
-        stratum=v["stratum"].fillna(_of_each(v["axis"], _stratum)),
+        related_from=_else(v["related_from"], _of_each(v["shift"], _related_from)),
+        stratum=_else(v["stratum"], _of_each(v["axis"], _stratum)),
         score_of=score_of,
         score_one=score_one,
-        demo_seed=demo_seed.fillna(of_axis),
+        demo_seed=_else(demo_seed, of_axis),
         demo_order=demo_order,
-        mean_of=v["mean_of"].fillna(_of_each(v["reason"].where(v["kind"].eq("published")), _mean_of)),
+        mean_of=_else(v["mean_of"], _of_each(v["reason"].where(v["kind"].eq("published")), _mean_of)),
     )
+
+
+def _else(known: pd.Series, found: pd.Series) -> pd.Series:
+    """`known.fillna(found)` of one type, at once where nothing is missing or all of it is."""
+    missing = known.isna()
+    if not missing.any():
+        return known
+    return found if missing.all() else known.fillna(found)
 
 
 def errors_filled(errors: pd.DataFrame) -> pd.DataFrame:
