@@ -42,10 +42,10 @@ def filled(values: pd.DataFrame) -> pd.DataFrame:
 
 def _filled(v: pd.DataFrame) -> pd.DataFrame:
     score, language = v["metric"].eq("score"), v["preset"].eq("language")
-    method = v["method"].fillna(_of_each(v["contestant"], _method))
-    model = v["model"].fillna(_models(v, method))
-    distribution = v["distribution"].fillna(_of_each(v["shift"], lambda name: _shift(name)[0]))
-    extrapolated = v["extrapolated_to"].fillna(_of_each(v["shift"], lambda name: _shift(name)[1], "Int64"))
+    method = _else(v["method"], _of_each(v["contestant"], _method))
+    model = _else(v["model"], _models(v, method))
+    distribution = _else(v["distribution"], _of_each(v["shift"], lambda name: _shift(name)[0]))
+    extrapolated = _else(v["extrapolated_to"], _of_each(v["shift"], lambda name: _shift(name)[1], "Int64"))
     said = v["reason"].where(score)
     score_of = _else(v["score_of"], _of_each(said, lambda text: text.partition(_SCORE)[0]))
     score_one = _else(v["score_one"], _of_each(said, lambda text: text.partition(_SCORE)[2]))
