@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page
+from command import folder_and_page, scores, write_page
 
 from iclbench import tables
 from iclbench.core.formats import fixed
@@ -30,13 +30,6 @@ COLUMNS = (
 
 def main(folder: Path, out: Path) -> None:
     values = tables.read_all("values", folder)
-    asked = (
-        values["kind"].eq("backbone")
-        & values["metric"].eq("score")
-        & values["evaluator"].eq("next")
-        & values["shift"].eq("none")
-    )
-    scores = values[asked & values["axis"].isna() & values["n_context"].isna()].set_index("run")["value"].astype(float)
     rows = pd.DataFrame(
         [
             (run.task, run.backbone, BLOCKS[run.config.backbone.settings["conv"] == 0], run.config.seed, run.name)
@@ -44,15 +37,11 @@ def main(folder: Path, out: Path) -> None:
         ],
         columns=["task", "mixer", "block", "seed", "run"],
     )
-    rows["score"] = rows["run"].map(scores)
-    if missing := rows.loc[rows["score"].isna(), "run"].tolist():
-        raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
+    rows["score"] = scores(values, rows["run"], folder)
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     for task, own in rows.groupby("task", sort=False):
         lines += _lines(str(task), own.pivot_table("score", "mixer", ["block", "seed"]))
-    text = (__doc__ or "").partition("\n\n    ")[0]
-    note = " ".join((__doc__ or "").rpartition("blocks.md\n\n")[2].split())
-    out.write_text(f"# Blocks of sequence mixers\n\n{text}\n\n{note}\n\n" + "\n".join(lines) + "\n")
+    write_page(out, "Blocks of sequence mixers", __doc__, lines)
 
 
 def _lines(task: str, scores: pd.DataFrame) -> list[str]:

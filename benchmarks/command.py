@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+
+import pandas as pd
 
 
 def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
@@ -13,3 +16,20 @@ def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
     parser.add_argument("--out", type=Path, default=Path(script).with_suffix(".md"))
     arguments = parser.parse_args()
     return arguments.folder, arguments.out
+
+
+def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
+    """The scores of whole trainings on the distribution they were trained on, run by run; ends where one has none."""
+    asked = values["kind"].eq("backbone") & values["metric"].eq("score") & values["evaluator"].eq("next")
+    asked &= values["shift"].eq("none") & values["axis"].isna() & values["n_context"].isna()
+    found = runs.map(values[asked].set_index("run")["value"].astype(float))
+    if missing := runs[found.isna()].tolist():
+        raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
+    return found
+
+
+def write_page(out: Path, title: str, about: str | None, lines: Sequence[str], note: str | None = None) -> None:
+    """A title, the question that a script's docstring begins with, its last part (or another note), and a table."""
+    question, _, rest = (about or "").partition("\n\n    ")
+    told = note if note is not None else " ".join(rest.partition("\n\n")[2].split())
+    out.write_text(f"# {title}\n\n{question}\n\n{told}\n\n" + "\n".join(lines) + "\n")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page
+from command import folder_and_page, write_page
 
 from iclbench import tables
 from iclbench.core.formats import fixed
@@ -42,7 +42,6 @@ def main(folder: Path, out: Path) -> None:
         seconds = costs[costs["run"].isin(runs) & costs["phase"].eq("train") & costs["metric"].eq("seconds")]
         found = [f"| {line} |" for line in _lines(str(task), values[values["run"].isin(runs)], set(runs), seconds)]
         lines += found or [line for line in before if line.startswith((f"| {task} |", f"| {task} · "))]
-    text = (__doc__ or "").partition("\n\n    ")[0]
     note = (
         "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
         f"Told apart: a gap of more than {ENOUGH:g} standard deviations. Two seeds of nine backbones leave the "
@@ -51,7 +50,7 @@ def main(folder: Path, out: Path) -> None:
         "chosen on the prompts of the same evaluation seed. Images are not told apart, and take more than ten minutes "
         "a run at 6,000 steps."
     )
-    out.write_text(f"# Steps of preset `grid`\n\n{text}\n\n{note}\n\n" + "\n".join(lines) + "\n")
+    write_page(out, "Steps of preset `grid`", __doc__, lines, note)
 
 
 def _lines(task: str, values: pd.DataFrame, runs: set[str], seconds: pd.DataFrame) -> Iterator[str]:

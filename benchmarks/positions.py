@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page
+from command import folder_and_page, scores, write_page
 
 from iclbench import tables
 from iclbench.core.formats import fixed
@@ -27,30 +27,25 @@ COLUMNS = ("task", "backbone", *(f"seed {n}" for n in SEEDS), "mean", *(f"error 
 
 def main(folder: Path, out: Path) -> None:
     values = tables.read_all("values", folder)
-    values = values[values["kind"].eq("backbone") & values["evaluator"].eq("next") & values["axis"].isna()]
-    whole = values["shift"].eq("none") & values["metric"].eq("score") & values["n_context"].isna()
-    by_run = values[whole].set_index("run")["value"].astype(float)
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     runs = pd.DataFrame(
         [(run.task, run.backbone, run.config.seed, run.config.task.points, run.name) for run in grid_runs("positions")],
         columns=["task", "backbone", "seed", "points", "run"],
-    ).assign(score=lambda runs: runs["run"].map(by_run))
-    if missing := runs.loc[runs["score"].isna(), "run"].tolist():
-        raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
-    errors = values[values["metric"].eq("squared_error")].set_index(["shift", "n_context", "run"])["value"]
+    )
+    runs["score"] = scores(values, runs["run"], folder)
+    whole = values["kind"].eq("backbone") & values["evaluator"].eq("next") & values["axis"].isna()
+    errors = values[whole & values["metric"].eq("squared_error")].set_index(["shift", "n_context", "run"])["value"]
     errors = errors.astype(float)
     for (task, points), of_task in runs.groupby(["task", "points"], sort=False):
         found = {}
         for backbone, own in of_task.groupby("backbone"):
-            scores = own.set_index("seed")["score"]
+            by_seed = own.set_index("seed")["score"]
             at = [errors.reindex([(f"points-{TIMES[-1] * points}", n * points, r) for r in own["run"]]) for n in TIMES]
-            cells = [fixed(score, 3) for score in (*scores.loc[list(SEEDS)], scores.mean())]
+            cells = [fixed(score, 3) for score in (*by_seed.loc[list(SEEDS)], by_seed.mean())]
             cells += [fixed(each.mean(), 2) if each.notna().all() else "–" for each in at]
             found[backbone] = f"| {task} | {backbone} | {' | '.join(cells)} |"
         lines += [found[backbone] for backbone in of_task.groupby("backbone")["score"].mean().sort_values().index[::-1]]
-    text = (__doc__ or "").partition("\n\n    ")[0]
-    note = " ".join((__doc__ or "").rpartition("positions.md\n\n")[2].split())
-    out.write_text(f"# Positions of a causal Transformer\n\n{text}\n\n{note}\n\n" + "\n".join(lines) + "\n")
+    write_page(out, "Positions of a causal Transformer", __doc__, lines)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from iclbench.cli import demo
 from iclbench.cli.main import main
 from iclbench.report import build
 from iclbench.sweep.cells import grid_cells
+from tests.here import Here
 from tests.sweep.conftest import tiny_grid
-from tests.tuning.test_tune import Here
 
 
 def test_demo_trains_evaluates_probes_and_writes_a_page_and_a_second_time_finds_all_done(

@@ -1,9 +1,7 @@
 """Every registered backbone keeps every contract, with every head it has."""
 
 import json
-from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from iclbench.backbones.sequence_model import UniformModel
 from iclbench.config.registry import BACKBONES
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
 from iclbench.core.errors import UsageError
-from tests.contracts.together import check
+from tests.contracts.together import check, picked
 
 MARKS = 3
 # Small settings that still have every part; a backbone that is not listed is built with its defaults.
@@ -262,18 +260,6 @@ def left_of(name: str, settings: dict[str, object], head: str, related: int, con
         or (shared and not contract.of_related and contract.name not in OF_A_STATE)
         or (not (first or contract.of_related) and contract.name not in OF_SETTINGS | OF_A_STATE)
     )
-
-
-def picked(cases: Iterable[tuple[Any, ...]], left: Callable[..., bool]) -> list[Any]:
-    """Every case with the contracts that are asked in every run, and once more with those that are left."""
-    found = []
-    for case in cases:
-        for slow in (False, True):
-            contracts = [contract for contract in CONTRACTS if left(*case, contract) == slow]
-            marks = [pytest.mark.slow] if slow else []
-            name = "-".join([*map(str, case), *(["left"] if slow else [])])
-            found += [pytest.param(*case, contracts, marks=marks, id=name)] if contracts else []
-    return found
 
 
 @pytest.mark.parametrize(("name", "settings", "head", "related", "contracts"), picked(CASES, left_of))

@@ -5,12 +5,12 @@ import torch
 
 from iclbench.config.cards import load_baseline, names, validate
 from iclbench.config.registry import ESTIMATORS
-from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
+from iclbench.contracts import Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import SparseLinear
-from tests.contracts.together import check
+from tests.contracts.together import check, picked
 
 # What belongs to one family is tested with it.
 OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle")
@@ -47,17 +47,11 @@ FIRST = {load_baseline(name)[1].estimator: name for name in reversed(BASELINES)}
 OF_A_CARD = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
 
 
-CASES = [
-    pytest.param(name, [each for each in CONTRACTS if name in FIRST.values() or each.name in OF_A_CARD], id=name)
-    for name in BASELINES
-] + [
-    pytest.param(name, [e for e in CONTRACTS if e.name not in OF_A_CARD], marks=pytest.mark.slow, id=f"{name}-left")
-    for name in BASELINES
-    if name not in FIRST.values()
-]
+def left_of(baseline: str, contract: Contract) -> bool:
+    return baseline not in FIRST.values() and contract.name not in OF_A_CARD
 
 
-@pytest.mark.parametrize(("baseline", "contracts"), CASES)
+@pytest.mark.parametrize(("baseline", "contracts"), picked([(name,) for name in BASELINES], left_of))
 def test_contracts(baseline: str, contracts: list[Contract]) -> None:
     predictor = build(baseline)
     check(contracts, predictor, episodes_for(predictor), LOOSE.get(baseline, Tolerance()))

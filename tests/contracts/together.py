@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from iclbench.contracts import Contract, Tolerance
+import pytest
+
+from iclbench.contracts import CONTRACTS, Contract, Tolerance
 from iclbench.core.episodes import Episodes
 from iclbench.core.predictor import Predictor
+
+
+def picked(cases: Iterable[tuple[Any, ...]], left: Callable[..., bool]) -> list[Any]:
+    """Every case with the contracts that are asked in every run, and once more with those that are left to
+    `make test-slow`, as `left` of a case and a contract says."""
+    found = []
+    for case in cases:
+        for slow in (False, True):
+            contracts = [contract for contract in CONTRACTS if left(*case, contract) == slow]
+            marks = [pytest.mark.slow] if slow else []
+            name = "-".join([*map(str, case), *(["left"] if slow else [])])
+            found += [pytest.param(*case, contracts, marks=marks, id=name)] if contracts else []
+    return found
 
 
 def check(contracts: Iterable[Contract], predictor: Predictor, episodes: Episodes, tolerance: Tolerance) -> None:

@@ -1,4 +1,4 @@
-"""The figures of the README and of the findings, drawn from the packed results: `python -m tests.findings.figures`."""
+"""The figures of the README, drawn from the packed results: `python -m tests.findings.figures`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ FIGURES = {"heat-map-grid": "heat-map"}
 _NUMBER = re.compile(r'<text aria-label="contestant: ([^;"]+); row: ([^;"]+); label: [^"]+"[^>]*>([^<]+)</text>')
 
 
-def draw(packed: Path = ROOT / "results" / "reference", folder: Path = FOLDER) -> list[Path]:
+def draw() -> list[Path]:
     """Write the figures as SVG; which files they are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with nothing_but(packed) as results, tempfile.TemporaryDirectory() as out:
+    with nothing_but(ROOT / "results" / "reference") as results, tempfile.TemporaryDirectory() as out:
         report = whole.build(results, Path(out), formats=["svg"], only=sorted({*FIGURES.values()}))
         if report.missing:
             raise RuntimeError("; ".join(f"{name}: {why}" for name, why in sorted(report.missing.items())))
-        return [Path(shutil.copy(Path(out) / "figures" / f"{name}.svg", folder)) for name in FIGURES]
+        return [Path(shutil.copy(Path(out) / "figures" / f"{name}.svg", FOLDER)) for name in FIGURES]
 
 
 def drawn(svg: str) -> dict[tuple[str, str], str]:

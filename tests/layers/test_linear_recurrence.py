@@ -62,13 +62,12 @@ def test_chunks_equal_the_recurrence(decay: str, delta: bool, strength: float) -
     given, S = terms(67, decay, delta, strength), state()
     expected, last = by_token(given, S)
     for chunk in (1, 7, 16, 64):
-        where = f"chunks of {chunk}"
         outputs, after = linear_recurrence(given, S, chunk)
-        torch.testing.assert_close(outputs, expected, atol=1e-10, rtol=1e-10, msg=where)
-        torch.testing.assert_close(after, last, atol=1e-10, rtol=1e-10, msg=where)
+        torch.testing.assert_close(outputs, expected, atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(after, last, atol=1e-10, rtol=1e-10)
         single, end = linear_recurrence(given.to(dtype=torch.float32), S.float(), chunk)
-        assert (single - expected).norm() < 1e-5 * expected.norm(), where
-        assert (end - last).norm() < 1e-5 * last.norm(), where
+        assert (single - expected).norm() < 1e-5 * expected.norm(), chunk
+        assert (end - last).norm() < 1e-5 * last.norm(), chunk
 
 
 # Those that are strong in every chunk take one way: they stand along the batch axis.
@@ -253,4 +252,5 @@ def test_memory_beyond_tokens_and_states_does_not_grow_with_them(decay: str, del
         # Outputs and their gradient, and the gradients of all that is given.
         return live.peak - 2 * outputs.nbytes - given.nbytes - states
 
-    assert extra(1500) < 1.1 * extra(500)
+    most = 4000 if (decay, delta) == KINDS[-1] else 1500
+    assert extra(most) < 1.1 * extra(500)

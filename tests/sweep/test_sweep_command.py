@@ -1,6 +1,7 @@
 """`iclbench sweep` as it is typed."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,8 +25,8 @@ from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.outcome import Outcome
 from iclbench.sweep.plan import plan
 from iclbench.sweep.store import Store, record
+from tests.here import Here
 from tests.sweep.conftest import tiny_grid
-from tests.tuning.test_tune import Here
 
 
 def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -104,6 +105,15 @@ def test_a_closed_stdout_is_no_bug(
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["sweep", str(grid), "--dry-run", "--results", str(tmp_path / "results")]) == 0
     assert "bug" not in capsys.readouterr().err
+
+
+# Slow: a process that imports torch.
+@pytest.mark.slow
+def test_a_stdout_that_a_shell_has_closed_is_no_bug(tmp_path: Path) -> None:
+    grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None)
+    command = f"{sys.executable} -m iclbench sweep {grid} --dry-run --results {tmp_path / 'results'} >&-"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "bug" not in done.stderr, done.stderr
 
 
 def test_a_dry_run_counts_cells_and_touches_nothing(

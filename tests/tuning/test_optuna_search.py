@@ -19,7 +19,8 @@ from iclbench.tuning.search import Point, RateSearch, best
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective
-from tests.tuning.test_tune import Heard, Here
+from tests.here import Here
+from tests.tuning.test_tune import Heard
 
 pytest.importorskip("optuna")
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +26,7 @@ from iclbench.tuning.search import Point, RateSearch
 from iclbench.tuning.trials import FIRST_SEED, Trial
 from iclbench.tuning.tune import Pair, curves, tune
 from iclbench.tuning.validation import Objective, ValidationSet
-
-
-class Here:
-    """An executor in this process; `before` may raise what a worker would die of."""
-
-    slots = 1
-
-    def __init__(self, before: Callable[[int], None] = lambda call: None) -> None:
-        self.calls = 0
-        self._before = before
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.calls += 1
-        try:
-            self._before(self.calls)
-            future.set_result(fn(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
-    def stop(self, grace: float) -> None: ...
+from tests.here import Here
 
 
 class Heard:
