@@ -20,7 +20,7 @@ All of that is in the units of the middle of a chunk: what is before it has deca
 grows back to it, so that scores are products of matrices. One decay of a whole head is one number of every token then,
 by which values and answers are multiplied, and scores do not know of it. A decay below the last digit of one (e^-18 in
 single, e^-40 in double precision) counts as that; and where decays are so strong that half a chunk of them overflows,
-fewer tokens go together.
+fewer tokens go together. What is too small to be a normal number is 0, which some processors need for their speed.
 
 The way back is written out, chunk after chunk from the last to the first, each computed again from its tokens and the
 state before it. What a row reads is linear in the row, in the values and in the state, so that all gradients are
@@ -43,6 +43,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from iclbench.core.denormals import flushed
 from iclbench.core.records import TensorRecord
 
 # Tokens of a chunk. A constant, so that answers do not depend on the machine.
@@ -146,6 +147,7 @@ def _run(
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
+    @flushed()
     def forward(
         ctx: Any, size: int, keeps: bool, state: Tensor | None, *given: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -173,6 +175,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @flushed()
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (outputs, reads, *given), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
         into, asked, left = gradients

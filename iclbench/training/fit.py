@@ -22,6 +22,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
+from iclbench.core.denormals import flushed
 from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.measure import Measure
 from iclbench.core.seeds import generator
@@ -188,7 +189,7 @@ class Training:
         Raises:
             TrainingDivergedError: the loss that is logged is NaN or infinite.
         """
-        with self._meter:
+        with self._meter, flushed():
             while self.progress.step < (self.end if until is None else until):
                 self.step()
                 self.log()
