@@ -48,6 +48,11 @@ def several_tasks(incomplete: str) -> list[str]:
     return _last(incomplete, lambda last: _of_cards("tasks", last))
 
 
+def several_contestants(incomplete: str) -> list[str]:
+    """The last of several names separated by commas."""
+    return _last(incomplete, lambda last: [*backbones(last), *baselines(last)])
+
+
 def language_tasks(incomplete: str) -> list[str]:
     """The last of several names separated by commas."""
     kinds: tuple[CardKind, ...] = ("tasks/language", "tasks/language/suites")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import typer
@@ -20,7 +20,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.signals import sigterm_like_ctrl_c
 from iclbench.sweep import plan as plans
-from iclbench.sweep.cells import KINDS, GridCell, grid_cells
+from iclbench.sweep.cells import KINDS, SUMMARY, GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 from iclbench.sweep.local import LocalPool
 from iclbench.sweep.pack import missing
@@ -39,6 +39,8 @@ def sweep(
     detach: bool,
     status: bool,
     preset: str | None,
+    tasks: str | None,
+    contestants: str | None,
     add: list[str] | None,
     only: str | None,
     pack: Path | None,
@@ -51,8 +53,10 @@ def sweep(
     json: bool,
 ) -> None:
     """Train, evaluate, probe and measure all that a grid asks for. The same command goes on where it stopped."""
-    if (pack is not None or verify is not None) and (dry_run or only or workers):
-        raise UsageError("--pack and --verify sweep nothing: they take no --dry-run, --only or --workers")
+    if (pack is not None or verify is not None) and (dry_run or only or contestants or workers):
+        raise UsageError(
+            "--pack and --verify sweep nothing: no --dry-run, --only, --contestants or --workers with them"
+        )
     if replace is not None and pack is None:
         raise UsageError("--replace says what --pack is to leave out: write --pack FOLDER --replace REASON")
     if pack is not None and verify is not None:
@@ -64,10 +68,10 @@ def sweep(
     cluster = sweep_jobs.cluster(engine, grid, jobs, workers, detach, status)
     if cluster is not None and per_gpu != 1:
         raise UsageError(f"--per-gpu is of this machine; jobs of engine '{engine}' have a GPU each")
-    kinds = _kinds(only)
+    kinds = _named("kind of cell", only, KINDS)
     with sigterm_like_ctrl_c():
         kind, gpus = devices(device) if cluster is None else (cluster.device(device), [])
-        store, cells = Store(results), _at(preset, _cells(grid, add or [], results))
+        store, cells = Store(results), _of(preset, tasks, _cells(grid, add or [], results))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
             return
@@ -78,7 +82,9 @@ def sweep(
             return
         if (line := missing(grid, cells, results)) is not None:
             say(line)
-        plan = plans.only(plans.plan(cells, store), kinds)
+        known = {cell.contestant for cell in cells if cell.run != SUMMARY}
+        wanted = _named("contestant", contestants, known, "(of these grids)") if contestants else None
+        plan = plans.only(plans.plan(cells, store), kinds, wanted)
         slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or one_per_core()
         if workers:
             slots = [slots[i % len(slots)] for i in range(workers)]
@@ -129,20 +135,23 @@ def _refuse_language_grids(grids: list[str]) -> None:
             raise UsageError(f"grid '{name}' asks pretrained language models, whose cells are not packed or verified")
 
 
-def _kinds(only: str | None) -> list[str]:
-    kinds: list[str] = [word.strip() for word in only.split(",")] if only else [*KINDS]
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UnknownNameError("kind of cell", kind, KINDS)
-    return kinds
+def _named(what: str, typed: str | None, known: Collection[str], hint: str = "") -> list[str]:
+    """The names that were typed, by commas; all that are known, where none was."""
+    words = [word.strip() for word in typed.split(",")] if typed else known
+    names = [word if word in known else canonical(word) for word in words]
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(what, name, known, hint=hint)
+    return names
 
 
-def _at(preset: str | None, cells: list[GridCell]) -> list[GridCell]:
-    """The cells of one preset, or all."""
+def _of(preset: str | None, tasks: str | None, cells: list[GridCell]) -> list[GridCell]:
+    """The cells of one preset and of these tasks; None: of all."""
     known = {cell.preset for cell in cells}
     if preset is not None and canonical(preset) not in known:
         raise UnknownNameError("preset", preset, known, hint="(presets of these grids)")
-    return [cell for cell in cells if preset is None or cell.preset == canonical(preset)]
+    wanted = _named("task", tasks, {cell.task for cell in cells}, "(tasks of these grids)")
+    return [cell for cell in cells if (preset is None or cell.preset == canonical(preset)) and cell.task in wanted]
 
 
 def devices(device: str) -> tuple[str, list[str]]:

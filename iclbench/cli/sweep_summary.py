@@ -141,7 +141,7 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
 
 def left_alone(plan: Plan) -> str:
     """How many cells wait for others that are left out."""
-    return f"{plural(len(plan.waiting), 'cell')} left alone: --only leaves out what they need"
+    return f"{plural(len(plan.waiting), 'cell')} left alone: what they need is left out"
 
 
 def groups(plan: Plan) -> dict[str, list[GridCell]]:

@@ -61,11 +61,12 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     return Plan(tuple(cells), status, tuple(cell for cell in cells if cell.hash in todo))
 
 
-def only(plan: Plan, kinds: Sequence[str]) -> Plan:
-    """The plan with nothing to do but cells of these kinds, and of them none that need what is then left out."""
+def only(plan: Plan, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
+    """The plan with nothing to do but cells of these kinds and contestants (None: of all), and of them none that need
+    what is then left out."""
     out, waiting = set[str](), list[GridCell]()
     for cell in plan.todo:
-        wanted = cell.kind in kinds
+        wanted = cell.kind in kinds and (contestants is None or cell.contestant in contestants)
         if wanted and (cell.reason is not None or not out & set(cell.needs)):
             continue
         out.add(cell.hash)

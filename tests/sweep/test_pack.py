@@ -45,7 +45,8 @@ def sweep(cells: list[GridCell], results: Path) -> None:
         elif cell.run == FAILED:
             Store(results).record(cell, Outcome("failed", "no luck"), Context(results))
         else:
-            work(cell, Context(results))
+            outcome = work(cell, Context(results))
+            assert outcome.status != "failed", (cell.run, outcome)
 
 
 @pytest.fixture(scope="module")

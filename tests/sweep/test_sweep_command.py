@@ -44,6 +44,9 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["deep-thinking-3", "--verify", "1"], "whose cells are not packed or verified"),
         (["GRID", "--only", "trian"], "did you mean 'train'"),
         (["GRID", "--preset", "smok"], "did you mean 'smoke'"),
+        (["GRID", "--tasks", "tiny-linear,quadratic"], "unknown task 'quadratic'; did you mean 'tiny-quadratic'"),
+        (["GRID", "--contestants", "gpt3"], "unknown contestant 'gpt3'; did you mean 'gpt2'"),
+        (["GRID", "--verify", "1", "--contestants", "gpt2"], "sweep nothing: no --dry-run, --only, --contestants"),
         (["GRID", "--workers", "0"], "--workers"),
         (["GRID", "--device", "tpu"], "is not a device"),
         (["GRID", "--pack", "mine", "--verify", "1"], "--pack and --verify are two commands"),
@@ -80,9 +83,22 @@ def test_what_only_some_kinds_leave_waiting_is_said(
     """Two evaluations and a summary of each of two tasks wait for trainings; baselines do not."""
     asked = [grid, "--only", "evaluate", "--results", tmp_path / "results"]
     code, out, _ = run(*asked, "--dry-run", capsys=capsys)
-    assert code == 0 and "6 cells left alone: --only leaves out what they need" in out
+    assert code == 0 and "6 cells left alone: what they need is left out" in out
     todo = next(line for line in out.splitlines() if line.split()[:1] == ["all"])
     assert "8 evaluate" in todo
+
+
+def test_some_tasks_and_contestants_are_what_is_asked_for(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training, its evaluation and its probe; summaries, which need everybody, are nobody's."""
+    asked = [grid, "--tasks", "tiny_linear", "--contestants", "gpt2", "--results", tmp_path / "results", "--dry-run"]
+    code, out, _ = run(*asked, "--json", capsys=capsys)
+    found = json.loads(out)
+    assert code == 0 and [task["task"] for task in found["tasks"]] == ["tiny-linear"]
+    assert found["total"]["to_do"] == {"train": 1, "evaluate": 1, "probe": 1}
+    code, out, _ = run(*asked, "--contestants", "gpt2,least-squares", "--json", capsys=capsys)
+    assert code == 0 and json.loads(out)["total"]["to_do"]["evaluate"] == 2
 
 
 def test_what_workers_warn_of_is_told_above_the_table(

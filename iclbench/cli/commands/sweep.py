@@ -58,6 +58,24 @@ def sweep(
             show_default="all",
         ),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks",
+            autocompletion=completion.several_tasks,
+            help="Only these tasks of the grids, by commas.",
+            show_default="all",
+        ),
+    ] = None,
+    contestants: Annotated[
+        str | None,
+        typer.Option(
+            "--contestants",
+            autocompletion=completion.several_contestants,
+            help="Only cells of these backbones and baselines, by commas.",
+            show_default="all",
+        ),
+    ] = None,
     add: Annotated[
         list[str] | None,
         typer.Option(
