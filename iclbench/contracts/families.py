@@ -16,7 +16,6 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.events import CENSORED
 from iclbench.core.predictor import Predictor
-from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Shift
@@ -282,8 +281,8 @@ def _told(family: Family, baseline: str) -> Predictor:
     """The baseline, told of the family."""
     _, card = load_baseline(baseline)
     estimator = ESTIMATORS.get(card.estimator)
-    facts = TaskFacts(family.noise_to_signal(), family.hidden_width, family, "none", family.classes, family.marks)
-    predictor: Predictor = estimator(validate(estimator.Settings, card.settings, f"baseline '{baseline}'"), facts)
+    settings = validate(estimator.Settings, card.settings, f"baseline '{baseline}'")
+    predictor: Predictor = estimator(settings, family.facts())
     return predictor
 
 

@@ -201,8 +201,7 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Pr
     """The baselines and oracles of the task (or just `names`), told what they may know of the task under this shift."""
     task = prompts.task
     wanted = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
-    family, shift = prompts.family, prompts.shift
-    facts = TaskFacts(family.noise_to_signal(shift), family.hidden_width, family, shift, family.classes, family.marks)
+    facts = prompts.family.facts(prompts.shift)
     return [_baseline(name, task, prompts, facts) for name in wanted]
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UnknownNameError
+from iclbench.core.task import TaskFacts
 from iclbench.families.request import Request, by_request, take_requests
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, kinds_of, repeated
@@ -154,6 +155,10 @@ class Family(ABC):
     def hidden_width(self) -> int:
         """Width for the two-layer network baseline: that of the task's own networks, 100 where it has none."""
         return 100
+
+    def facts(self, shift: str = "none") -> TaskFacts:
+        """What estimators may know of it beside the points."""
+        return TaskFacts(self.noise_to_signal(shift), self.hidden_width, self, shift, self.classes, self.marks)
 
     @classmethod
     def counts_vary(cls, parameters: Any, points: int) -> bool:

@@ -175,7 +175,7 @@ def test_a_filter_that_ends_before_the_trained_sequence_does_is_refused_before_t
 
 
 def test_a_filter_made_for_long_sequences_costs_what_is_asked() -> None:
-    """A month of points on the command line is no allocation of so many numbers."""
+    """Half a billion points are no allocation of so many numbers."""
     built = model("hyena", max_points=500_000_000)
     assert bool(built.predict_next(points(6)).point().isfinite().all())
 
