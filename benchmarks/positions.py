@@ -7,7 +7,9 @@ GPT-2 at preset `grid` with no positions, learned, sinusoidal and rotary ones, e
 those of the report: the area under the learning curve up to the trained length, 0 for the zero predictor, 1 for the
 oracle or, without one, the best baseline. Errors are normalised squared errors (1 is about that of the zero predictor)
 on prompts of four times the trained length: after as many examples as in training, twice and four times as many, the
-mean over seeds. Learned positions end where training did.
+mean over seeds. Learned positions end where training did. Sinusoidal ones are the waves of Chan et al. (2022), faster
+ones than those of Vaswani et al., added to embeddings that are not scaled. Their rate was chosen by trials that lie
+further apart by seed than by rate: where their two seeds differ, or one rate would have been as good, a score is luck.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from iclbench.core.prefixes import prefix_grid
 from iclbench.tables.curves import AREA, COARSE, has_heights, heights
@@ -79,6 +79,25 @@ def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
     mean = float(scores.mean())
     half = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
     return Difference(mean, mean - half, mean + half)
+
+
+def chance(scores: np.ndarray) -> float:
+    """How likely so large a mean of one value per episode or seed is where there is no difference: Student's t, both
+    ways."""
+    with np.errstate(divide="ignore"):
+        t = scores.mean() / (scores.std(ddof=1) / np.sqrt(len(scores)))
+    return float(2 * stdtr(len(scores) - 1, -abs(t)))
+
+
+def holding(chances: pd.Series, level: float = 0.05) -> pd.Series:
+    """Which differences hold beside each other, by Holm's method (1979, Scandinavian Journal of Statistics 6): that
+    any of them is none has at most this chance, however many there are.
+
+    >>> holding(pd.Series([0.01, 0.04, 0.03, 0.005])).tolist()
+    [True, False, False, True]
+    """
+    ordered = chances.sort_values()
+    return (ordered <= level / np.arange(len(ordered), 0, -1)).cummin().reindex(chances.index)
 
 
 def ranks(

@@ -90,6 +90,7 @@ class Reference:
             self.mean_rank,
             self.told_apart,
             self.pair,
+            self.holding,
             self.agreement,
             self.seed_agreement,
             self.shift_agreement,
@@ -256,6 +257,12 @@ class Reference:
         if found is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return found
+
+    def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
+        """The named pairs whose differences hold beside each other (Holm), with their tasks."""
+        rows = named_pairs.compared(self._contests(preset), preset)
+        held = rows[rows["among_all"].eq("holds").fillna(False)]
+        return list(zip(held["a"], held["b"], held["row"], strict=True))
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau of a published order, the best first, and ours by scores."""

@@ -122,6 +122,7 @@ def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
         linear.pair("mamba", "cnp", "linear")
     with pytest.raises(LookupError, match="lack some of the seeds"):
         linear.pair("mamba", "s4d", "linear")
+    assert linear.holding() == []
     draw = np.random.default_rng(0).normal(size=5)
     monkeypatch.setattr(named_pairs, "gaps", lambda pair, contest: pd.Series(draw, pair.seeds))
     found, (low, high) = linear.pair("mamba", "s4d", "linear"), stats.t.interval(0.95, 4, draw.mean(), stats.sem(draw))

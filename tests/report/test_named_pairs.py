@@ -66,6 +66,31 @@ def test_an_interval_is_students_over_the_seeds_that_were_named(
     assert row["verdict"] == "none: untuned s4d"
 
 
+def test_many_differences_hold_as_far_as_holms_method_says(
+    grid_results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against its adjusted chances, of which each is the largest of those before it; a pair without all of its seeds
+    has none and does not count."""
+    draw = np.random.default_rng(5)
+    pairs = [Pair(a="gpt2", b="s4d", tasks=["linear"], seeds=[0, 1, 2, n]) for n in range(3, 12)]
+    of = {pair.seeds[-1]: draw.normal(0.3 * n, 1.0, 4) for n, pair in enumerate(pairs)}
+    short = pairs[4].seeds[-1]
+    monkeypatch.setattr(
+        named_pairs,
+        "gaps",
+        lambda pair, _: pd.Series(of[n := pair.seeds[-1]], pair.seeds).iloc[: 3 if n == short else 4],
+    )
+    contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
+    rows = named_pairs.compared([contest], "grid", pairs)
+    chances = sorted(
+        (float(stats.ttest_1samp(of[pair.seeds[-1]], 0.0).pvalue), n) for n, pair in enumerate(pairs) if n != 4
+    )
+    adjusted = [max((len(chances) - j) * chances[j][0] for j in range(i + 1)) for i in range(len(chances))]
+    expected = {n for (_, n), each in zip(chances, adjusted, strict=True) if each <= 0.05}
+    assert 0 < len(expected) < sum(chance <= 0.05 for chance, _ in chances)
+    assert set(rows.index[rows["among_all"].eq("holds")]) == expected and pd.isna(rows["among_all"][4])
+
+
 def test_the_page_shows_both_seeds_and_no_interval(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(named_pairs, "shipped_pairs", lambda: (PAIR,))
     made = named_pairs.section(grid_results)

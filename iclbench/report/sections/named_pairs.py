@@ -14,14 +14,16 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import dots
 from iclbench.report.normalised import Contest
-from iclbench.report.pairs import Difference, mean_of
+from iclbench.report.pairs import Difference, chance, holding, mean_of
 
 _READING = (
     "Score of the first less score of the second (as in the heat map), seed by seed: the two are trained on the same "
     "episodes. The interval is Student's 95 % interval of the mean over seeds, so that it speaks of trainings, on "
     "these prompts. While seeds that were named are missing, the differences are shown and no interval: one over "
     "those that happen to be there would flatter. The pairs and their seeds were named in the card of a shipped grid "
-    "before they were trained; others may be found by looking, and are no evidence."
+    "before they were trained; others may be found by looking, and are no evidence. Each interval is right 19 times of "
+    "20, so that of many some are not: a difference holds among all where it stays by Holm's method over the pairs of "
+    "the preset, which allows one in 20 that any of these is none."
 )
 
 
@@ -53,10 +55,15 @@ def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | N
     """A row for every pair and contest that one of the two has a score in.
 
     Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low and high (missing while seeds
-    are), verdict, gaps.
+    are), verdict, gaps, among_all ("holds", by Holm's method over those with a verdict).
     """
     named = shipped_pairs() if pairs is None else pairs
-    return pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
+    rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
+    if len(rows):
+        there = rows.loc[~rows["verdict"].str.startswith("none"), "gaps"]
+        holds = holding(there.map(lambda own: chance(np.array(own))))
+        rows["among_all"] = holds.map({True: "holds", False: ""})
+    return rows
 
 
 def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[str, object]]:
@@ -139,6 +146,7 @@ def _table(rows: pd.DataFrame, preset: str) -> Table:
             Column("each", "seed by seed"),
             Column("value", "mean", signed, numeric=True, low="low", high="high"),
             Column("verdict", "so"),
+            Column("among_all", "among all"),
         ),
         group="pair",
     )
