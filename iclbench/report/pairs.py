@@ -89,15 +89,18 @@ def chance(scores: np.ndarray) -> float:
     return float(2 * stdtr(len(scores) - 1, -abs(t)))
 
 
-def holding(chances: pd.Series, level: float = 0.05) -> pd.Series:
-    """Which differences hold beside each other, by Holm's method (1979, Scandinavian Journal of Statistics 6): that
-    any of them is none has at most this chance, however many there are.
+def holm(p: Sequence[float]) -> list[float]:
+    """The correction of so many p values (Holm 1979, Scandinavian Journal of Statistics 6), in their order: that any of
+    those below a level is an error has at most that chance, however many there are.
 
-    >>> holding(pd.Series([0.01, 0.04, 0.03, 0.005])).tolist()
-    [True, False, False, True]
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
     """
-    ordered = chances.sort_values()
-    return (ordered <= level / np.arange(len(ordered), 0, -1)).cummin().reindex(chances.index)
+    order = np.argsort(p, kind="stable")
+    scaled = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
+    found = np.empty(len(p))
+    found[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return [float(value) for value in found]
 
 
 def ranks(

@@ -15,6 +15,8 @@ from iclbench.report.blocks import Block, Figure, Glance, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
+from iclbench.report.normalised import Contest
+from iclbench.report.pairs import Difference
 from iclbench.report.sections import heat_map
 from iclbench.report.style import ACCENT
 from tests.report import synthetic_grid
@@ -56,14 +58,32 @@ def test_every_cell_holds_the_mean_over_seeds_of_normalised_means(grid: Grid, bl
     assert numbers.loc["linear", "one"] == "ridge" and numbers.loc["bursty · IWL", "one"] == "always right"
 
 
-def test_backbones_that_have_not_learned_say_so(grid_results: Results, blocks: dict[str, Block]) -> None:
+def test_backbones_that_have_not_learned_say_so(
+    grid_results: Results, blocks: dict[str, Block], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told by differences to the zero predictor on the same episodes, where there are any: an interval that holds 0
+    is not enough."""
     assert not cells(blocks)["reason"].eq(heat_map.NOT_LEARNED).any(), "all intervals are above 0"
     rows = grid_results.rows
     one = rows["metric"].eq("score") & rows["task"].eq("linear") & rows["contestant"].isin(["cnp", "knn-3"])
     results = replace(grid_results, rows=rows.assign(low=rows["low"].mask(one & rows["seed"].ne(1).fillna(True), -0.1)))
-    section = heat_map.section(results)
-    assert section is not None
-    figure = next(block for block in section.walk() if isinstance(block, Figure))
+    asked: list[tuple[str, str]] = []
+
+    def figure_where(gap: Difference | None) -> Figure:
+        def difference(_: Contest, a: str, b: str) -> Difference | None:
+            asked.append((a, b))
+            return gap
+
+        monkeypatch.setattr(Contest, "difference", difference)
+        section = heat_map.section(results)
+        assert section is not None
+        return next(block for block in section.walk() if isinstance(block, Figure))
+
+    apart = figure_where(Difference(0.2, 0.1, 0.3)).data["reason"]
+    assert not apart.eq(heat_map.NOT_LEARNED).any() and asked == [("cnp", "zero")]
+    alone = figure_where(None).data["reason"]
+    assert alone.eq(heat_map.NOT_LEARNED).sum() == 1, "no single episodes: its own interval has to do"
+    figure = figure_where(Difference(0.1, -0.1, 0.3))
     said = figure.data[figure.data["reason"].eq(heat_map.NOT_LEARNED)]
     assert said[["row", "contestant"]].to_numpy().tolist() == [["linear", "cnp"]], (
         "one seed is enough, baselines are not"

@@ -21,7 +21,7 @@ from iclbench.report.untuned import marked_by_preset, told, untuned
 BEST = "best baseline"
 # What became of a cell without a score, the most telling first.
 MISSING = ("awaiting", "diverged", "failed", "skipped")
-NOT_LEARNED = "its interval holds 0: not told apart from knowing nothing"
+NOT_LEARNED = "not told apart from knowing nothing"
 _IN_WORDS = {"skipped": "makes no sense", "awaiting": "awaiting recomputation"}
 _BACKBONES, _BASELINES = "backbones", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
@@ -145,8 +145,22 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
         status.append(missing if pd.isna(score) else "ok")
         reasons.append(best if pd.notna(best) else reason or ("nobody asked" if pd.isna(score) else ""))
     cells = cells.assign(status=status, reason=reasons)
-    nothing = cells["kind"].eq("backbone") & cells["low"].le(0).fillna(False).astype(bool)
-    return cells.assign(reason=cells["reason"].mask(nothing & cells["reason"].eq(""), NOT_LEARNED))
+    titled = {contest.title: contest for contest in contests}
+    near = cells["kind"].eq("backbone") & cells["low"].le(0).fillna(False).astype(bool) & cells["reason"].eq("")
+    alike = [
+        _like_nothing(titled[row], str(name), float(high))
+        for row, name, high in zip(*(cells.loc[near, key] for key in ("row", "contestant", "high")), strict=True)
+    ]
+    return cells.assign(reason=cells["reason"].mask(near & cells.index.isin(cells.index[near][alike]), NOT_LEARNED))
+
+
+def _like_nothing(contest: Contest, name: str, high: float) -> bool:
+    """Whether a score whose own interval begins below 0 is not told apart from what scores 0: paired by episode where
+    that can be, since what is hard for one is hard for the other, by the end of the interval elsewhere."""
+    asked = set(contest.rows["contestant"])
+    gaps = (contest.difference(name, nothing) for nothing in NOTHING if nothing in asked)
+    gap = next((gap for gap in gaps if gap is not None), None)
+    return high >= 0 if gap is None else gap.tied
 
 
 def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:

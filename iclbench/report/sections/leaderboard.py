@@ -87,10 +87,11 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
         caption=f"Sorted by the area under the learning curve (mean height in {metric(name).label}; lower is better), "
-        "with its 95 % interval over episodes. Equal ranks: not told apart from the first of that rank by a paired 95 "
-        "% interval over the same episodes. Behind the row above: the mean paired difference with that interval, over "
-        "the context sizes both were asked at. Several seeds of a backbone are averaged episode by episode first, so "
-        "that these intervals do not cover the choice of seed. "
+        "with its 95 % interval over episodes, of several seeds from the lowest end to the highest. Equal ranks: not "
+        "told apart from the first of that rank by a paired 95 % interval over the same episodes. Behind the row "
+        "above: the mean paired difference with that interval, over the context sizes both were asked at. In these two "
+        "several seeds of a backbone are averaged episode by episode first, so that they do not cover the choice of "
+        "seed. "
         f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
         "size: there is no area over the others.",
         frame=frame,

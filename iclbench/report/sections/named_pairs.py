@@ -14,8 +14,10 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import dots
 from iclbench.report.normalised import Contest
-from iclbench.report.pairs import Difference, chance, holding, mean_of
+from iclbench.report.pairs import Difference, chance, holm, mean_of
 
+# How likely it may be that any difference which holds among all is none.
+LEVEL = 0.05
 _READING = (
     "Score of the first less score of the second (as in the heat map), seed by seed: the two are trained on the same "
     "episodes. The interval is Student's 95 % interval of the mean over seeds, so that it speaks of trainings, on "
@@ -61,8 +63,8 @@ def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | N
     rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
     if len(rows):
         there = rows.loc[~rows["verdict"].str.startswith("none"), "gaps"]
-        holds = holding(there.map(lambda own: chance(np.array(own))))
-        rows["among_all"] = holds.map({True: "holds", False: ""})
+        corrected = pd.Series(holm([chance(np.array(own)) for own in there]), there.index)
+        rows["among_all"] = corrected.map(lambda p: "holds" if p <= LEVEL else "")
     return rows
 
 

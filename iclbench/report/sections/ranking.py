@@ -14,12 +14,14 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.normalised import Contest
+from iclbench.report.pairs import holm
 from iclbench.report.untuned import MARK, marked, marks, untuned
 
 LEVEL = 0.05
 _READING = (
-    "Ranked are backbones with a score on every task that at least half of them have; the two tests of a task count as "
-    "one, by their mean. The test takes tasks as the units, since they are what a ranking generalises over: Wilcoxon's "
+    "Ranked are backbones with a score on every task that at least half of them have or, where these are too few to "
+    "tell anybody apart, the largest group with tasks enough in common; the two tests of a task count as one, by their "
+    "mean. The test takes tasks as the units, since they are what a ranking generalises over: Wilcoxon's "
     "signed-rank test of the paired score differences (two-sided; exact where no two are alike), which assumes no "
     "normal distribution and does not let one task with huge differences decide. To the row above: the mean difference "
     "of scores, and its p corrected by Holm's method for the number of neighbours; from 0.05 on the two are tied. "
@@ -58,19 +60,6 @@ class Paired:
         return cls(float(gaps.mean()), ahead, float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0)
 
 
-def holm(p: Sequence[float]) -> list[float]:
-    """Holm's correction of so many p values, in their order.
-
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    order = np.argsort(p, kind="stable")
-    scaled = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
-    found = np.empty(len(p))
-    found[order] = np.minimum(np.maximum.accumulate(scaled), 1)
-    return [float(value) for value in found]
-
-
 def by_task(contests: Sequence[Contest]) -> pd.DataFrame:
     """Scores of backbones, tasks x contestants; the mean over a task's tests, missing unless it has all of them."""
     parts = []
@@ -81,9 +70,28 @@ def by_task(contests: Sequence[Contest]) -> pd.DataFrame:
     return wide.groupby(level="task").mean().where(wide.notna().groupby(level="task").all())
 
 
-def shared_tasks(scores: pd.DataFrame) -> pd.DataFrame:
-    """The tasks that at least half of the backbones have a score on: a task of one's own says nothing of the others."""
-    return scores[scores.notna().sum(axis=1) >= scores.shape[1] / 2]
+def least_p(tasks: int) -> float:
+    """The least p that Wilcoxon's test can have over so many tasks: all differences have one sign."""
+    return float(2.0 ** (1 - tasks))
+
+
+def tells(scores: pd.DataFrame) -> bool:
+    """Whether so many tasks can tell any of so many neighbours apart."""
+    return least_p(len(scores)) * (scores.shape[1] - 1) < LEVEL
+
+
+def to_rank(scores: pd.DataFrame) -> pd.DataFrame:
+    """The tasks to rank on and the backbones that have them all: tasks that at least half of the backbones have a score
+    on, since a task of one's own says nothing of the others; where these are too few to tell anybody apart, those of
+    the largest group of backbones that have enough in common."""
+    shared = scores.notna().sum(axis=1)
+    half, *others = (
+        tasks.loc[:, tasks.notna().all()]
+        for least in (scores.shape[1] / 2, *sorted(shared.unique(), reverse=True))
+        for tasks in [scores[shared >= least]]
+    )
+    enough = [each for each in (half, *others) if each.shape[1] > 1 and tells(each)]
+    return half if half.shape[1] < 2 or tells(half) or not enough else max(enough, key=lambda each: each.shape[1])
 
 
 def among(contests: Sequence[Contest], ranked: Sequence[str], unfair: Collection[str] = ()) -> pd.DataFrame:
@@ -133,14 +141,12 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     """A row per backbone, the best mean rank first, and why others are not ranked; empty with fewer than two. One that
     is untuned is never ranked above a tie."""
     unfair = untuned(contest.task for contest in contests)
-    scores = shared_tasks(by_task(contests))
-    complete = scores.columns[scores.notna().all()]
-    lacking = {
-        str(name): ", ".join(scores.index[scores[name].isna()]) for name in scores.columns if name not in complete
-    }
+    everything = by_task(contests)
+    scores = to_rank(everything)
+    complete, asked = scores.columns, everything.loc[scores.index]
+    lacking = {str(name): ", ".join(asked.index[asked[name].isna()]) for name in asked.columns if name not in complete}
     if len(complete) < 2 or len(scores) < 2:
         return pd.DataFrame(), lacking
-    scores = scores[complete]
     ranks, means = scores.rank(axis=1, ascending=False).mean(), scores.mean()
     order = sorted(complete, key=lambda name: (ranks[name], -means[name], name))
     neighbours = [Paired.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
@@ -154,13 +160,15 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "mean_rank": ranks[order].to_numpy(),
             "mean_score": means[order].to_numpy(),
             "tasks": len(scores),
+            "named": ", ".join(map(str, scores.index)),
             "behind": [np.nan, *(each.mean for each in neighbours)],
             "p": [np.nan, *corrected],
             "p_alone": [np.nan, *(each.p for each in neighbours)],
             "tied": ["", *("told apart" if each else "tied" for each in apart)],
         }
     )
-    counts = [_counts(contests, lower, upper) for upper, lower in pairwise(order)]
+    of = [contest for contest in contests if contest.task.title in scores.index]
+    counts = [_counts(of, lower, upper) for upper, lower in pairwise(order)]
     for column in ("better", "tied_on", "worse"):
         frame[column] = pd.Series([pd.NA, *(each[column] for each in counts)], dtype="Int64")
     return frame, lacking
@@ -179,12 +187,17 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if frame.empty:
         return []
     name, unfair = f"ranking-{slug(preset)}", untuned(contest.task for contest in contests)
+    tasks, neighbours = int(frame["tasks"].iloc[0]), len(frame) - 1
+    powerless = least_p(tasks) * neighbours >= LEVEL
     blocks: list[Block] = [
         Table(
             name=name,
             title=f"{preset}: ranking of backbones",
-            caption=f"Preset {preset}: {plural(int(frame['tasks'].iloc[0]), 'task')}. Mean rank: among the ranked, 1 "
-            "is best. Score: as in the heat map, the mean over tasks.",
+            caption=f"Preset {preset}: {plural(tasks, 'task')} ({frame['named'].iloc[0]}). Mean rank: among the "
+            "ranked, 1 is best. Score: as in the heat map, the mean over tasks."
+            + powerless
+            * f" So few tasks cannot tell neighbours apart: p is at least {least_p(tasks):.2g}, corrected "
+            f"{min(1.0, least_p(tasks) * neighbours):.2g}.",
             frame=frame,
             columns=(
                 Column("contestant", "backbone"),

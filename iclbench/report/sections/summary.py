@@ -90,7 +90,7 @@ def _tile(cell: Mapping[Any, Any]) -> Tile:
 
 def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
     """The largest differences, each of another task, that paired intervals tell from nothing: of the best backbone to
-    the best baseline, and of the best model of one order to the best of the other."""
+    the best baseline that knows more than nothing, and of the best model of one order to the best of the other."""
     found = []
     for contest in contests:
         for first, second, words in _pairs(results, contest):
@@ -106,7 +106,8 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     scores = scores[~scores["contestant"].isin(NOTHING)]
-    backbones, baselines = (scores.loc[scores["kind"] == kind, "contestant"] for kind in ("backbone", "baseline"))
+    backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
+    baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):
         yield str(backbones.iloc[0]), str(baselines.iloc[0]), ("the best backbone", "the best baseline")
     orders = backbones.map(results.orders)
