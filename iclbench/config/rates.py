@@ -99,6 +99,10 @@ class RateTable(Strict):
         each = (tuning.train for tuning in self.tuned if task in tuning.tasks)
         return {contestant: chosen.settings for train in each for contestant, chosen in train.items()}
 
+    def on(self, task: str) -> dict[str, str]:
+        """By contestant, the task that its rate for this task was chosen on."""
+        return {name: each.on or task for each in self.tuned if task in each.tasks for name in each.train}
+
 
 def shipped_path(preset: str) -> Path:
     """The table that is shipped for a preset; not every one has one."""
@@ -121,9 +125,11 @@ class Rates:
 
     Attributes:
         chosen: by contestant.
+        on: by contestant, the task that this was chosen on.
     """
 
     chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    on: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, preset: str, task: str, card: str | None = None, results: Path | None = None) -> Rates:
@@ -140,13 +146,15 @@ class Rates:
             UsageError: a table does not hold.
         """
         is_shipped = task in names("tasks") and card in (None, load_task(task)[1].hash)
-        shipped = read_table(shipped_path(preset)).of(task) if is_shipped else {}
-        return cls({**shipped, **({} if results is None else cls.own(results, preset, task).chosen)})
+        shipped = read_table(shipped_path(preset)) if is_shipped else RateTable()
+        own = cls() if results is None else cls.own(results, preset, task)
+        return cls({**shipped.of(task), **own.chosen}, {**shipped.on(task), **own.on})
 
     @classmethod
     def own(cls, results: Path, preset: str, task: str) -> Rates:
         """Those of a results folder alone."""
-        return cls(read_table(own_path(results, preset)).of(task))
+        table = read_table(own_path(results, preset))
+        return cls(table.of(task), table.on(task))
 
     def settings(self, backbone: str) -> Mapping[str, Any]:
         """What was chosen for a backbone, as a `train` table says it: for a variant that nobody tuned what was chosen

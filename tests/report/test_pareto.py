@@ -16,7 +16,7 @@ from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, LIT
 from iclbench.report.figures.pareto import front, labels
-from iclbench.report.sections.footing import deviations, footing, learning_rates
+from iclbench.report.sections.footing import chosen_elsewhere, deviations, footing, learning_rates
 from iclbench.report.sections.pareto import COSTS, overall, points, section
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
@@ -129,6 +129,15 @@ def test_learning_rates_are_those_of_the_tables_for_rows_of_the_card(grid_result
     tasks = [task for task in results.slices if task.task in ("linear", "quadratic")]
     frame = learning_rates(tasks)
     assert frame.to_dict("records") == [{"contestant": "mamba", "linear": of_table}]
+
+
+def test_rates_that_were_chosen_on_another_task_are_said_to_be_so(grid_results: Results) -> None:
+    """On `sparse-linear` GPT-2 has a rate that was chosen there, others have that of `linear`."""
+    rows = grid_results.rows.assign(task=grid_results.rows["task"].replace("quadratic", "sparse-linear"))
+    rows["card"] = [load_task(task)[1].hash if task in ("linear", "sparse-linear") else "" for task in rows["task"]]
+    results = replace(grid_results, rows=rows[rows["contestant"].isin(["mamba", "gpt2", "s4d"])])
+    tasks = [task for task in results.slices if task.task in ("linear", "sparse-linear")]
+    assert chosen_elsewhere(tasks) == {"sparse-linear": ["2 of 3 on linear"]}
 
 
 def test_learning_rates_of_runs_that_are_there_are_those_that_they_were_trained_with(

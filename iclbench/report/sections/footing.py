@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pandas as pd
 
@@ -46,7 +47,7 @@ def section(results: Results) -> Section | None:
         if not (off := deviations(tasks)).empty:
             made.append(_deviations(off, preset))
         if not (rates := learning_rates(tasks)).empty:
-            made.append(_rates(rates, preset))
+            made.append(_rates(rates, preset, chosen_elsewhere(tasks)))
         blocks += marked(made, marks(untuned(tasks)))
     return Section("footing", "Equal footing", (Text(_READING), *blocks)) if blocks else None
 
@@ -106,6 +107,19 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         if found := {who: rate for who, rate in own.items() if rate is not None}:
             rates[task.task] = found
     return _by_contestant(rates)
+
+
+def chosen_elsewhere(tasks: list[Slice]) -> dict[str, list[str]]:
+    """By task of which backbones the learning rate was chosen on another one, as "12 of 16 on linear"."""
+    found = {}
+    for task in tasks:
+        _, backbones = _of_card(task)
+        on = Rates.of(task.preset, task.task, results=task.results.folder).on
+        chosen = [on[who] for who in backbones if who in on]
+        others = Counter(where for where in chosen if where != task.task)
+        if others:
+            found[task.task] = [f"{n} of {len(chosen)} on {where}" for where, n in sorted(others.items())]
+    return found
 
 
 def _trained_at(task: Slice, contestant: str) -> float | None:
@@ -187,14 +201,17 @@ def _percent(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
-def _rates(rates: pd.DataFrame, preset: str) -> Table:
+def _rates(rates: pd.DataFrame, preset: str, elsewhere: dict[str, list[str]]) -> Table:
     tasks = [str(name) for name in rates.columns[1:]]
+    others = "; ".join(f"{task}: {', '.join(where)}" for task, where in elsewhere.items())
     return Table(
         f"learning-rates-{slug(preset)}",
         f"{preset}: learning rates",
         f"Preset {preset}. The learning rate of each backbone on each task: of runs in the results folder the one they "
         "were trained with, of packed ones the one that iclbench tune chose or the card names. A dash: not trained, or "
-        "runs differ in it. Tasks whose card has changed since are left out.",
+        "runs differ in it. Tasks whose card has changed since are left out."
+        + bool(others)
+        * f" Chosen on another task, and so better for some than for others: {others}.",
         rates,
         (Column("contestant", "backbone"), *(Column(task, task, number, numeric=True) for task in tasks)),
         folded=True,
