@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,6 +117,12 @@ def contests(results: Results, preset: str) -> list[Contest]:
         results.known_contests[preset] = sorted(found, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title))
     known: list[Contest] = results.known_contests[preset]
     return known
+
+
+def left_out(everybody: Iterable[str], shown: Iterable[str]) -> str:
+    """Who is not among the shown since a row is lacking, in a sentence; empty where all are."""
+    names = sorted({*everybody} - {*shown})
+    return f" Left out, good or bad, since they lack a row: {', '.join(names)}." if names else ""
 
 
 def together(all_contests: Sequence[Contest]) -> pd.DataFrame:

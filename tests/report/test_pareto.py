@@ -82,6 +82,7 @@ def test_costs_that_are_alike_by_design_are_not_drawn(grid_results: Results) -> 
         "seconds of training",
         "bytes of the state",
     ]
+    assert figure.caption.endswith("since they lack a row: icicl-tnp, tnp.")  # type: ignore[union-attr]
 
 
 def test_whoever_is_picked_in_the_legend_is_lit_and_the_others_fade(grid_results: Results) -> None:

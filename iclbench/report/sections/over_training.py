@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import fixed, flops, integer, slug
-from iclbench.report import over_training
+from iclbench.report import normalised, over_training
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
@@ -113,7 +113,8 @@ def _at_steps(found: dict[str, pd.DataFrame], shares: Sequence[float], name: str
     return Table(
         name=f"{name}-steps",
         title=f"{preset}: mean scores after shares of the steps",
-        caption=f"Preset {preset}. Means over {_rows(found)}, of backbones that have all of them; seeds averaged.",
+        caption=f"Preset {preset}. Means over {_rows(found)}, of backbones that have all of them; seeds averaged."
+        + normalised.left_out((who for rows in found.values() for who in rows["contestant"]), frame["contestant"]),
         frame=frame,
         columns=tuple(columns),
     )

@@ -10,6 +10,7 @@ import pandas as pd
 
 from iclbench.core.formats import Number, fixed, slug
 from iclbench.core.metrics import metric
+from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results
@@ -114,7 +115,8 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
             name,
             f"{preset}: mean score against costs",
             f"Preset {preset}. Mean score over all tasks against the geometric mean of a cost over them, of "
-            f"backbones that have all; logarithmic axes. {_MARKS} {_sizes(contests, means)}",
+            f"backbones that have all; logarithmic axes. {_MARKS} {_sizes(contests, means)}"
+            + normalised.left_out(*(pd.concat(of.values())["contestant"] for of in (each, means))),
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
         )
