@@ -20,9 +20,9 @@ RUN = "tiny-linear-gpt2-smoke-s0"
 HEAVY = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pyarrow", "altair")
 
 
-def heavy_imports(*commands: list[str]) -> dict[str, list[str]]:
-    """The heavy libraries that each command of a fresh process finds or leaves imported; those that leave none are left
-    out."""
+def heavy_imports(folder: Path, *commands: list[str]) -> dict[str, list[str]]:
+    """The heavy libraries that each command of a fresh process finds or leaves imported, in an empty folder, where no
+    runs are listed; those that leave none are left out."""
     code = (
         "import json, sys; from iclbench.cli.main import main; found = {}\n"
         "for command in json.loads(sys.argv[1]):\n"
@@ -30,18 +30,18 @@ def heavy_imports(*commands: list[str]) -> dict[str, list[str]]:
         "print(json.dumps({command: heavy for command, heavy in found.items() if heavy}), file=sys.stderr)"
     )
     asked = [sys.executable, "-c", code, json.dumps(commands)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=folder)
     return json.loads(done.stderr.strip().splitlines()[-1])
 
 
-def test_light_commands_import_nothing_heavy() -> None:
+def test_light_commands_import_nothing_heavy(tmp_path: Path) -> None:
     commands = ["--help"], ["list"], ["list", "tasks", "--json"], ["train", "--help"], ["--version"]
-    assert heavy_imports(*commands) == {}
+    assert heavy_imports(tmp_path, *commands) == {}
 
 
 def test_the_import_check_can_fail(tmp_path: Path) -> None:
     asked = ["rm", "nothing", "--results", str(tmp_path)]
-    found = heavy_imports(["list"], asked)
+    found = heavy_imports(tmp_path, ["list"], asked)
     assert found.keys() == {" ".join(asked)} and "pandas" in found[" ".join(asked)]
 
 
