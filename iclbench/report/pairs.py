@@ -89,6 +89,10 @@ def chance(scores: np.ndarray) -> float:
     return float(2 * stdtr(len(scores) - 1, -abs(t)))
 
 
+# The chance of an error that tests of many differences allow, all together.
+LEVEL = 0.05
+
+
 def holm(p: Sequence[float]) -> list[float]:
     """The correction of so many p values (Holm 1979, Scandinavian Journal of Statistics 6), in their order: that any of
     those below a level is an error has at most that chance, however many there are.

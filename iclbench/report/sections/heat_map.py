@@ -147,11 +147,12 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     cells = cells.assign(status=status, reason=reasons)
     titled = {contest.title: contest for contest in contests}
     near = cells["kind"].eq("backbone") & cells["low"].le(0).fillna(False).astype(bool) & cells["reason"].eq("")
-    alike = [
+    found = [
         _like_nothing(titled[row], str(name), float(high))
         for row, name, high in zip(*(cells.loc[near, key] for key in ("row", "contestant", "high")), strict=True)
     ]
-    return cells.assign(reason=cells["reason"].mask(near & cells.index.isin(cells.index[near][alike]), NOT_LEARNED))
+    alike = pd.Series(found, cells.index[near], dtype=bool).reindex(cells.index, fill_value=False)
+    return cells.assign(reason=cells["reason"].mask(alike, NOT_LEARNED))
 
 
 def _like_nothing(contest: Contest, name: str, high: float) -> bool:

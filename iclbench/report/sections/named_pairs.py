@@ -14,10 +14,8 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import dots
 from iclbench.report.normalised import Contest
-from iclbench.report.pairs import Difference, chance, holm, mean_of
+from iclbench.report.pairs import LEVEL, Difference, chance, holm, mean_of
 
-# How likely it may be that any difference which holds among all is none.
-LEVEL = 0.05
 _READING = (
     "Score of the first less score of the second (as in the heat map), seed by seed: the two are trained on the same "
     "episodes. The interval is Student's 95 % interval of the mean over seeds, so that it speaks of trainings, on "

@@ -14,10 +14,9 @@ from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.normalised import Contest
-from iclbench.report.pairs import holm
+from iclbench.report.pairs import LEVEL, holm
 from iclbench.report.untuned import MARK, marked, marks, untuned
 
-LEVEL = 0.05
 _READING = (
     "Ranked are backbones with a score on every task that at least half of them have or, where these are too few to "
     "tell anybody apart, the largest group with tasks enough in common; the two tests of a task count as one, by their "
@@ -75,9 +74,9 @@ def least_p(tasks: int) -> float:
     return float(2.0 ** (1 - tasks))
 
 
-def tells(scores: pd.DataFrame) -> bool:
-    """Whether so many tasks can tell any of so many neighbours apart."""
-    return least_p(len(scores)) * (scores.shape[1] - 1) < LEVEL
+def tell(tasks: int, ranked: int) -> bool:
+    """Whether so many tasks can tell any neighbours among so many ranked apart."""
+    return least_p(tasks) * (ranked - 1) < LEVEL
 
 
 def to_rank(scores: pd.DataFrame) -> pd.DataFrame:
@@ -85,13 +84,17 @@ def to_rank(scores: pd.DataFrame) -> pd.DataFrame:
     on, since a task of one's own says nothing of the others; where these are too few to tell anybody apart, those of
     the largest group of backbones that have enough in common."""
     shared = scores.notna().sum(axis=1)
-    half, *others = (
-        tasks.loc[:, tasks.notna().all()]
-        for least in (scores.shape[1] / 2, *sorted(shared.unique(), reverse=True))
-        for tasks in [scores[shared >= least]]
-    )
-    enough = [each for each in (half, *others) if each.shape[1] > 1 and tells(each)]
-    return half if half.shape[1] < 2 or tells(half) or not enough else max(enough, key=lambda each: each.shape[1])
+
+    def complete(least: float) -> pd.DataFrame:
+        tasks = scores[shared >= least]
+        return tasks.loc[:, tasks.notna().all()]
+
+    half = complete(scores.shape[1] / 2)
+    if half.shape[1] < 2 or tell(*half.shape):
+        return half
+    groups = map(complete, sorted(shared.unique(), reverse=True))
+    enough = [group for group in groups if group.shape[1] > 1 and tell(*group.shape)]
+    return max(enough, key=lambda group: group.shape[1], default=half)
 
 
 def among(contests: Sequence[Contest], ranked: Sequence[str], unfair: Collection[str] = ()) -> pd.DataFrame:
@@ -187,17 +190,16 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if frame.empty:
         return []
     name, unfair = f"ranking-{slug(preset)}", untuned(contest.task for contest in contests)
-    tasks, neighbours = int(frame["tasks"].iloc[0]), len(frame) - 1
-    powerless = least_p(tasks) * neighbours >= LEVEL
+    tasks = int(frame["tasks"].iloc[0])
     blocks: list[Block] = [
         Table(
             name=name,
             title=f"{preset}: ranking of backbones",
             caption=f"Preset {preset}: {plural(tasks, 'task')} ({frame['named'].iloc[0]}). Mean rank: among the "
             "ranked, 1 is best. Score: as in the heat map, the mean over tasks."
-            + powerless
+            + (not tell(tasks, len(frame)))
             * f" So few tasks cannot tell neighbours apart: p is at least {least_p(tasks):.2g}, corrected "
-            f"{min(1.0, least_p(tasks) * neighbours):.2g}.",
+            f"{min(1.0, least_p(tasks) * (len(frame) - 1)):.2g}.",
             frame=frame,
             columns=(
                 Column("contestant", "backbone"),
