@@ -58,7 +58,7 @@ def refused(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-def test_names_and_settings_are_read_before_anything_heavy_is_imported() -> None:
+def test_names_and_settings_are_read_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     thinking = ["--method", "deep-thinking", "-o", "method.etta=1"]
     commands = [
         ["lm", "--help"],
@@ -69,7 +69,7 @@ def test_names_and_settings_are_read_before_anything_heavy_is_imported() -> None
         ["lm", "eval", "--model", NOWHERE, "--tasks", "to-upper"],
         ["lm", "eval", "--model", "nobody/no-model", "--tasks", "to-upper", "--offline"],
     ]
-    assert heavy_imports(*commands) == {}
+    assert heavy_imports(tmp_path, *commands) == {}
 
 
 @pytest.mark.parametrize(
