@@ -130,8 +130,8 @@ def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by the area under their curve, with the error at about `at` context sizes;
-    those without an area last, since some of their answers are no numbers."""
+    """Column names and rows: contestants by their score, or without scores by the area under their curve, with the
+    error at about `at` context sizes; those without an area last, since some of their answers are no numbers."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
     asked = values[values["evaluator"].eq("next") & values["axis"].isna()]
@@ -142,7 +142,9 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     sizes = _spread(curves[curves["run"].isin(areas.index)], at)
     full = int(curves.groupby("run").size().max()) if len(curves) else 0
     rows = []
-    for run in [str(name) for name in areas.sort_values("value").index]:
+    # Scores are over the same context sizes, which the areas of costly baselines are not.
+    order = areas.assign(behind=-scores if areas.index.isin(scores.index).all() else 0.0)
+    for run in [str(name) for name in order.sort_values(["behind", "value"], kind="stable").index]:
         mine = curves[curves["run"] == run].set_index("n_context")
         cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
         kind = ok.loc[ok["run"] == run, "kind"].iloc[0]

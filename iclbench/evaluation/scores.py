@@ -6,15 +6,17 @@ are in units of the metric.
 
 - Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle or,
   without one, the best baseline on these very prompts. An oracle that failed, or is no better than the zero predictor,
-  is none, and the row says so. Of events, by that of the negative log-likelihood: 0 is the Poisson process with the
-  rate and the frequencies of marks so far.
+  is none, and the row says so. Costly baselines are asked at a few context sizes: which baseline is best is asked at
+  the sizes that all have, and where it is one of these all scores are over its sizes (and the column `coarse` is true,
+  as it is of any costly baseline's own score). Of events, by that of the negative log-likelihood: 0 is the Poisson
+  process with the rate and the frequencies of marks so far.
 - Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
   constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
   related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
   any predictor can that has to infer it. All are scored on the episodes that every oracle was asked. What related
   datasets add is read on the same line, which scores beyond 1 belong to.
 - Question `targets` otherwise, by squared error: as for `next`. Where no baseline is better than the zero predictor
-  (its interval must exclude that), 1 is an error of zero, which nobody can reach.
+  beyond doubt (its interval must exclude that), 1 is an error of zero, which nobody can reach.
 - A family's own tests, by accuracy among the admitted labels: 0 is guessing, 1 the best baseline where the context
   holds the answer, and being always right where only training can have taught it. No score where neither of two answers
   is the better one.
@@ -33,6 +35,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.files import remove
+from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.related import without_related
@@ -67,7 +70,7 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
-    scores = scores_of(_values(results, prompts), lambda: tables.read_all("errors", folder), prompts)
+    scores = scores_of(_values(results, prompts), lambda: _errors(results, prompts), prompts)
     if scores is None:
         remove(path)
         return
@@ -88,12 +91,12 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     if prompts.evaluator:
         scores = _of_test(values, prompts)
     elif prompts.task.question == "next":
-        areas, nothing = values[values["metric"] == "auc"], _NOTHING.get(prompts.headline, "zero")
-        scores = _of_errors(areas, prompts.headline, failed, nothing)
+        areas = Areas.of_curves(values, prompts.headline, errors, prompts.seed)
+        scores = _of_errors(areas, prompts.headline, failed, _NOTHING.get(prompts.headline, "zero"))
     elif prompts.task.head != "categorical":
         scores = _of_likelihoods(errors(), values, prompts)
         if scores is None:
-            scores = _of_errors(values[values["metric"] == "squared_error"], "squared_error", failed)
+            scores = _of_errors(Areas(values[values["metric"] == "squared_error"]), "squared_error", failed)
     else:
         scores = None
     return None if scores is None else scores.sort_values(["run", "n_related"])
@@ -106,28 +109,57 @@ def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
     return tables.union("values", [own, packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].ne("score")]])
 
 
+def _errors(results: Path, prompts: PromptSet) -> pd.DataFrame:
+    """Scores of single episodes on these prompts; of curves also of contestants whose mean heights are packed."""
+    own = tables.read_all("errors", results / "tables" / prompts.id)
+    if prompts.task.question != "next":
+        return own
+    packed = tables.packed("errors", results, prompts.task.name, prompts.preset)
+    return tables.union("errors", [own, packed[packed["prompt_set"].eq(prompts.id)]])
+
+
 def _of_errors(
-    rows: pd.DataFrame, metric: str, failed: Sequence[str] = (), scores_nothing: str = "zero"
+    areas: Areas, metric: str, failed: Sequence[str] = (), scores_nothing: str = "zero"
 ) -> pd.DataFrame | None:
-    """From errors, of which less is better; `rows` has one per contestant and number of related datasets, `failed` are
+    """From errors, of which less is better; `areas` has one per contestant and number of related datasets, `failed` are
     oracles that have none. A likelihood has no best value of its own."""
-    alone = without_related(rows)
-    zero, oracles = alone[alone["run"] == scores_nothing], alone[alone["kind"] == "oracle"]
-    others = alone[alone["kind"].eq("baseline") & alone["run"].ne(scores_nothing)]
-    if zero.empty or (oracles.empty and others.empty and not failed):
+    found = _best(areas, failed, scores_nothing)
+    if found is None:
         return None
-    nothing = float(zero["value"].iloc[0])
-    useful = oracles[oracles["value"] < nothing].sort_values(["value", "run"])
-    if len(useful):
-        return Line(metric, nothing, float(useful["value"].iloc[-1]), str(useful["run"].iloc[-1])).of(rows)
-    why = [f"{name} failed" for name in failed if name not in set(oracles["run"])]
-    why += [f"{name} is no better than {scores_nothing}" for name in sorted(oracles["run"])]
+    one, name = found
+    most = max(map(areas.sizes, areas.rows["run"]), key=len)
+    parts = []
+    for sizes, rows in areas.over(areas.sizes(one or scores_nothing)):
+        best = 0.0 if one is None else areas.value(one, sizes)
+        scores = Line(metric, areas.value(scores_nothing, sizes), best, name).of(rows)
+        parts.append(scores.assign(coarse=True if sizes < most else None))
+    return tables.union("values", [tables.frame("values", part) for part in parts])
+
+
+def _best(areas: Areas, failed: Sequence[str], scores_nothing: str) -> tuple[str | None, str] | None:
+    """Who scores 1 (None: an error of zero does) and what it is called, by areas over the sizes that all have who
+    might; None: there is nothing to compare with."""
+    alone = without_related(areas.rows).set_index("run")
+    oracles = sorted(alone.index[alone["kind"] == "oracle"])
+    others = sorted(alone.index[alone["kind"].eq("baseline") & (alone.index != scores_nothing)])
+    if scores_nothing not in alone.index or not (oracles or others or failed):
+        return None
+    common = areas.common([scores_nothing, *oracles, *others])
+    error = {run: areas.value(run, common) for run in (scores_nothing, *oracles, *others)}
+    nothing = error[scores_nothing]
+    if useful := [run for run in oracles if error[run] < nothing]:
+        knows_least = max(useful, key=lambda run: (error[run], run))
+        return knows_least, knows_least
+    why = [f"{run} failed" for run in failed if run not in oracles]
+    why += [f"{run} is no better than {scores_nothing}" for run in oracles]
     without = f" (the oracle {', '.join(why)})" if why else ""
-    best = others.sort_values(["value", "run"]).head(1)
-    if (best["high"] < nothing).fillna(False).any():
-        return Line(metric, nothing, float(best["value"].iloc[0]), f"{best['run'].iloc[0]}{without}").of(rows)
-    bounded = scores_nothing == "zero" and nothing > 0
-    return Line(metric, nothing, 0.0, f"no error{without}").of(rows) if bounded else None
+    # Beyond doubt if one of them is: whoever is best is at least as far from the zero predictor.
+    high = alone["high"].to_numpy(float, na_value=math.nan)
+    ends = zip(alone.index, high, strict=True)
+    if any(run in others and end < areas.value(scores_nothing, areas.sizes(run)) for run, end in ends):
+        best = min(others, key=lambda run: (error[run], run))
+        return best, best + without
+    return (None, f"no error{without}") if scores_nothing == "zero" and nothing > 0 else None
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

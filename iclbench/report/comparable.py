@@ -32,9 +32,9 @@ def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tu
 
 
 def on_one_line(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The rows without scores that were measured against another best or another span than most of their contest, and
-    one line per contest that lost some."""
-    keys = ["task", "preset", "shift", "evaluator", "prompt_set"]
+    """The rows without scores that were measured against another best or another span than most of their contest (of
+    costly baselines, over a few context sizes, than most of these), and one line per contest that lost some."""
+    keys = ["task", "preset", "shift", "evaluator", "prompt_set", "coarse"]
     scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
     said = (scores["score_of"] + ": " + scores["score_one"]).fillna("")
     line = said + " " + scores["normaliser"].astype(str)

@@ -37,6 +37,8 @@ class Contest:
         metric: what the score is made of.
         one: what scores 1.
         span: how far 0 and 1 are apart in the metric; NaN in older tables, which do not say.
+        coarse: whether scores are over the few context sizes alone that costly baselines are asked at, as one of these
+            scores 1.
         prompt_set: what everybody was asked.
         rows: the score rows, run by run.
     """
@@ -46,6 +48,7 @@ class Contest:
     metric: str
     one: str
     span: float
+    coarse: bool
     prompt_set: str
     rows: pd.DataFrame
 
@@ -94,7 +97,9 @@ class Contest:
         gap: Difference | None
         if self.evaluator == "next":
             curves = [errors.curves(runs[name], self.prompt_set, self.metric) for name in (a, b)]
-            gap = None if curves[0] is None or curves[1] is None else difference(curves[0], curves[1])
+            gap = (
+                None if curves[0] is None or curves[1] is None else difference(curves[0], curves[1], coarse=self.coarse)
+            )
         else:
             scores = [errors.targets(runs[name], self.prompt_set, self.metric, 0) for name in (a, b)]
             gap = None if scores[0] is None or scores[1] is None else score_difference(scores[0], scores[1])
@@ -136,10 +141,13 @@ def _contests(task: Slice) -> list[Contest]:
     for evaluator, own in rows.groupby("evaluator"):
         said = own[own["score_of"].notna()]
         of, one = said[["score_of", "score_one"]].iloc[0].astype(str) if len(said) else _OLD
-        spans = said["normaliser"].dropna()
+        # Where another scores 1, costly baselines have a line of their own, which is not that of the contest.
+        at_few = said["coarse"].fillna(False).astype(bool)
+        coarse = len(said) > 0 and bool(at_few.all())
+        spans = (said if coarse else said[~at_few])["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
-        found.append(Contest(task, str(evaluator), of, one, span, prompt_set, own))
+        found.append(Contest(task, str(evaluator), of, one, span, coarse, prompt_set, own))
     return found
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.metrics import metric
+from iclbench.core.prefixes import prefix_grid
 from iclbench.report.data import of_branches
 from iclbench.report.normalised import Contest
+from iclbench.tables.curves import heights
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
 
@@ -23,11 +25,11 @@ def by_run(contest: Contest) -> pd.DataFrame:
     the whole training. Empty where nobody has branches, or nobody knows by what line scores are made."""
     columns = ["contestant", "run", "steps", "share", "score"]
     scores = contest.rows[contest.rows["kind"].eq("backbone")].set_index("run")
-    of = "auc" if contest.evaluator == "next" else contest.metric
     v = contest.task.rows
-    v = v[v["evaluator"].eq(contest.evaluator) & v["shift"].eq("none") & v["metric"].eq(of) & v["status"].eq("ok")]
-    v = v[v["run"].isin(scores.index) & v["n_context"].isna() & v["trained_on"].isna() & v["stratum"].isna()]
-    v = without_related(v)
+    v = v[v["evaluator"].eq(contest.evaluator) & v["shift"].eq("none") & v["status"].eq("ok")]
+    v = v[v["run"].isin(scores.index) & v["trained_on"].isna() & v["stratum"].isna()]
+    v = without_related(v[v["axis"].isna() | of_branches(v)])
+    v = _at_few_sizes(v[v["metric"].eq(contest.metric)]) if contest.coarse else _whole(contest, v)
     ends, branches = v[v["axis"].isna()].set_index("run")["value"].astype(float), v[of_branches(v)]
     lasts = _last_steps(contest)
     branches = branches[branches["run"].isin(ends.index) & branches["run"].isin(list(lasts))]
@@ -36,13 +38,28 @@ def by_run(contest: Contest) -> pd.DataFrame:
     sign = 1.0 if metric(contest.metric).lower_is_better else -1.0
     behind = sign * (branches["value"].astype(float) - branches["run"].map(ends)) / contest.span
     shorter = branches.assign(
-        steps=branches["axis_value"].astype(float), score=branches["run"].map(scores["value"].astype(float)) - behind
+        steps=branches["axis_value"].astype(float),
+        score=branches["run"].map(scores["value"].astype(float)) - behind,
+        contestant=branches["run"].map(scores["contestant"]),
     )
     whole = scores.loc[sorted(set(shorter["run"]))].reset_index()
     whole = whole.assign(steps=whole["run"].map(lasts).astype(float), score=whole["value"].astype(float))
     found = pd.concat([shorter, whole])
     found = found.assign(share=found["steps"] / found["run"].map(lasts).astype(float))[columns]
     return found.sort_values(["contestant", "run", "steps"], ignore_index=True)
+
+
+def _whole(contest: Contest, v: pd.DataFrame) -> pd.DataFrame:
+    """Of these rows those that the scores are made of."""
+    return v[v["metric"].eq("auc" if contest.evaluator == "next" else contest.metric) & v["n_context"].isna()]
+
+
+def _at_few_sizes(curves: pd.DataFrame) -> pd.DataFrame:
+    """The areas of these mean curves over the few context sizes that costly baselines are asked at."""
+    curves = curves[curves["n_context"].notna()]
+    at = curves[curves["n_context"].isin(prefix_grid(int(curves["n_context"].max())))]
+    by_size = at.set_index(["run", "axis", "axis_value", "n_context"])["value"].astype(float)
+    return heights(by_size.unstack()).rename("value").reset_index()  # noqa: PD010
 
 
 def _last_steps(contest: Contest) -> dict[str, float]:

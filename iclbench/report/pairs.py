@@ -27,16 +27,16 @@ class Difference:
         return self.low <= 0 <= self.high
 
 
-def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Difference | None:
+def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95, coarse: bool = False) -> Difference | None:
     """Mean of a - b, paired by episode, with Student's t interval.
 
     Both frames are episodes x context sizes; each episode's score is the mean height of its curve (trapezoids, as in
     `auc`) over the context sizes that both have, of event sequences that end early every event
     counting as much. None when they share fewer than two episodes or two context sizes.
     Of a frame that has nothing but mean heights (columns `AREA`, `COARSE`) these are compared with the other's, over
-    the same context sizes.
+    the same context sizes. `coarse`: over the few sizes alone that costly baselines are asked at.
     """
-    gaps = curve_gaps(a, b)
+    gaps = curve_gaps(*map(_at_few, (a, b))) if coarse else curve_gaps(a, b)
     return None if gaps is None else mean_of(gaps, level)
 
 
@@ -53,11 +53,16 @@ def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
     return heights(a.loc[episodes, sizes] - b.loc[episodes, sizes]).to_numpy(float)
 
 
+def _at_few(curves: pd.DataFrame) -> pd.DataFrame:
+    """Curves at the few sizes that costly baselines are asked at, or their mean heights over these."""
+    if has_heights(curves) or curves.columns.empty:
+        return curves[[COARSE]] if COARSE in curves.columns else curves
+    return curves[[n for n in curves.columns if n in prefix_grid(int(curves.columns.max()))]]
+
+
 def _asked_like(other: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """Curves at the few sizes that a costly baseline was asked at, where no more than its mean height is known."""
-    if has_heights(curves) or AREA in other.columns or curves.columns.empty:
-        return curves
-    return curves[[n for n in curves.columns if n in prefix_grid(int(curves.columns.max()))]]
+    return curves if has_heights(curves) or AREA in other.columns else _at_few(curves)
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:

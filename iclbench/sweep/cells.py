@@ -105,7 +105,8 @@ class GridCell:
         elif self.run == SUMMARY:
             # What answered is in the hashes of the cells that are summed up.
             of |= {"needs": sorted(self.needs), "oracles": task["oracles"], "published": task["published"]}
-            of["estimators"] = 1
+            # Scores of curves are over common context sizes since 2.
+            of["estimators"] = 2 if self.frozen.question == "next" else 1
         elif self.kind == "probe":
             levels = ("zero", "least-squares", *task["oracles"])
             of |= versions.of_probe(self.asked["probe"])
@@ -188,7 +189,7 @@ def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
         if not run.evaluate or run.without:
             continue
         asked, task = _asked(run), run.config.task
-        for name in run.baselines or [*task.oracles, *task.baselines]:
+        for name in run.beside:
             key = (load_baseline(name)[0], _episodes(task, asked))
             known = wanted.setdefault(key, (name, task, asked))[2]
             wanted[key] = (name, task, _united(known, asked))

@@ -61,7 +61,8 @@ class Evaluate(Strict):
         shifts: that all runs are asked under, those of `extrapolate` included.
         shifts_of: further shifts of single tasks, at the trained length.
         extrapolate: by preset, up to how many examples: 500, or "4x" the trained length.
-        baselines: beside those of these that can answer the task, instead of those of each task's card.
+        baselines: beside those of these that can answer the task, instead of those of each task's card; the oracles of
+            the card stand beside either.
         seed: of the prompts; those of another seed are independent.
     """
 
@@ -240,7 +241,7 @@ class GridRun:
         evaluate: whether it is evaluated at all ...
         extrapolate: ... up to so many examples; None: only the trained length ...
         shifts: ... under these shifts, as `iclbench eval` reads them ...
-        baselines: ... beside these instead of the task card's, if any are named.
+        baselines: ... beside these instead of the task card's, if any are named, and beside its oracles.
         evaluation_seed: ... on prompts of this seed.
         contexts: examples in context to probe at; None: no probe ...
         probes: ... of these kinds.
@@ -265,6 +266,13 @@ class GridRun:
     weights: bool = False
     without: str | None = None
 
+    @property
+    def beside(self) -> list[str]:
+        """The oracles and baselines that it meets: what can be reached is known wherever an oracle is, whatever
+        baselines the grid names."""
+        task = self.config.task
+        return list(dict.fromkeys([*task.oracles, *(self.baselines or task.baselines)]))
+
     def commands(self, results: Path | None = None) -> Iterator[str]:
         """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
         if self.without:
@@ -278,7 +286,8 @@ class GridRun:
         if self.evaluate:
             longer = [] if self.extrapolate is None else [self.extrapolate]
             asked = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
-            beside = _options("--baseline", (name for name in self.baselines if not misfit(name, self.config.task)))
+            named = (name for name in self.beside if not misfit(name, self.config.task))
+            beside = _options("--baseline", named if self.baselines else ())
             prompts = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
             yield shlex.join(["iclbench", "eval", self.name, *asked, *beside, *prompts, *where])
         for kind in self.probes:

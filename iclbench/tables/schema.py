@@ -100,6 +100,11 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "high": ("Float64", True, "upper end of the interval"),
     "score_of": ("string", True, "of a score the metric that it is made of"),
     "score_one": ("string", True, "of a score what scores 1: a contestant, or in words"),
+    "coarse": (
+        "boolean",
+        True,
+        "of a score whether it is over the few context sizes alone that costly baselines are asked at; missing: no",
+    ),
     "n_episodes": ("Int64", True, "episodes averaged over"),
     "normaliser": ("Float64", True, "what the raw metric was divided by"),
     "status": ("string", False, "ok, failed, or skipped: more examples than the contestant takes"),

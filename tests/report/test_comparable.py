@@ -68,6 +68,9 @@ def test_scores_of_one_contest_lie_on_one_line() -> None:
     ]
     assert len(lines) == 1 and "scores of mine left out" in lines[0]
     assert on_one_line(kept)[1] == ()
+    # A costly baseline has the same line over a few context sizes.
+    costly = scores.head(1).assign(run="costly", normaliser=0.6, coarse=True)
+    assert on_one_line(pd.concat([scores, costly], ignore_index=True))[1] == ()
 
 
 def test_one_variant_keeps_the_name_of_its_backbone() -> None:

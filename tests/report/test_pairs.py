@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from iclbench.core.prefixes import prefix_grid
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.pairs import difference, ranks
+from iclbench.tables.curves import AREA, COARSE
 
 
 def _errors(mean: float, seed: int, sizes: tuple[int, ...] = (0, 1, 2, 4)) -> pd.DataFrame:
@@ -42,6 +44,17 @@ def test_only_common_episodes_and_sizes_count() -> None:
     assert difference(a[[0]], b) is None
     assert difference(a.iloc[:1], b) is None
     assert difference(a, b.set_index(b.index + 1000)) is None
+
+
+def test_over_the_few_sizes_of_costly_baselines_whatever_else_is_known() -> None:
+    a, b = (_errors(mean, seed, tuple(range(13))) for mean, seed in ((1.0, 1), (1.02, 2)))
+    few = prefix_grid(12)
+    expected = difference(a[few], b[few])
+    assert difference(a, b, coarse=True) == expected != difference(a, b)
+    heights = [pd.DataFrame({AREA: 9.0, COARSE: np.trapezoid(own[few], few, axis=1) / 12}) for own in (a, b)]
+    for found in (difference(*heights, coarse=True), difference(a, heights[1][[COARSE]])):
+        assert found is not None and expected is not None
+        assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
 
 
 def test_equal_contestants_tie_and_different_ones_do_not() -> None:

@@ -184,14 +184,16 @@ def test_a_pair_that_makes_no_sense_keeps_its_cells_with_the_reason_and_nobody_w
 
 
 def test_a_baseline_that_cannot_answer_the_task_makes_no_sense_and_nobody_waits_for_it(tmp_path: Path) -> None:
-    """One list of baselines may stand over tasks of numbers and of labels."""
+    """One list of baselines may stand over tasks of numbers and of labels; oracles stand beside it."""
     cells = one_task(tmp_path, {"evaluate": {"baselines": ["zero", "majority"]}})
     by_name = {cell.run: cell for cell in cells if cell.kind == "evaluate"}
     why = "baseline 'majority' predicts class labels, task 'tiny' asks for numbers"
     assert by_name["majority"].reason == why and by_name["zero"].reason is None
-    assert set(by_name[SUMMARY].needs) == {by_name["zero"].hash, by_name[RUN].hash}
+    assert set(by_name[SUMMARY].needs) == {by_name[name].hash for name in ("least-squares", "zero", RUN)}
     (run,) = grid_runs(str(tmp_path / "one.toml"))
-    assert "--baseline zero" in " ".join(run.commands()) and "majority" not in " ".join(run.commands())
+    assert "--baseline least-squares --baseline zero" in " ".join(run.commands()) and "majority" not in " ".join(
+        run.commands()
+    )
 
 
 def test_a_baseline_of_the_users_own_is_found_by_its_path(tmp_path: Path) -> None:

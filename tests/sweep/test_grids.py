@@ -359,7 +359,7 @@ def test_the_commands_of_all_parts_are_printed_and_those_of_no_sense_are_not(
     assert main(["show", path, "--commands"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "iclbench train linear gpt2 --preset smoke --seed 0 --name linear-gpt2-smoke-s0",
-        "iclbench eval linear-gpt2-smoke-s0 --shift orthants --baseline zero --seed 1",
+        "iclbench eval linear-gpt2-smoke-s0 --shift orthants --baseline ridge --baseline zero --seed 1",
         f"iclbench cost linear-gpt2-smoke-s0 --points 4 --points {points}",
         "iclbench train linear mamba --preset smoke --seed 0 --name linear-mamba-smoke-s0",
     ]

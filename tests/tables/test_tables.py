@@ -164,7 +164,7 @@ def test_a_file_with_bad_rows_does_not_take_the_others_along(tmp_path: Path, cap
     own = pq.read_schema(good).metadata
     bad = {"nan": [ROW | {"run": "b", "value": None}], "twice": [ROW | {"run": "c"}, ROW | {"run": "c", "value": 2.0}]}
     for name, rows in bad.items():
-        arrow = pa.Table.from_pandas(pd.DataFrame(rows).reindex(columns=list(tables.VALUES)), preserve_index=False)
+        arrow = pa.Table.from_pandas(pd.DataFrame(rows), preserve_index=False)
         pq.write_table(arrow.replace_schema_metadata(own), tmp_path / f"{name}.values.parquet")
     with caplog.at_level(logging.WARNING, logger="iclbench"):
         assert tables.read_all("values", tmp_path)["run"].tolist() == ["zero"]

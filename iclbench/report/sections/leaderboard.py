@@ -60,13 +60,16 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     name = curve_metric(measured)
     name = name if name in measured else next(iter(measured), name)
     frame = _summary(summaries, "auc").rename(columns={"value": "auc", "low": "auc_low", "high": "auc_high"})
-    frame = frame.sort_values(["auc", "contestant"], kind="stable", ignore_index=True)
-    frame = _with_ranks(task, evaluator, name, frame)
-    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     score = _summary(summaries, "score")[["contestant", "value", "low", "high"]]
     frame = frame.merge(
         score.rename(columns={"value": "score", "low": "score_low", "high": "score_high"}), "left", "contestant"
     )
+    # Scores compare over the same context sizes, which areas do not where costly baselines are asked at a few.
+    scored = bool(frame["score"].notna().all())
+    by, down = (["score", "auc", "contestant"], [False, True, True]) if scored else (["auc", "contestant"], True)
+    frame = frame.sort_values(by, ascending=down, kind="stable", ignore_index=True)
+    frame = _with_ranks(task, evaluator, name, frame)
+    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     frame = with_failed(task, evaluator, frame)
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
@@ -86,18 +89,30 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     return Table(
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
-        caption=f"Sorted by the area under the learning curve (mean height in {metric(name).label}; lower is better), "
-        "with its 95 % interval over episodes, of several seeds from the lowest end to the highest. Equal ranks: not "
-        "told apart from the first of that rank by a paired 95 % interval over the same episodes. Behind the row "
-        "above: the mean paired difference with that interval, over the context sizes both were asked at. In these two "
-        "several seeds of a backbone are averaged episode by episode first, so that they do not cover the choice of "
-        "seed. "
+        caption=f"Sorted by the {'score' if scored else 'area'}. Area under the learning curve: its mean height in "
+        f"{metric(name).label}, lower is better{_at_few(task, evaluator)}; intervals are 95 % over episodes, of "
+        "several seeds from the lowest end to the highest. Equal ranks: not told apart from the first of that rank by "
+        "a paired 95 % interval over the same episodes. Behind the row above: the mean paired difference with that "
+        "interval, over the context sizes both were asked at. In these two several seeds of a backbone are averaged "
+        "episode by episode first, so that they do not cover the choice of seed. "
         f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
         "size: there is no area over the others.",
         frame=frame,
         columns=shown,
         group="rank",
     )
+
+
+def _at_few(task: Slice, evaluator: str) -> str:
+    """Whose areas are over a few context sizes, in words that end a sentence; empty where nobody's are."""
+    rows = task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator) & task.rows["axis"].isna()]
+    at_few = rows[rows["coarse"].fillna(False).astype(bool)]
+    if at_few.empty:
+        return ""
+    most = rows.groupby("contestant")["n_context"].nunique()
+    few = sorted(most.index[most.lt(most.max()) & most.gt(0) & most.index.isin(at_few["contestant"])])
+    scores = "as all scores are" if len(at_few) == rows["metric"].eq("score").sum() else "as their scores are"
+    return f" (of {', '.join(few)} over the few context sizes that they are asked at, {scores})"
 
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:

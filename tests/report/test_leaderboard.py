@@ -1,0 +1,43 @@
+"""The leaderboard where costly baselines are asked at a few context sizes."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from iclbench import tables
+from iclbench.evaluation.scores import write_scores
+from iclbench.report.data import load
+from iclbench.report.normalised import contests
+from iclbench.report.sections import leaderboard
+from tests.evaluation.test_common_sizes import ALL, FEW, NEXT, area, drawn, told
+
+
+@pytest.mark.parametrize(("one", "knn", "said"), [("costly", 0.7, "all scores are"), ("knn", 0.45, "their scores are")])
+def test_the_order_is_that_of_scores_over_the_same_sizes(tmp_path: Path, one: str, knn: float, said: str) -> None:
+    errors = drawn(knn=knn)
+    values, single = told(errors)
+    for name, rows in (("values", values), ("errors", single)):
+        path = tmp_path / "tables" / "prompts" / f"all.{name}.parquet"
+        tables.write("values" if name == "values" else "errors", rows, path, {})
+    write_scores(tmp_path, NEXT)
+    results = load(tmp_path)
+    task = results.slices[0]
+    section = leaderboard.section(task)
+    assert section is not None
+    board = next(block for block in section.blocks if hasattr(block, "frame"))
+    frame: pd.DataFrame = board.frame
+    by_area = frame.sort_values("auc")["contestant"].tolist()
+    if one == "costly":
+        assert frame["contestant"].tolist() == ["gpt2", "costly", "knn", "zero"]
+        assert by_area == ["knn", "costly", "gpt2", "zero"], "areas that are over whatever sizes each was asked at"
+    else:
+        assert frame["contestant"].tolist() == ["knn", "costly", "gpt2", "zero"]
+    assert "Sorted by the score" in board.caption
+    assert f"(of costly over the few context sizes that they are asked at, as {said})" in board.caption
+    contest = contests(results, "smoke")[0]
+    assert contest.coarse == (one == "costly")
+    sizes = FEW if contest.coarse else ALL
+    zero, gpt2, best = (area(errors[name], sizes).mean() for name in ("zero", "gpt2", one))
+    found = contest.difference("gpt2", "zero")
+    assert found is not None and found.value == pytest.approx((zero - gpt2) / (zero - best))
