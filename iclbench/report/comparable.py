@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from iclbench.core.formats import plural, shared_words
 from iclbench.report.evaluators import is_test
 from iclbench.tables.evaluators import INSIDE, PROBES
+
+# Machines round differently; what is drawn differs by more.
+_SAME_SPAN = 1e-4
 
 
 def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
@@ -33,15 +37,17 @@ def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tu
 
 def on_one_line(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The rows without scores that were measured against another best or another span than most of their contest (of
-    costly baselines, over a few context sizes, than most of these), and one line per contest that lost some."""
+    costly baselines, over a few context sizes, than most of these), and one line per contest that lost some. Spans
+    that differ by rounding alone, since they were measured on other machines, are the same."""
     keys = ["task", "preset", "shift", "evaluator", "prompt_set", "coarse"]
     scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
-    said = (scores["score_of"] + ": " + scores["score_one"]).fillna("")
-    line = said + " " + scores["normaliser"].astype(str)
-    users = scores.assign(line=line).groupby([*keys, "line"], dropna=False)["run"].nunique().reset_index()
-    users = users.sort_values(["run", "line"], ascending=[False, True]).drop_duplicates(keys)
-    most = scores[keys].merge(users, "left", keys)["line"].to_numpy()
-    others = scores[line.to_numpy() != most]
+    scores = scores.assign(line=(scores["score_of"] + ": " + scores["score_one"]).fillna(""))
+    scores = scores.assign(span=scores["normaliser"].astype(float).fillna(0.0))
+    users = scores.groupby([*keys, "line", "span"], dropna=False)["run"].nunique().reset_index()
+    users = users.sort_values(["run", "line", "span"], ascending=[False, True, True]).drop_duplicates(keys)
+    most = scores[keys].merge(users, "left", keys)
+    alike = np.isclose(scores["span"].to_numpy(), most["span"].to_numpy(), rtol=_SAME_SPAN)
+    others = scores[(scores["line"].to_numpy() != most["line"].to_numpy()) | ~alike]
     lines = [
         f"{where[0]} · {where[1]} · {where[2]}: scores of {', '.join(sorted(set(own['run'])))} left out, which were "
         "measured against another best; evaluate them beside the oracles and baselines of the task"

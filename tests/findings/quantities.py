@@ -78,6 +78,8 @@ class Reference:
             self.scores,
             self.shifted,
             self.seed_gap,
+            self.one,
+            self.at_few_sizes,
             self.lead,
             self.gain,
             self.ahead,
@@ -180,6 +182,14 @@ class Reference:
     def shifted(self, who: str, task: str, shift: str, preset: str = "grid") -> float:
         """The score under a shift, averaged over seeds."""
         return self.value(who, task, preset, "score", shift)
+
+    def one(self, task: str, preset: str = "grid") -> str:
+        """Who scores 1."""
+        return self._contest(task, preset).one
+
+    def at_few_sizes(self, task: str, preset: str = "grid") -> bool:
+        """Whether scores are over the few context sizes alone that costly baselines are asked at."""
+        return self._contest(task, preset).coarse
 
     def seed_gap(self, who: str, task: str, preset: str = "grid") -> float:
         """How far the scores of the seeds are apart."""
