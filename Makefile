@@ -13,8 +13,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A branch of torch per machine: constraints.txt pins the CPU build.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# A branch of torch per machine: constraints.txt pins the CPU build. Modules are compiled as they are imported: to compile
+# all that torch and transformers bring takes a minute.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 WORKERS ?= 2
 MUTANTS ?= iclbench.evaluation.*
 
@@ -85,9 +86,10 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (a few hundred megabytes, one to three minutes) ..."
 	$(PIP) -e ".[dev]"
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-kernels: $(VENV)/.installed-dev
 	$(PIP) -e ".[kernels]"
