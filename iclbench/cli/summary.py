@@ -66,7 +66,9 @@ def print_tables(
         if (values["n_related"] > 0).any():
             out.print("gap and squared error: with as many related datasets as a contestant uses")
         if any(line[0].endswith("*") for line in lines):
-            out.print("* asked on a grid of context sizes, the area by the trapezoid rule")
+            out.print(
+                "* asked on a grid of context sizes, the area by the trapezoid rule; scores compare over the same sizes"
+            )
         for note in notes_of(values):
             out.print(note)
         print_untuned(results, values)

@@ -15,6 +15,7 @@ from iclbench import tables
 from iclbench.core.metrics import metric as of
 from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.tables.curves import heights
+from iclbench.tables.related import without_related
 
 Sizes = frozenset[int]
 ErrorsOf = Callable[[], pd.DataFrame]
@@ -64,22 +65,33 @@ class Areas:
         return reduce(frozenset.intersection, known) if known else frozenset()
 
     def value(self, run: str, sizes: Sizes) -> float:
-        """A contestant's area over these of its sizes; the number in its row where they are all of them."""
+        """A contestant's area over these of its sizes; the number in its row where they are all of them, or none is
+        known."""
         own = self.sizes(run)
-        if not own or own <= sizes or not own & sizes:
-            return float(self.rows.loc[self.rows["run"] == run, "value"].iloc[0])
+        if own <= sizes or not own & sizes:
+            return float(self._alone[run])
         return float(heights(self._curves[run][sorted(own & sizes)].to_frame().T).iloc[0])
 
+    @cached_property
+    def _alone(self) -> pd.Series:
+        """The number in the row of every contestant, without related datasets."""
+        return without_related(self.rows).set_index("run")["value"]
+
     def over(self, sizes: Sizes) -> Iterator[tuple[Sizes, pd.DataFrame]]:
-        """The rows of all contestants whose areas are over the same of these sizes, and which these are. An area over
-        fewer sizes than the contestant was asked at has no interval where single episodes are not known."""
-        kept = {str(run): (self.sizes(str(run)) or sizes) & sizes for run in self.rows["run"].unique()}
+        """The rows of all contestants whose areas are over the same of these sizes, and which these are; nobody is
+        there who has none of them. An area over fewer sizes than the contestant was asked at has no interval where
+        single episodes are not known."""
+        runs = [str(run) for run in self.rows["run"].unique()]
+        most = max((self.sizes(run) for run in runs), key=len)
+        # Whose sizes are not known was asked at all.
+        kept = {run: (self.sizes(run) or most) & sizes for run in runs}
         for shared in sorted(set(kept.values()), key=sorted):
-            own = [run for run, of_run in kept.items() if of_run == shared]
-            shorter = {run for run in own if not self.sizes(run) <= sizes}
-            rows = self.rows[self.rows["run"].isin(own)]
-            parts = [rows[~rows["run"].isin(shorter)], *(self._shortened(run, shared) for run in sorted(shorter))]
-            yield shared, tables.union("values", parts)
+            own = [run for run, of_run in kept.items() if of_run == shared and (shared or not most)]
+            shorter = {run for run in own if not (self.sizes(run) or most) <= sizes}
+            rows = self.rows[self.rows["run"].isin(set(own) - shorter)]
+            cut = [self._shortened(run, shared) for run in sorted(shorter) if self.sizes(run)]
+            if len(rows) or cut:
+                yield shared, tables.union("values", [rows, *cut])
 
     def _shortened(self, run: str, sizes: Sizes) -> pd.DataFrame:
         """The row of a contestant over fewer sizes than its own."""

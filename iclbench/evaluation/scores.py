@@ -130,36 +130,41 @@ def _of_errors(
     most = max(map(areas.sizes, areas.rows["run"]), key=len)
     parts = []
     for sizes, rows in areas.over(areas.sizes(one or scores_nothing)):
-        best = 0.0 if one is None else areas.value(one, sizes)
-        scores = Line(metric, areas.value(scores_nothing, sizes), best, name).of(rows)
-        parts.append(scores.assign(coarse=True if sizes < most else None))
-    return tables.union("values", [tables.frame("values", part) for part in parts])
+        nothing, best = areas.value(scores_nothing, sizes), 0.0 if one is None else areas.value(one, sizes)
+        if best < nothing:  # at a few sizes it may not be so: costly baselines have no line then
+            scores = Line(metric, nothing, best, name).of(rows)
+            parts.append(tables.frame("values", scores.assign(coarse=True if sizes < most else None)))
+    return tables.union("values", parts)
 
 
 def _best(areas: Areas, failed: Sequence[str], scores_nothing: str) -> tuple[str | None, str] | None:
-    """Who scores 1 (None: an error of zero does) and what it is called, by areas over the sizes that all have who
-    might; None: there is nothing to compare with."""
+    """Who scores 1 (None: an error of zero does) and what it is called; None: there is nothing to compare with. Whoever
+    does is better than the zero predictor over all sizes that its area is over; who is better than whom is asked over
+    the sizes that all of them have."""
     alone = without_related(areas.rows).set_index("run")
     oracles = sorted(alone.index[alone["kind"] == "oracle"])
     others = sorted(alone.index[alone["kind"].eq("baseline") & (alone.index != scores_nothing)])
     if scores_nothing not in alone.index or not (oracles or others or failed):
         return None
     common = areas.common([scores_nothing, *oracles, *others])
-    error = {run: areas.value(run, common) for run in (scores_nothing, *oracles, *others)}
-    nothing = error[scores_nothing]
-    if useful := [run for run in oracles if error[run] < nothing]:
-        knows_least = max(useful, key=lambda run: (error[run], run))
+
+    def error(run: str) -> tuple[float, str]:
+        return areas.value(run, common), run
+
+    def nothing(run: str) -> float:
+        return areas.value(scores_nothing, areas.sizes(run))
+
+    if useful := [run for run in oracles if float(alone["value"][run]) < nothing(run)]:
+        knows_least = max(useful, key=error)
         return knows_least, knows_least
     why = [f"{run} failed" for run in failed if run not in oracles]
     why += [f"{run} is no better than {scores_nothing}" for run in oracles]
     without = f" (the oracle {', '.join(why)})" if why else ""
-    # Beyond doubt if one of them is: whoever is best is at least as far from the zero predictor.
-    high = alone["high"].to_numpy(float, na_value=math.nan)
-    ends = zip(alone.index, high, strict=True)
-    if any(run in others and end < areas.value(scores_nothing, areas.sizes(run)) for run, end in ends):
-        best = min(others, key=lambda run: (error[run], run))
-        return best, best + without
-    return (None, f"no error{without}") if scores_nothing == "zero" and nothing > 0 else None
+    if better := [run for run in others if float(alone["value"][run]) < nothing(run)]:
+        best = min(better, key=error)
+        if pd.notna(alone["high"][best]) and float(alone["high"][best]) < nothing(best):  # beyond doubt
+            return best, best + without
+    return (None, f"no error{without}") if scores_nothing == "zero" and nothing(scores_nothing) > 0 else None
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

@@ -46,7 +46,7 @@ def on_one_line(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     users = scores.groupby([*keys, "line", "span"], dropna=False)["run"].nunique().reset_index()
     users = users.sort_values(["run", "line", "span"], ascending=[False, True, True]).drop_duplicates(keys)
     most = scores[keys].merge(users, "left", keys)
-    alike = np.isclose(scores["span"].to_numpy(), most["span"].to_numpy(), rtol=_SAME_SPAN)
+    alike = np.isclose(scores["span"].to_numpy(), most["span"].to_numpy(), rtol=_SAME_SPAN, atol=0)
     others = scores[(scores["line"].to_numpy() != most["line"].to_numpy()) | ~alike]
     lines = [
         f"{where[0]} · {where[1]} · {where[2]}: scores of {', '.join(sorted(set(own['run'])))} left out, which were "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from iclbench.core.metrics import metric as of
-from iclbench.tables.curves import AREA, COARSE, has_heights, heights
+from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights
 
 
 class EpisodeScores:
@@ -55,7 +55,7 @@ class EpisodeScores:
         if not wide or len(wide) < len(found):
             return None
         if any(has_heights(frame) for frame in wide):
-            wide = [frame if has_heights(frame) else heights(frame).to_frame(AREA) for frame in wide]
+            wide = [frame if has_heights(frame) else _heights(frame) for frame in wide]
         mean = wide[0] if len(wide) == 1 else pd.concat(wide).groupby(level=0).mean()
         return mean if of(metric).of_sequences else mean.dropna(axis=1)
 
@@ -70,3 +70,8 @@ class EpisodeScores:
     def context_sizes(self, prompt_set: str) -> pd.Series | None:
         """Question `targets`: the number of context points of every episode."""
         return self._sizes.get(prompt_set)
+
+
+def _heights(curves: pd.DataFrame) -> pd.DataFrame:
+    """The mean heights of curves, over all context sizes and over the few that costly baselines are asked at."""
+    return pd.DataFrame({AREA: heights(curves), COARSE: heights(at_few(curves))})

@@ -103,11 +103,21 @@ class Contest:
         else:
             scores = [errors.targets(runs[name], self.prompt_set, self.metric, 0) for name in (a, b)]
             gap = None if scores[0] is None or scores[1] is None else score_difference(scores[0], scores[1])
-        if gap is None or math.isnan(self.span):
+        span = self._span(a, b)
+        if gap is None or math.isnan(span):
             return None
         if metric(self.metric).lower_is_better:
             gap = Difference(-gap.value, -gap.high, -gap.low)
-        return Difference(gap.value / self.span, gap.low / self.span, gap.high / self.span)
+        return Difference(gap.value / span, gap.low / span, gap.high / span)
+
+    def _span(self, a: str, b: str) -> float:
+        """The span of the line that both are scored on; NaN where that of one is over other context sizes: what scores
+        0 is on either."""
+        at_few = self.rows[self.rows["coarse"].fillna(False).astype(bool)].set_index("contestant")["normaliser"]
+        lines = {name for name in (a, b) if name not in NOTHING and name in at_few.index}
+        if self.coarse or not lines:
+            return self.span
+        return float(at_few[[a if a in lines else b]].iloc[0]) if lines | set(NOTHING) >= {a, b} else math.nan
 
 
 def presets(results: Results) -> list[str]:

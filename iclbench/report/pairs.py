@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from iclbench.core.prefixes import prefix_grid
-from iclbench.tables.curves import AREA, COARSE, has_heights, heights
+from iclbench.tables.curves import AREA, COARSE, at_few, has_heights, heights
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95, coarse: bo
     Of a frame that has nothing but mean heights (columns `AREA`, `COARSE`) these are compared with the other's, over
     the same context sizes. `coarse`: over the few sizes alone that costly baselines are asked at.
     """
-    gaps = curve_gaps(*map(_at_few, (a, b))) if coarse else curve_gaps(a, b)
+    gaps = curve_gaps(*map(at_few, (a, b))) if coarse else curve_gaps(a, b)
     return None if gaps is None else mean_of(gaps, level)
 
 
@@ -53,16 +52,9 @@ def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
     return heights(a.loc[episodes, sizes] - b.loc[episodes, sizes]).to_numpy(float)
 
 
-def _at_few(curves: pd.DataFrame) -> pd.DataFrame:
-    """Curves at the few sizes that costly baselines are asked at, or their mean heights over these."""
-    if has_heights(curves) or curves.columns.empty:
-        return curves[[COARSE]] if COARSE in curves.columns else curves
-    return curves[[n for n in curves.columns if n in prefix_grid(int(curves.columns.max()))]]
-
-
 def _asked_like(other: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """Curves at the few sizes that a costly baseline was asked at, where no more than its mean height is known."""
-    return curves if has_heights(curves) or AREA in other.columns else _at_few(curves)
+    return curves if has_heights(curves) or AREA in other.columns else at_few(curves)
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:

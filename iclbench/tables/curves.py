@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from iclbench.core.prefixes import prefix_grid
+
 # Columns of curves of which only mean heights are known: over all context sizes, and over those few that costly
 # baselines are asked at (`coarse` in tables of errors).
 AREA, COARSE = -1, -2
@@ -13,6 +15,13 @@ AREA, COARSE = -1, -2
 def has_heights(curves: pd.DataFrame) -> bool:
     """Whether mean heights are all that is known."""
     return AREA in curves.columns or COARSE in curves.columns
+
+
+def at_few(curves: pd.DataFrame) -> pd.DataFrame:
+    """Curves at the few sizes that costly baselines are asked at, or their mean heights over these."""
+    if has_heights(curves) or curves.columns.empty:
+        return curves[[COARSE]] if COARSE in curves.columns else curves
+    return curves[[n for n in curves.columns if n in prefix_grid(int(curves.columns.max()))]]
 
 
 def heights(curves: pd.DataFrame) -> pd.Series:

@@ -91,6 +91,28 @@ def test_the_best_baseline_is_best_at_the_sizes_that_all_have(tmp_path: Path) ->
     assert found is not None and set(found["score_one"]) == {"knn"}
 
 
+def test_nobody_scores_one_who_is_worse_than_the_zero_predictor_over_all_its_sizes(tmp_path: Path) -> None:
+    """What is far from all others between the few sizes, as least squares is at as many examples as dimensions."""
+    errors = drawn(knn=0.3)
+    errors["spiked"] = errors["knn"] * np.where(errors["knn"].columns == 11, 99.0, 0.5)
+    kinds = KINDS | {"spiked": "baseline"}
+    found = scored(tmp_path / "baseline", NEXT, *told(errors, kinds))
+    assert found is not None and set(found["score_one"]) == {"knn"}
+    score = found.droplevel("n_related")["value"]
+    assert score["spiked"] < 0 < score["gpt2"] < score["knn"] == 1
+    found = scored(tmp_path / "oracle", NEXT, *told(errors, kinds | {"spiked": "oracle"}))
+    assert found is not None and set(found["score_one"]) == {"knn (the oracle spiked is no better than zero)"}
+
+
+def test_without_a_line_over_its_sizes_a_costly_baseline_has_no_score(tmp_path: Path) -> None:
+    errors = drawn(knn=1.1)
+    errors.pop("costly")
+    errors["costly"] = errors["zero"][FEW] * 1.2
+    found = scored(tmp_path, NEXT, *told(errors, KINDS | {"knn": "oracle"}))
+    assert found is not None and set(found["score_one"]) == {"knn"}
+    assert set(found.droplevel("n_related").index) == {"zero", "knn", "gpt2"}
+
+
 def test_beside_another_best_only_the_costly_are_scored_over_their_sizes(tmp_path: Path) -> None:
     errors = drawn(knn=0.3)
     found = scored(tmp_path, NEXT, *told(errors))

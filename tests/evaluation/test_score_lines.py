@@ -41,16 +41,24 @@ def test_everything_that_is_wrong_with_the_oracles_is_said_and_of_nobody_else(tm
     }
 
 
-def test_the_best_baseline_scores_one_where_any_of_them_is_better_than_zero_beyond_doubt(tmp_path: Path) -> None:
+def test_a_baseline_whose_interval_reaches_the_zero_predictor_is_not_better_beyond_doubt(tmp_path: Path) -> None:
     zero = areas(zero=("baseline", 0.9))
     first, second = (row(name, "baseline", "next", "auc", value) for name, value in (("first", 0.5), ("second", 0.6)))
     assert reasons(tmp_path / "beyond", [*zero, first, second]) == {"squared_error: 1 is first"}
     for high in (0.9, 0.95):
-        doubtful = first | {"high": high}
-        found = reasons(tmp_path / str(high), [*zero, doubtful, second])
-        assert found == {"squared_error: 1 is first"}, "which is further from zero than whoever is beyond doubt"
-        found = reasons(tmp_path / f"both-{high}", [*zero, doubtful, second | {"high": high}])
-        assert found == {"squared_error: 1 is no error"}
+        found = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
+        assert found == {"squared_error: 1 is no error"}, "of the best baseline, whatever is known of another"
+
+
+def test_lines_are_those_without_related_datasets_in_whatever_order_rows_come(tmp_path: Path) -> None:
+    known = {("zero", 0): 0.9, ("knn", 3): 0.1, ("knn", 0): 0.5, ("gpt2", 3): 0.3, ("gpt2", 0): 0.7}
+    kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
+    rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in known.items()]
+    for name, order in (("more-first", rows), ("more-last", rows[::-1])):
+        found = scored(tmp_path / name, prompts("targets", "point"), order)
+        assert found is not None
+        expected = {asked: (0.9 - error) / 0.4 for asked, error in known.items()}
+        assert found["value"].to_dict() == pytest.approx(expected)
 
 
 def test_of_equal_baselines_and_oracles_the_first_by_name_gives_its_own(tmp_path: Path) -> None:

@@ -287,9 +287,9 @@ class Reference:
 
     def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
         """Kendall's tau of the orders under a shift and without."""
-        return _agreement(
-            {who: [self.shifted(who, task, shift, preset), self.score(who, task, preset)] for who in names}
-        )
+        # By areas over all sizes: scores may be over fewer on one of both.
+        asked = (shift, "none")
+        return _agreement({who: [-self.value(who, task, preset, "auc", each) for each in asked] for who in names})
 
     def after(self, who: str, task: str, share: float, preset: str = "grid") -> float:
         """The score of a training of a share of the steps, averaged over seeds."""

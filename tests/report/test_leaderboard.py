@@ -41,3 +41,13 @@ def test_the_order_is_that_of_scores_over_the_same_sizes(tmp_path: Path, one: st
     zero, gpt2, best = (area(errors[name], sizes).mean() for name in ("zero", "gpt2", one))
     found = contest.difference("gpt2", "zero")
     assert found is not None and found.value == pytest.approx((zero - gpt2) / (zero - best))
+    costly = contest.difference("gpt2", "costly")
+    few = {name: area(own, FEW).mean() for name, own in errors.items()}
+    span = few["zero"] - few[one]
+    if contest.coarse:
+        assert costly is not None and costly.value == pytest.approx((few["costly"] - few["gpt2"]) / span)
+        assert costly.low > 0 and frame["rank"].tolist() == [1, 2, 3, 4]
+    else:
+        assert costly is None, "their scores are over different sizes"
+        nothing = contest.difference("costly", "zero")
+        assert nothing is not None and nothing.value == pytest.approx((few["zero"] - few["costly"]) / span)

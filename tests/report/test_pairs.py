@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from iclbench import tables
 from iclbench.core.prefixes import prefix_grid
 from iclbench.report.episode_scores import EpisodeScores
 from iclbench.report.pairs import difference, ranks
@@ -100,3 +101,26 @@ def test_of_sequences_that_end_early_every_event_counts_as_much() -> None:
     assert found is not None
     assert found.value == pytest.approx((a - b)[there].mean(), rel=1e-12)
     assert found.low < found.value < found.high
+
+
+def test_own_curves_beside_packed_heights_have_both_heights() -> None:
+    few = prefix_grid(12)
+    own, packed = (_errors(1.0, seed, tuple(range(13))) for seed in (1, 2))
+    rows = [
+        {"run": "own", "n_context": n, "episode": i, "value": v, "coarse": None}
+        for n, scores in own.items()
+        for i, v in enumerate(scores)
+    ]
+    for sizes, coarse in ((list(range(13)), None), (few, True)):
+        heights = np.trapezoid(packed[sizes], sizes, axis=1) / 12
+        rows += [
+            {"run": "packed", "n_context": None, "episode": i, "value": v, "coarse": coarse}
+            for i, v in enumerate(heights)
+        ]
+    shared = {"prompt_set": "p", "metric": "squared_error"}
+    frame = tables.frame("errors", [shared | row for row in rows])
+    mean = EpisodeScores([frame], {"p"}).curves(["own", "packed"], "p", "squared_error")
+    assert mean is not None
+    for column, sizes in ((AREA, list(range(13))), (COARSE, few)):
+        expected = np.trapezoid((own[sizes] + packed[sizes]) / 2, sizes, axis=1) / 12
+        assert mean[column].tolist() == pytest.approx(expected.tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -68,7 +69,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     scored = bool(frame["score"].notna().all())
     by, down = (["score", "auc", "contestant"], [False, True, True]) if scored else (["auc", "contestant"], True)
     frame = frame.sort_values(by, ascending=down, kind="stable", ignore_index=True)
-    frame = _with_ranks(task, evaluator, name, frame)
+    frame = _with_ranks(task, evaluator, name, frame, partial(difference, coarse=at_few_sizes(task, evaluator)))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     frame = with_failed(task, evaluator, frame)
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
@@ -93,8 +94,8 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         f"{metric(name).label}, lower is better{_at_few(task, evaluator)}; intervals are 95 % over episodes, of "
         "several seeds from the lowest end to the highest. Equal ranks: not told apart from the first of that rank by "
         "a paired 95 % interval over the same episodes. Behind the row above: the mean paired difference with that "
-        "interval, over the context sizes both were asked at. In these two several seeds of a backbone are averaged "
-        "episode by episode first, so that they do not cover the choice of seed. "
+        "interval, over the context sizes that scores are over and both were asked at. In these two several seeds of a "
+        "backbone are averaged episode by episode first, so that they do not cover the choice of seed. "
         f"{shared_rank(task.untuned)}Oracles are ceilings and hold no rank; nor does who failed, be it at one context "
         "size: there is no area over the others.",
         frame=frame,
@@ -111,7 +112,7 @@ def _at_few(task: Slice, evaluator: str) -> str:
         return ""
     most = rows.groupby("contestant")["n_context"].nunique()
     few = sorted(most.index[most.lt(most.max()) & most.gt(0) & most.index.isin(at_few["contestant"])])
-    scores = "as all scores are" if len(at_few) == rows["metric"].eq("score").sum() else "as their scores are"
+    scores = "as all scores are" if at_few_sizes(task, evaluator) else "as their scores are"
     return f" (of {', '.join(few)} over the few context sizes that they are asked at, {scores})"
 
 
@@ -120,7 +121,20 @@ def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
     return rows[["contestant", "kind", "runs", "run", "value", "low", "high"]]
 
 
-def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+def at_few_sizes(task: Slice, evaluator: str) -> bool:
+    """Whether all scores are over the few context sizes that costly baselines are asked at."""
+    scores = task.rows[task.rows["metric"].eq("score") & task.rows["axis"].isna() & task.rows["shift"].eq("none")]
+    own = scores[scores["evaluator"].eq(evaluator)]
+    return bool(len(own) and own["coarse"].fillna(False).astype(bool).all())
+
+
+def _with_ranks(
+    task: Slice,
+    evaluator: str,
+    name: str,
+    frame: pd.DataFrame,
+    compare: Callable[[pd.DataFrame, pd.DataFrame], Difference | None],
+) -> pd.DataFrame:
     """Columns rank (missing for oracles) and behind: the paired difference to the row above."""
     v = task.rows
     curves = v[(v["shift"] == "none") & (v["evaluator"] == evaluator) & (v["metric"] == name) & v["prompt_set"].notna()]
@@ -130,8 +144,8 @@ def _with_ranks(task: Slice, evaluator: str, name: str, frame: pd.DataFrame) -> 
         episodes[str(contestant)] = task.results.errors.curves(runs, prompt_set, name)
     order = frame["contestant"].tolist()
     ranked = [c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"]
-    found = ranks(ranked, episodes, unfair=task.untuned)
-    return placed(frame, order, found, episodes, difference)
+    found = ranks(ranked, episodes, compare, task.untuned)
+    return placed(frame, order, found, episodes, compare)
 
 
 def placed(
