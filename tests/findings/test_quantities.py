@@ -84,30 +84,30 @@ def test_orders_of_two_seeds_agree_as_far_as_pairs_stand_alike(linear: Reference
 
 
 def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
-    reference, who = Reference(tasks=["decision-tree"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
-    rows = pd.read_parquet(reference.packed / "decision-tree-grid.values.parquet")
+    reference, who = Reference(tasks=["quadratic"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
+    rows = pd.read_parquet(reference.packed / "quadratic-grid.values.parquet")
     rows = rows[rows["metric"].eq("auc") & rows["shift"].eq("none") & rows["evaluator"].eq("next")]
     rows = rows[rows["contestant"].isin(who)].assign(steps=rows["axis_value"].fillna(3000))
     areas = rows.pivot_table("value", "contestant", "steps").astype(float)
     assert list(areas.columns) == [750, 1500, 3000]
 
     def score(name: str) -> float:
-        return reference.score(name, "decision-tree")
+        return reference.score(name, "quadratic")
 
     span = (areas.loc["gpt2", 3000] - areas.loc["mamba", 3000]) / (score("mamba") - score("gpt2"))
     for share, steps in ((0.25, 750), (0.5, 1500)):
         tau = stats.kendalltau(areas.loc[who, steps], areas.loc[who, 3000]).statistic
-        assert reference.early_agreement(who, "decision-tree", share) == pytest.approx(tau)
+        assert reference.early_agreement(who, "quadratic", share) == pytest.approx(tau)
         lost = (areas.loc["tnp", steps] - areas.loc["tnp", 3000]) / span
-        assert reference.after("tnp", "decision-tree", share) == pytest.approx(score("tnp") - lost)
+        assert reference.after("tnp", "quadratic", share) == pytest.approx(score("tnp") - lost)
     single = rows[rows["contestant"].eq("tnp") & rows["axis_value"].eq(750)].set_index("run")["value"].astype(float)
     assert len(single) == 2
     best = score("tnp") - (single.min() - areas.loc["tnp", 3000]) / span
-    assert reference.after_seeds("tnp", "decision-tree", 0.25)[-1] == pytest.approx(best)
+    assert reference.after_seeds("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
     # Between trainings on a line over the logarithm of operations, which are in proportion to the steps.
-    operations = {each: reference.cost(each, "decision-tree", "train_step", "flops") for each in who}
+    operations = {each: reference.cost(each, "quadratic", "train_step", "flops") for each in who}
     fewest = min(operations, key=lambda each: operations[each])
-    found = reference.at_compute(who, "decision-tree")
+    found = reference.at_compute(who, "quadratic")
     assert found[fewest] == pytest.approx(score(fewest))
     steps = 3000 * operations[fewest] / operations["mamba"]
     low, high = (750, 1500) if steps < 1500 else (1500, 3000)
