@@ -14,7 +14,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.core.metrics import metric as of
 from iclbench.evaluation.bootstrap import bootstrap_interval
-from iclbench.tables.curves import heights
+from iclbench.tables.curves import heights, of_few
 from iclbench.tables.related import without_related
 
 Sizes = frozenset[int]
@@ -42,22 +42,29 @@ class Areas:
     ) -> None:
         self.rows = rows
         self._curves, self._metric, self._read, self._seed = curves or {}, metric, errors, seed
+        self._sizes = {run: frozenset(int(n) for n in curve.index) for run, curve in self._curves.items()}
 
     @classmethod
     def of_curves(cls, values: pd.DataFrame, metric: str, errors: ErrorsOf, seed: int) -> Areas:
         """The areas of the contestants that these rows of `values` are of."""
-        at = values[values["metric"].eq(metric) & values["n_context"].notna()]
+        rows = values[values["metric"] == "auc"]
+        at = values[values["metric"].eq(metric) & values["n_context"].notna() & values["run"].isin(rows["run"])]
         # A shift may leave a position of some episodes undefined: no area is over it. Of sequences of different
         # lengths, which everybody is asked about alike, that is most positions.
         at = at[at["n_episodes"].eq(at.groupby("run")["n_episodes"].transform("max")) & (not of(metric).of_sequences)]
         curves = {
             str(run): own.set_index("n_context")["value"].astype(float).sort_index() for run, own in at.groupby("run")
         }
-        return cls(values[values["metric"] == "auc"], curves, metric, errors, seed)
+        return cls(rows, curves, metric, errors, seed)
 
     def sizes(self, run: str) -> Sizes:
         """The context sizes that a contestant's area is over; none where they are not known."""
-        return frozenset(int(n) for n in self._curves[run].index) if run in self._curves else frozenset()
+        return self._sizes.get(run, frozenset())
+
+    @cached_property
+    def most(self) -> Sizes:
+        """Those of whoever was asked at most."""
+        return max(self._sizes.values(), key=len, default=frozenset())
 
     def common(self, runs: Iterable[str]) -> Sizes:
         """Those that all of these have whose are known."""
@@ -69,25 +76,25 @@ class Areas:
         known."""
         own = self.sizes(run)
         if own <= sizes or not own & sizes:
-            return float(self._alone[run])
+            return float(self.alone["value"][run])
         return float(heights(self._curves[run][sorted(own & sizes)].to_frame().T).iloc[0])
 
     @cached_property
-    def _alone(self) -> pd.Series:
-        """The number in the row of every contestant, without related datasets."""
-        return without_related(self.rows).set_index("run")["value"]
+    def alone(self) -> pd.DataFrame:
+        """The row of every contestant without related datasets, by name."""
+        return without_related(self.rows).set_index("run")
 
     def over(self, sizes: Sizes) -> Iterator[tuple[Sizes, pd.DataFrame]]:
         """The rows of all contestants whose areas are over the same of these sizes, and which these are; nobody is
         there who has none of them. An area over fewer sizes than the contestant was asked at has no interval where
         single episodes are not known."""
-        runs = [str(run) for run in self.rows["run"].unique()]
-        most = max((self.sizes(run) for run in runs), key=len)
         # Whose sizes are not known was asked at all.
-        kept = {run: (self.sizes(run) or most) & sizes for run in runs}
-        for shared in sorted(set(kept.values()), key=sorted):
-            own = [run for run, of_run in kept.items() if of_run == shared and (shared or not most)]
-            shorter = {run for run in own if not (self.sizes(run) or most) <= sizes}
+        asked = {str(run): self.sizes(str(run)) or self.most for run in self.rows["run"].unique()}
+        for shared in sorted({of_run & sizes for of_run in asked.values()}, key=sorted):
+            if self.most and not shared:
+                continue
+            own = [run for run, of_run in asked.items() if of_run & sizes == shared]
+            shorter = {run for run in own if not asked[run] <= sizes}
             rows = self.rows[self.rows["run"].isin(set(own) - shorter)]
             cut = [self._shortened(run, shared) for run in sorted(shorter) if self.sizes(run)]
             if len(rows) or cut:
@@ -105,7 +112,7 @@ class Areas:
         own = self._errors[self._errors["run"].eq(run) & self._errors["metric"].eq(self._metric)]
         curves = own[own["n_context"].isin(sizes)]
         if curves.empty:  # packed
-            return own.loc[own["coarse"].fillna(False).astype(bool), "value"]
+            return own.loc[of_few(own), "value"]
         return heights(curves.pivot_table(values="value", index="episode", columns="n_context").astype(float))
 
     @cached_property

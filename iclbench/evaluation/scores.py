@@ -105,8 +105,8 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
 def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
     """Everybody's values on these prompts, also of contestants whose rows are packed."""
     own = tables.read_all("values", results / "tables" / prompts.id)
-    packed = tables.packed("values", results, prompts.task.name, prompts.preset)
-    return tables.union("values", [own, packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].ne("score")]])
+    packed = _packed("values", results, prompts)
+    return tables.union("values", [own, packed[packed["metric"].ne("score")]])
 
 
 def _errors(results: Path, prompts: PromptSet) -> pd.DataFrame:
@@ -114,8 +114,13 @@ def _errors(results: Path, prompts: PromptSet) -> pd.DataFrame:
     own = tables.read_all("errors", results / "tables" / prompts.id)
     if prompts.task.question != "next":
         return own
-    packed = tables.packed("errors", results, prompts.task.name, prompts.preset)
-    return tables.union("errors", [own, packed[packed["prompt_set"].eq(prompts.id)]])
+    return tables.union("errors", [own, _packed("errors", results, prompts)])
+
+
+def _packed(table: tables.TableName, results: Path, prompts: PromptSet) -> pd.DataFrame:
+    """The packed rows of a table on these prompts."""
+    rows = tables.packed(table, results, prompts.task.name, prompts.preset)
+    return rows[rows["prompt_set"].eq(prompts.id)]
 
 
 def _of_errors(
@@ -127,13 +132,12 @@ def _of_errors(
     if found is None:
         return None
     one, name = found
-    most = max(map(areas.sizes, areas.rows["run"]), key=len)
     parts = []
     for sizes, rows in areas.over(areas.sizes(one or scores_nothing)):
         nothing, best = areas.value(scores_nothing, sizes), 0.0 if one is None else areas.value(one, sizes)
         if best < nothing:  # at a few sizes it may not be so: costly baselines have no line then
             scores = Line(metric, nothing, best, name).of(rows)
-            parts.append(tables.frame("values", scores.assign(coarse=True if sizes < most else None)))
+            parts.append(tables.frame("values", scores.assign(coarse=True if sizes < areas.most else None)))
     return tables.union("values", parts)
 
 
@@ -141,7 +145,7 @@ def _best(areas: Areas, failed: Sequence[str], scores_nothing: str) -> tuple[str
     """Who scores 1 (None: an error of zero does) and what it is called; None: there is nothing to compare with. Whoever
     does is better than the zero predictor over all sizes that its area is over; who is better than whom is asked over
     the sizes that all of them have."""
-    alone = without_related(areas.rows).set_index("run")
+    alone = areas.alone
     oracles = sorted(alone.index[alone["kind"] == "oracle"])
     others = sorted(alone.index[alone["kind"].eq("baseline") & (alone.index != scores_nothing)])
     if scores_nothing not in alone.index or not (oracles or others or failed):

@@ -14,6 +14,7 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
 from iclbench.report.separation import Separation, separation
+from iclbench.tables.curves import of_few
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
@@ -113,11 +114,16 @@ class Contest:
     def _span(self, a: str, b: str) -> float:
         """The span of the line that both are scored on; NaN where that of one is over other context sizes: what scores
         0 is on either."""
-        at_few = self.rows[self.rows["coarse"].fillna(False).astype(bool)].set_index("contestant")["normaliser"]
-        lines = {name for name in (a, b) if name not in NOTHING and name in at_few.index}
-        if self.coarse or not lines:
+        spans = self.rows[of_few(self.rows)].set_index("contestant")["normaliser"]
+        costly = {a, b} & set(spans.index) - set(NOTHING)
+        if self.coarse or not costly:
             return self.span
-        return float(at_few[[a if a in lines else b]].iloc[0]) if lines | set(NOTHING) >= {a, b} else math.nan
+        return math.nan if {a, b} - costly - set(NOTHING) else float(spans[sorted(costly)].iloc[0])
+
+
+def are_coarse(scores: pd.DataFrame) -> bool:
+    """Whether all of these score rows are over the few context sizes that costly baselines are asked at."""
+    return len(scores) > 0 and bool(of_few(scores).all())
 
 
 def presets(results: Results) -> list[str]:
@@ -152,9 +158,8 @@ def _contests(task: Slice) -> list[Contest]:
         said = own[own["score_of"].notna()]
         of, one = said[["score_of", "score_one"]].iloc[0].astype(str) if len(said) else _OLD
         # Where another scores 1, costly baselines have a line of their own, which is not that of the contest.
-        at_few = said["coarse"].fillna(False).astype(bool)
-        coarse = len(said) > 0 and bool(at_few.all())
-        spans = (said if coarse else said[~at_few])["normaliser"].dropna()
+        coarse = are_coarse(said)
+        spans = (said if coarse else said[~of_few(said)])["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(own["prompt_set"].dropna()), ""))
         found.append(Contest(task, str(evaluator), of, one, span, coarse, prompt_set, own))

@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.metrics import metric
-from iclbench.core.prefixes import prefix_grid
 from iclbench.report.data import of_branches
 from iclbench.report.normalised import Contest
-from iclbench.tables.curves import heights
+from iclbench.tables.curves import at_few, heights
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
 
@@ -57,9 +56,8 @@ def _whole(contest: Contest, v: pd.DataFrame) -> pd.DataFrame:
 def _at_few_sizes(curves: pd.DataFrame) -> pd.DataFrame:
     """The areas of these mean curves over the few context sizes that costly baselines are asked at."""
     curves = curves[curves["n_context"].notna()]
-    at = curves[curves["n_context"].isin(prefix_grid(int(curves["n_context"].max())))]
-    by_size = at.set_index(["run", "axis", "axis_value", "n_context"])["value"].astype(float)
-    return heights(by_size.unstack()).rename("value").reset_index()  # noqa: PD010
+    by_size = curves.set_index(["run", "axis", "axis_value", "n_context"])["value"].astype(float)
+    return heights(at_few(by_size.unstack())).rename("value").reset_index()  # noqa: PD010
 
 
 def _last_steps(contest: Contest) -> dict[str, float]:

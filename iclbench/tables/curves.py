@@ -17,6 +17,11 @@ def has_heights(curves: pd.DataFrame) -> bool:
     return AREA in curves.columns or COARSE in curves.columns
 
 
+def of_few(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of a table are over the few sizes alone that costly baselines are asked at (column `coarse`)."""
+    return rows["coarse"].fillna(False).astype(bool)
+
+
 def at_few(curves: pd.DataFrame) -> pd.DataFrame:
     """Curves at the few sizes that costly baselines are asked at, or their mean heights over these."""
     if has_heights(curves) or curves.columns.empty:

@@ -14,9 +14,11 @@ from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
+from iclbench.report.normalised import are_coarse
 from iclbench.report.oracles import beaten
 from iclbench.report.pairs import Difference, difference, ranks
 from iclbench.report.untuned import shared_rank
+from iclbench.tables.curves import of_few
 from iclbench.tables.means import over_seeds
 
 # Column -> phase and metric of the costs, and its header.
@@ -69,7 +71,9 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     scored = bool(frame["score"].notna().all())
     by, down = (["score", "auc", "contestant"], [False, True, True]) if scored else (["auc", "contestant"], True)
     frame = frame.sort_values(by, ascending=down, kind="stable", ignore_index=True)
-    frame = _with_ranks(task, evaluator, name, frame, partial(difference, coarse=at_few_sizes(task, evaluator)))
+    rows = task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator) & task.rows["axis"].isna()]
+    coarse = are_coarse(rows[rows["metric"].eq("score")])
+    frame = _with_ranks(task, evaluator, name, frame, partial(difference, coarse=coarse))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     frame = with_failed(task, evaluator, frame)
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
@@ -91,7 +95,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
         caption=f"Sorted by the {'score' if scored else 'area'}. Area under the learning curve: its mean height in "
-        f"{metric(name).label}, lower is better{_at_few(task, evaluator)}; intervals are 95 % over episodes, of "
+        f"{metric(name).label}, lower is better{_at_few(rows, coarse)}; intervals are 95 % over episodes, of "
         "several seeds from the lowest end to the highest. Equal ranks: not told apart from the first of that rank by "
         "a paired 95 % interval over the same episodes. Behind the row above: the mean paired difference with that "
         "interval, over the context sizes that scores are over and both were asked at. In these two several seeds of a "
@@ -104,28 +108,20 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     )
 
 
-def _at_few(task: Slice, evaluator: str) -> str:
+def _at_few(rows: pd.DataFrame, coarse: bool) -> str:
     """Whose areas are over a few context sizes, in words that end a sentence; empty where nobody's are."""
-    rows = task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator) & task.rows["axis"].isna()]
-    at_few = rows[rows["coarse"].fillna(False).astype(bool)]
-    if at_few.empty:
+    scored = rows.loc[of_few(rows), "contestant"]
+    if scored.empty:
         return ""
-    most = rows.groupby("contestant")["n_context"].nunique()
-    few = sorted(most.index[most.lt(most.max()) & most.gt(0) & most.index.isin(at_few["contestant"])])
-    scores = "as all scores are" if at_few_sizes(task, evaluator) else "as their scores are"
-    return f" (of {', '.join(few)} over the few context sizes that they are asked at, {scores})"
+    sizes = rows.groupby("contestant")["n_context"].nunique()
+    few = sorted(sizes.index[sizes.lt(sizes.max()) & sizes.gt(0) & sizes.index.isin(scored)])
+    whose = "all" if coarse else "their"
+    return f" (of {', '.join(few)} over the few context sizes that they are asked at, as {whose} scores are)"
 
 
 def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
     rows = summaries[summaries["metric"] == name]
     return rows[["contestant", "kind", "runs", "run", "value", "low", "high"]]
-
-
-def at_few_sizes(task: Slice, evaluator: str) -> bool:
-    """Whether all scores are over the few context sizes that costly baselines are asked at."""
-    scores = task.rows[task.rows["metric"].eq("score") & task.rows["axis"].isna() & task.rows["shift"].eq("none")]
-    own = scores[scores["evaluator"].eq(evaluator)]
-    return bool(len(own) and own["coarse"].fillna(False).astype(bool).all())
 
 
 def _with_ranks(
