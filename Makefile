@@ -28,8 +28,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
 
+# The tests of a module stay with one worker: what they share is made once.
 test: $(VENV)/.installed-dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not docs and not engines"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not docs and not engines"
 
 test-slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow

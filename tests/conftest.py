@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from dataclasses import replace
@@ -21,10 +22,19 @@ from tests import shapes
 if TYPE_CHECKING:
     from iclbench.config.registry import Registry
 
+# Thousands of small files are written, and no test pulls the plug: nobody waits for the disk.
+os.fsync = lambda fd: None
 shapes.install()  # before anything of iclbench is imported
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's background job inherits
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What all tests share is there for good: not to be gone through whenever garbage is collected."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(7_000, 10, 10)
 
 
 def heed_ctrl_c() -> None:

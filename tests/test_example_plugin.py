@@ -142,6 +142,7 @@ def test_the_gaussian_kernel_is_that_of_a_plain_loop() -> None:
             np.testing.assert_allclose(found[episode, n], expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_newcomer_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -> None:
     """Only what is missing is trained, and it stands beside the packed results in heat map and ranking."""
     card = small_card()

@@ -93,10 +93,12 @@ def kill_evaluation(folder: Path, kills: int, seed: int) -> None:
         assert value_tables(folder / name) == value_tables(folder / "whole")
 
 
+@pytest.mark.slow
 def test_killed_training_reaches_the_same_weights_and_tables(tmp_path: Path) -> None:
     kill_training(tmp_path, kills=1, seed=0)
 
 
+@pytest.mark.slow
 def test_killed_evaluation_reaches_the_same_tables(tmp_path: Path) -> None:
     kill_evaluation(tmp_path, kills=1, seed=1)
 

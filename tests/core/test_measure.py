@@ -1,5 +1,6 @@
 """The peak of a piece of work is seen, also when its memory has been given back at the end."""
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,12 @@ import torch
 
 from iclbench.core import measure
 from iclbench.core.measure import Measure, _reset_resident_peak, _resident, peak_of, seconds_of
+
+
+@pytest.fixture(autouse=True)
+def what_others_left_is_gone() -> None:
+    """Garbage of other tests, collected within the work, would hide what that needs."""
+    gc.collect()
 
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")

@@ -104,6 +104,7 @@ def _accuracy(folder: Path, task: str, shots: int, queries: int = 40) -> float:
     return right / queries
 
 
+@pytest.mark.slow
 def test_a_short_training_learns_what_upper_case_is_from_its_demonstrations(tmp_path: Path):
     losses = []
     found = demo_model.train(tmp_path / "demo", steps=100, report=lambda step, loss: losses.append(loss))

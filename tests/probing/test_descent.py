@@ -41,6 +41,7 @@ def test_errors_equal_the_steps_written_out(gamma: float, step_size: str) -> Non
         np.testing.assert_allclose(found[task].numpy(), expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_gamma_found_on_skewed_data_of_the_papers_size() -> None:
     """d = 20, 40 examples, 2,000 tasks, raw-X step size: GD 0.62, GD++ 0.043 after 23 updates, gamma near 2e-4."""
     task, _ = resolve_task("skewed-linear", "paper")

@@ -187,6 +187,7 @@ def test_what_cannot_be_shared_is_refused_before_anything_is_started(
     assert line in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_first_one_that_is_killed(tmp_path: Path) -> None:
     """Also while they look for each other."""
     command = [sys.executable, "-m", "iclbench", "train", "linear", "gpt2", "--preset", "smoke", "--processes", "2"]

@@ -102,6 +102,7 @@ def pair(card: Path, results: Path, number: int) -> Pair:
     return Pair(curve, objective, OptunaSearch(number, curve.base.train, objective.sign))
 
 
+@pytest.mark.slow
 def test_killed_anywhere_it_goes_on_and_the_choice_is_trained_with(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

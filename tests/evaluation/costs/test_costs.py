@@ -222,6 +222,7 @@ def test_memory_that_the_allocator_keeps_for_later_is_seen_every_time() -> None:
     assert [round(int(each) / 20e6, 1) for each in found.stdout.split()] == [pytest.approx(1.05, abs=0.2)] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
 def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
     """In processes of their own, as above, and so much that parts of pages of the heap do not count."""
