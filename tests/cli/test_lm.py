@@ -325,6 +325,7 @@ def test_one_prompt_is_printed_as_a_model_is_given_it(capsys: pytest.CaptureFixt
     assert "goes with --prompt" in refused("tasks", "to-upper", "--shots", 2, capsys=capsys)
 
 
+@pytest.mark.slow
 def test_the_demo_model_is_trained_asked_and_can_be_evaluated_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def without_network(program: str, cache_folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_folder_and_cache_are_read_and_an_id_refused_in_no_time_without_any_attempt_to_reach_the_network(
     shared, tmp_path: Path
 ) -> None:
