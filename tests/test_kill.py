@@ -94,22 +94,12 @@ def kill_evaluation(folder: Path, kills: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_training_reaches_the_same_weights_and_tables(tmp_path: Path) -> None:
-    kill_training(tmp_path, kills=1, seed=0)
+@pytest.mark.parametrize(("kills", "seed"), [(1, 0), (6, 10), (6, 11)])
+def test_killed_training_reaches_the_same_weights_and_tables(tmp_path: Path, kills: int, seed: int) -> None:
+    kill_training(tmp_path, kills, seed)
 
 
 @pytest.mark.slow
-def test_killed_evaluation_reaches_the_same_tables(tmp_path: Path) -> None:
-    kill_evaluation(tmp_path, kills=1, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_training_killed_many_times(tmp_path: Path, seed: int) -> None:
-    kill_training(tmp_path, kills=6, seed=10 + seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_evaluation_killed_many_times(tmp_path: Path, seed: int) -> None:
-    kill_evaluation(tmp_path, kills=5, seed=20 + seed)
+@pytest.mark.parametrize(("kills", "seed"), [(1, 1), (5, 20), (5, 21)])
+def test_killed_evaluation_reaches_the_same_tables(tmp_path: Path, kills: int, seed: int) -> None:
+    kill_evaluation(tmp_path, kills, seed)
