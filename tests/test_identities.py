@@ -26,6 +26,7 @@ CHANGED: dict[str, str] = {
     "image-completion-grid * evaluate": "at preset grid images have 2,048 prompts, since a handful of 256 decided",
     "gp-mixture-* evaluate": "frozen prompts are stratified by kernel, lengthscale and context size; trainings stay",
     "linear-10-small ridge evaluate": "oracles stand beside whatever baselines a grid names",
+    "image-completion-* mean-image ": "a baseline that 0.1.0 did not have",
     "point-process-grid ": "a row of events, which the grid did not have",
     **dict.fromkeys(
         ("* oracle-features evaluate", "* oracle-supports evaluate"), "optima that were not known to be there"

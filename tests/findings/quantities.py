@@ -113,6 +113,7 @@ class Reference:
             self.cells,
             self.libraries,
             self.contestants,
+            self.backbones_on,
             self.tasks_at,
             trained,
             card,
@@ -152,6 +153,10 @@ class Reference:
         cells = self.results.cells
         trained = cells[cells["kind"].eq("train") & cells["preset"].eq(preset)]
         return sorted(trained["contestant"].unique())
+
+    def backbones_on(self, task: str, preset: str = "grid") -> list[str]:
+        """Backbones with a finished training on a task."""
+        return sorted(self.cells("done", kind="train", preset=preset, task=task)["contestant"].unique())
 
     def tasks_at(self, preset: str = "grid") -> list[str]:
         """Tasks with cells at a preset, whatever became of them."""

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -39,6 +40,8 @@ from iclbench.families.shifts import Kind, Kinds, Shift
 # used, of glyphs at 28 x 28 measured, of CelebA over all channels about so.
 INTENSITY = {"glyphs": (0.067, 0.22), "mnist": (0.1307, 0.3081), "emnist": (0.1751, 0.3332), "celeba": (0.44, 0.29)}
 FEWEST = 3
+# Images that are averaged at once, which bounds memory.
+_AT_ONCE = 1024
 
 
 class ImageParameters(Strict):
@@ -156,13 +159,36 @@ class ImageCompletion(Family):
             raise UsageError(f"shift '{name}': an image has {self.pixels} pixels and one must be left to predict")
         return named
 
+    @property
+    def _unit(self) -> float:
+        """Pixels per unit of a coordinate: a uniform distribution over `size` whole numbers has the variance
+        (size² - 1) / 12."""
+        size = self.parameters.size
+        return ((size**2 - 1) / 12) ** 0.5 if self.parameters.sampling == "share" else (size - 1) / 2
+
     def display_inputs(self) -> Float[Tensor, "points 2"]:
         """Row and column of every pixel, row by row."""
         size = self.parameters.size
         line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
-        # A uniform distribution over `size` whole numbers has the variance (size² - 1) / 12.
-        unit = ((size**2 - 1) / 12) ** 0.5 if self.parameters.sampling == "share" else (size - 1) / 2
-        return torch.cartesian_prod(line / unit, line / unit).float()
+        return torch.cartesian_prod(line / self._unit, line / self._unit).float()
+
+    def pixel_at(self, x: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
+        """Which pixel of `display_inputs` is nearest."""
+        size = self.parameters.size
+        row, column = (x * self._unit + (size - 1) / 2).round().clamp(0, size - 1).long().unbind(-1)
+        return row * size + column
+
+    @cached_property
+    def trained_pixels(self) -> tuple[Float[Tensor, "P Dy"], Float[Tensor, "P Dy"]]:
+        """Mean and standard deviation of every pixel over what training draws: a label first, then an image of it."""
+        images = self._images("train")
+        share = (1 / images.counts.double()).repeat_interleave(images.counts) / len(images.counts)
+        mean, square = torch.zeros(2, self.pixels, self.y_dim, dtype=torch.float64)
+        for which, weight in zip(images.order.split(_AT_ONCE), share.split(_AT_ONCE), strict=True):
+            whole = self._scaled(images.read(which)).double()
+            mean += torch.einsum("n,npd->pd", weight, whole)
+            square += torch.einsum("n,npd->pd", weight, whole.square())
+        return mean.float(), (square - mean.square()).clamp(min=0).sqrt().float()
 
     def sample(self, request: Request) -> Episodes:
         episodes, generator = request.episodes, request.generator
@@ -244,7 +270,10 @@ class ImageCompletion(Family):
 
     def _read(self, images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Float[Tensor, "*B P Dy"]:
         """Intensities on the task's scale."""
-        intensity = images.read(_numbers(images, label, member)).float() / 255
+        return self._scaled(images.read(_numbers(images, label, member)))
+
+    def _scaled(self, stored: UInt8[Tensor, "*B P Dy"]) -> Float[Tensor, "*B P Dy"]:
+        intensity = stored.float() / 255
         if self.parameters.sampling == "cmab":
             return intensity - 0.5
         mean, std = INTENSITY[self.parameters.images]

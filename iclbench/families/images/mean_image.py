@@ -1,0 +1,54 @@
+"""The level of a predictor that has learned what images look like and reads nothing of its context."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.config.cards import NonNegativeFloat, Strict
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Gaussian
+from iclbench.core.predictor import Predictor
+from iclbench.core.task import TaskFacts
+from iclbench.families.images.image_completion import ImageCompletion
+
+
+class MeanImageSettings(Strict):
+    """`floor`: the least standard deviation, that of the head which it is compared with."""
+
+    floor: NonNegativeFloat = 0.1
+
+
+class MeanImage(Predictor):
+    """Every pixel's mean and standard deviation over the images that are trained on, whatever the context.
+
+    In squared error nobody who ignores the context does better on average over those images, and in log-likelihood no
+    Gaussian with this floor.
+
+    Raises:
+        UsageError: the task is of another family.
+        DataError: the images are not there or damaged.
+    """
+
+    Settings: ClassVar[type[Strict]] = MeanImageSettings
+    costly: ClassVar[bool] = False
+    heads = ("gaussian",)
+
+    def __init__(
+        self, settings: MeanImageSettings | None = None, facts: TaskFacts | None = None, seed: int = 0
+    ) -> None:
+        self.settings = settings or MeanImageSettings()
+        self.facts = facts or TaskFacts()
+        if not isinstance(self.facts.family, ImageCompletion):
+            raise UsageError("mean-image answers tasks of the family image-completion only; choose another baseline")
+        self.family = self.facts.family
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "B Q 2"], related: Points | None = None
+    ) -> Gaussian:
+        mean, std = (moment.to(x_target) for moment in self.family.trained_pixels)
+        asked = self.family.pixel_at(x_target)
+        return Gaussian(mean[asked], std.clamp(min=self.settings.floor)[asked])
