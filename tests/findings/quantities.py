@@ -64,6 +64,7 @@ class Reference:
     def __init__(self, packed: Path = ROOT / "results" / "reference", tasks: Sequence[str] = ()) -> None:
         self.packed, self.tasks = packed, tasks
         self._over_training: dict[tuple[str, str], pd.DataFrame] = {}
+        self._scores: dict[tuple[str, str], dict[str, list[float]]] = {}
 
     @cached_property
     def results(self) -> Results:
@@ -178,11 +179,12 @@ class Reference:
 
     def scores(self, who: str, task: str, preset: str = "grid") -> list[float]:
         """The score of every seed."""
-        rows = self._contest(task, preset).rows
-        rows = rows[rows["contestant"].eq(who)].sort_values("seed")
-        if rows.empty:
+        if (task, preset) not in self._scores:
+            rows = self._contest(task, preset).rows.sort_values("seed")
+            self._scores[task, preset] = rows.groupby("contestant")["value"].agg(list).to_dict()
+        if who not in self._scores[task, preset]:
             raise LookupError(f"{who} has no score on {task} at {preset}")
-        return rows["value"].astype(float).tolist()
+        return list(map(float, self._scores[task, preset][who]))
 
     def shifted(self, who: str, task: str, shift: str, preset: str = "grid") -> float:
         """The score under a shift, averaged over seeds."""
@@ -345,12 +347,13 @@ class Reference:
         """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis` name a row; a summary of
         all episodes and context sizes by default."""
         rows = self._rows.get((task, preset, who, metric), self.results.rows.iloc[:0])
-        rows = rows[rows["shift"].eq(shift) & rows["status"].eq("ok")]
+        asked = rows["shift"].eq(shift) & rows["status"].eq("ok")
         for column in ("n_context", "n_related", "axis"):
             wanted = where.get(column)
-            rows = rows[rows[column].isna() if wanted is None else rows[column].eq(wanted).fillna(False)]
+            asked &= rows[column].isna() if wanted is None else rows[column].eq(wanted).fillna(False)
         if "evaluator" in where:
-            rows = rows[rows["evaluator"].eq(where["evaluator"])]
+            asked &= rows["evaluator"].eq(where["evaluator"])
+        rows = rows[asked]
         if rows.empty or rows["run"].duplicated().any():
             said = ", ".join([shift, *(f"{k} {v}" for k, v in where.items())])
             raise LookupError(f"{who} has {len(rows)} values of {metric} on {task} at {preset} ({said})")
@@ -379,7 +382,10 @@ class Reference:
     @cached_property
     def _rows(self) -> dict[tuple[Any, ...], pd.DataFrame]:
         """Values by task, preset, contestant and metric."""
-        return dict(iter(self.results.rows.groupby(["task", "preset", "contestant", "metric"])))
+        group = ["task", "preset", "contestant", "metric"]
+        names = ["run", "evaluator", "status", "shift", "axis"]
+        asked = self.results.rows[[*group, *names, "seed", "n_context", "n_related", "axis_value", "value"]]
+        return dict(iter(asked.astype(dict.fromkeys(names, "category")).groupby(group)))
 
     def beyond(self, who: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
         """The error with so many times as many examples as trained with over that at the trained length, on the same
