@@ -15,8 +15,10 @@ are in units of the metric.
   related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
   any predictor can that has to infer it. All are scored on the episodes that every oracle was asked. What related
   datasets add is read on the same line, which scores beyond 1 belong to.
-- Question `targets` otherwise, by squared error: as for `next`. Where no baseline is better than the zero predictor
-  beyond doubt (its interval must exclude that), 1 is an error of zero, which nobody can reach.
+- Question `targets` otherwise, by squared error: as for `next`, but that 0 is the mean of the images that are trained
+  on (`mean-image`) where it is better than the zero predictor: whoever reads no context has no business above 0. Where
+  no baseline is better than what scores 0 beyond doubt (its interval must exclude that), 1 is an error of zero, which
+  nobody can reach.
 - A family's own tests, by accuracy among the admitted labels: 0 is guessing, 1 the best baseline where the context
   holds the answer, and being always right where only training can have taught it. No score where neither of two answers
   is the better one.
@@ -41,8 +43,8 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.related import without_related
 
 _ACCURACY = "accuracy_within_choices"
-# Whose score is 0, by the metric of learning curves; elsewhere the zero predictor.
-_NOTHING = {"nll": "poisson"}
+# Who may score 0, by metric: of those that were asked the best.
+_NOTHING = {"nll": ("poisson",), "squared_error": ("zero", "mean-image")}
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
         scores = _of_test(values, prompts)
     elif prompts.task.question == "next":
         areas = Areas.of_curves(values, prompts.headline, errors, prompts.seed)
-        scores = _of_errors(areas, prompts.headline, failed, _NOTHING.get(prompts.headline, "zero"))
+        scores = _of_errors(areas, prompts.headline, failed)
     elif prompts.task.head != "categorical":
         scores = _of_likelihoods(errors(), values, prompts)
         if scores is None:
@@ -123,12 +125,14 @@ def _packed(table: tables.TableName, results: Path, prompts: PromptSet) -> pd.Da
     return rows[rows["prompt_set"].eq(prompts.id)]
 
 
-def _of_errors(
-    areas: Areas, metric: str, failed: Sequence[str] = (), scores_nothing: str = "zero"
-) -> pd.DataFrame | None:
+def _of_errors(areas: Areas, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
     """From errors, of which less is better; `areas` has one per contestant and number of related datasets, `failed` are
     oracles that have none. A likelihood has no best value of its own."""
-    found = _best(areas, failed, scores_nothing)
+    nobodies = [run for run in _NOTHING.get(metric, ("zero",)) if run in areas.alone.index]
+    if not nobodies:
+        return None
+    scores_nothing = min(nobodies, key=lambda run: float(areas.alone["value"][run]))
+    found = _best(areas, failed, scores_nothing, nobodies)
     if found is None:
         return None
     one, name = found
@@ -141,14 +145,16 @@ def _of_errors(
     return tables.union("values", parts)
 
 
-def _best(areas: Areas, failed: Sequence[str], scores_nothing: str) -> tuple[str | None, str] | None:
+def _best(
+    areas: Areas, failed: Sequence[str], scores_nothing: str, nobodies: Sequence[str]
+) -> tuple[str | None, str] | None:
     """Who scores 1 (None: an error of zero does) and what it is called; None: there is nothing to compare with. Whoever
-    does is better than the zero predictor over all sizes that its area is over; who is better than whom is asked over
-    the sizes that all of them have."""
+    does is better than what scores 0 over all sizes that its area is over; who is better than whom is asked over the
+    sizes that all of them have."""
     alone = areas.alone
     oracles = sorted(alone.index[alone["kind"] == "oracle"])
-    others = sorted(alone.index[alone["kind"].eq("baseline") & (alone.index != scores_nothing)])
-    if scores_nothing not in alone.index or not (oracles or others or failed):
+    others = sorted(alone.index[alone["kind"].eq("baseline") & ~alone.index.isin(nobodies)])
+    if not (oracles or others or failed):
         return None
     common = areas.common([scores_nothing, *oracles, *others])
 
@@ -168,7 +174,7 @@ def _best(areas: Areas, failed: Sequence[str], scores_nothing: str) -> tuple[str
         best = min(better, key=error)
         if pd.notna(alone["high"][best]) and float(alone["high"][best]) < nothing(best):  # beyond doubt
             return best, best + without
-    return (None, f"no error{without}") if scores_nothing == "zero" and nothing(scores_nothing) > 0 else None
+    return (None, f"no error{without}") if scores_nothing != "poisson" and nothing(scores_nothing) > 0 else None
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

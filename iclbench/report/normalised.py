@@ -21,8 +21,8 @@ from iclbench.tables.related import without_related
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")
-# They define what scores 0.
-NOTHING = ("zero", "chance", "poisson")
+# They define what scores 0: of those that were asked the first.
+NOTHING = ("mean-image", "poisson", "chance", "zero")
 # What older tables do not say.
 _OLD = ("squared_error", "the oracle, or the best baseline")
 _ORDER = {name: min(i, 2) for i, name in enumerate((*QUESTIONS, *_TESTS))}

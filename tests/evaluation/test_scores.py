@@ -107,6 +107,22 @@ def test_without_an_oracle_the_best_baseline_scores_one_if_it_is_better_than_zer
     assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(("picture", "span"), [(0.8, 0.8), (0.95, 0.9)])
+def test_who_reads_no_context_scores_0_whether_that_is_zero_or_the_mean_picture(
+    picture: float, span: float, tmp_path: Path
+) -> None:
+    """And neither scores 1, however much better it is than the other."""
+    values = areas(
+        zero=("baseline", 0.9), mean_image=("baseline", picture), knn_3=("baseline", 1.5), gpt2=("backbone", 0.6)
+    )
+    found = scored(tmp_path, prompts("next", "point"), values)
+    assert found is not None and set(found["score_one"]) == {"no error"}
+    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx((span - 0.6) / span)
+    found = scored(tmp_path, prompts("next", "point"), [*values[:2], *areas(knn_3=("baseline", 0.5)), *values[3:]])
+    assert found is not None and set(found["score_one"]) == {"knn-3"}
+    assert found.droplevel("n_related")["value"]["gpt2"] == pytest.approx((span - 0.6) / (span - 0.5))
+
+
 def test_a_baseline_of_a_single_episode_is_not_better_than_zero_beyond_doubt(tmp_path: Path) -> None:
     values = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), gpt2=("backbone", 0.45))
     alone = [one | {"low": None, "high": None, "n_episodes": 1} for one in values]

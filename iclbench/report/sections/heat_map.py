@@ -214,10 +214,11 @@ def _numbers(contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[
         name=f"{name}-numbers",
         title=title,
         caption="Scores, means over seeds. Last columns: which baseline is best, what scores 1, and what scores are "
-        "made of. No error at all scores 1 where no baseline is better than the zero predictor, and being always right "
-        "where only training can teach the answer. With an oracle that predicts distributions, scores are of "
-        "log-likelihood, 0 is the Gaussian of mean zero with the best constant variance, and 1 is the oracle that is "
-        "told least. Related datasets are not used here. A dash: no score.",
+        "made of. No error at all scores 1 where no baseline is better than what scores 0, and being always right "
+        "where only training can teach the answer. Of images 0 is the mean of those that are trained on. With an "
+        "oracle that predicts distributions, scores are of log-likelihood, 0 is the Gaussian of mean zero with the "
+        "best constant variance, and 1 is the oracle that is told least. Related datasets are not used here. A dash: "
+        "no score.",
         frame=frame,
         columns=(*columns, Column("one", "scores 1"), Column("metric", "score of")),
         folded=True,
