@@ -13,18 +13,19 @@ from iclbench.core.measure import Measure, _reset_resident_peak, _resident, peak
 
 @pytest.fixture(autouse=True)
 def what_others_left_is_gone() -> None:
-    """Garbage of other tests, collected within the work, would hide what that needs."""
+    """Garbage of other tests, collected within the work, would hide what that needs. Some tens of MiB of the process's
+    other memory may go meanwhile all the same: arrays are large beside them."""
     gc.collect()
 
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
 def test_peak_memory_of_a_large_array_that_is_gone_at_the_end() -> None:
     with Measure("cpu") as large:
-        np.ones(60_000_000, dtype=np.uint8).sum()
+        np.ones(300_000_000, dtype=np.uint8).sum()
     with Measure("cpu") as nothing:
         pass
     assert large.bytes is not None and nothing.bytes is not None
-    assert 50_000_000 < large.bytes < 120_000_000
+    assert 250_000_000 < large.bytes < 360_000_000
     assert nothing.bytes < 10_000_000
     assert large.seconds > nothing.seconds > 0
 
@@ -32,13 +33,13 @@ def test_peak_memory_of_a_large_array_that_is_gone_at_the_end() -> None:
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
 def test_a_peak_that_is_forgotten_does_not_count() -> None:
     with Measure("cpu") as cost:
-        np.ones(100_000_000, dtype=np.uint8).sum()
+        np.ones(500_000_000, dtype=np.uint8).sum()
         before = cost.peak
         cost.restart_peak()
-        np.ones(30_000_000, dtype=np.uint8).sum()
+        np.ones(200_000_000, dtype=np.uint8).sum()
     assert before is not None and cost.bytes is not None
-    assert before > 90_000_000
-    assert 25_000_000 < cost.bytes < 60_000_000
+    assert before > 450_000_000
+    assert 150_000_000 < cost.bytes < 260_000_000
 
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel tells no peak here")
