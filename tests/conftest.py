@@ -7,7 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The terminal that the tests are watched on, or its worker processes, must not decide how tables are folded.
@@ -35,28 +35,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 10)
-
-
-# Modules that share what takes long to make (results that a page is written of, the packed results, what the grid
-# `reference` resolves to, compiled estimators): one worker has all of a row, and makes it once.
-TOGETHER = [
-    ("tests/report/",),
-    ("tests/findings/",),
-    ("tests/sweep/test_grids.py", "tests/sweep/test_reference.py", "tests/test_identities.py"),
-    ("tests/contracts/test_estimators.py", "tests/estimators/"),
-]
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As `--dist loadscope` does it, but that modules which stand together stay together."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Together(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return next((row[0] for row in TOGETHER if nodeid.startswith(row)), super()._split_scope(nodeid))
-
-    return Together(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def heed_ctrl_c() -> None:
