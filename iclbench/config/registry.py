@@ -604,10 +604,10 @@ ESTIMATORS = Registry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
         ),
         "climate-oracle": Entry("iclbench.families.climate.oracle:ClimateOracle", "posterior under the true climate"),
+        "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
         "mean-image": Entry(
             "iclbench.families.images.mean_image:MeanImage", "mean of the images that are trained on, pixel by pixel"
         ),
-        "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
     },
 )
 

@@ -128,14 +128,12 @@ def _packed(table: tables.TableName, results: Path, prompts: PromptSet) -> pd.Da
 def _of_errors(areas: Areas, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
     """From errors, of which less is better; `areas` has one per contestant and number of related datasets, `failed` are
     oracles that have none. A likelihood has no best value of its own."""
-    nobodies = [run for run in _NOTHING.get(metric, ("zero",)) if run in areas.alone.index]
-    if not nobodies:
-        return None
-    scores_nothing = min(nobodies, key=lambda run: float(areas.alone["value"][run]))
-    found = _best(areas, failed, scores_nothing, nobodies)
+    asked = [run for run in _NOTHING.get(metric, ("zero",)) if run in areas.alone.index]
+    nobodies = sorted(asked, key=lambda run: float(areas.alone["value"][run]))
+    found = _best(areas, failed, nobodies) if nobodies else None
     if found is None:
         return None
-    one, name = found
+    scores_nothing, (one, name) = nobodies[0], found
     parts = []
     for sizes, rows in areas.over(areas.sizes(one or scores_nothing)):
         nothing, best = areas.value(scores_nothing, sizes), 0.0 if one is None else areas.value(one, sizes)
@@ -145,13 +143,11 @@ def _of_errors(areas: Areas, metric: str, failed: Sequence[str] = ()) -> pd.Data
     return tables.union("values", parts)
 
 
-def _best(
-    areas: Areas, failed: Sequence[str], scores_nothing: str, nobodies: Sequence[str]
-) -> tuple[str | None, str] | None:
+def _best(areas: Areas, failed: Sequence[str], nobodies: Sequence[str]) -> tuple[str | None, str] | None:
     """Who scores 1 (None: an error of zero does) and what it is called; None: there is nothing to compare with. Whoever
-    does is better than what scores 0 over all sizes that its area is over; who is better than whom is asked over the
-    sizes that all of them have."""
-    alone = areas.alone
+    does is better than the first of `nobodies`, which scores 0, over all sizes that its area is over; who is better
+    than whom is asked over the sizes that all of them have."""
+    alone, scores_nothing = areas.alone, nobodies[0]
     oracles = sorted(alone.index[alone["kind"] == "oracle"])
     others = sorted(alone.index[alone["kind"].eq("baseline") & ~alone.index.isin(nobodies)])
     if not (oracles or others or failed):

@@ -21,7 +21,7 @@ from iclbench.tables.related import without_related
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")
-# They define what scores 0: of those that were asked the first.
+# One of them scores 0 (`iclbench.evaluation.scores`); differences are asked of the first that there is.
 NOTHING = ("mean-image", "poisson", "chance", "zero")
 # What older tables do not say.
 _OLD = ("squared_error", "the oracle, or the best baseline")

@@ -23,15 +23,16 @@ def told(family, floor=0.1):
     return MeanImage(MeanImageSettings(floor=floor), TaskFacts(family=family))
 
 
-def answer_at(family, x, floor=0.1):
+def whole(family):
+    """The answer at every pixel, without a floor."""
     context = example_episodes(dim=2, points=3).context.span(0, 1)[:1]
-    return told(family, floor).predict_targets(context, x.unsqueeze(0))
+    return told(family, floor=0.0).predict_targets(context, family.display_inputs().unsqueeze(0))
 
 
 @pytest.mark.parametrize("part", ["held_out", "validation"])
 def test_moments_are_those_of_the_drawings_that_are_trained_on(part: str) -> None:
     family = getattr(ImageCompletion(SMALL), part)()
-    found = answer_at(family, family.display_inputs(), floor=0.0)
+    found = whole(family)
     mean, std = INTENSITY["glyphs"]
     drawn = (glyphs(0, range(4), range(20), 12).reshape(80, 144) / 255 - mean) / std
     np.testing.assert_allclose(found.mean[0, :, 0].numpy(), drawn.mean(0), atol=1e-6)
@@ -44,7 +45,7 @@ def test_a_label_of_few_images_counts_as_much_as_one_of_many() -> None:
     labels = np.array([5, 9, 5, 5, 9, 5, 5, 9, 5, 5])
     family = ImageCompletion(ImageParameters(images="celeba", size=8, sampling="cmab", budget=20, max_related=0))
     family._loaded["train"] = ImageSet(pixels, labels)
-    found = answer_at(family, family.display_inputs(), floor=0.0)
+    found = whole(family)
     scaled = pixels / 255 - 0.5
     few, many = scaled[labels == 9], scaled[labels == 5]
     mean = (few.mean(0) + many.mean(0)) / 2
