@@ -120,7 +120,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
         heat_map_section.section(results),
         "scores of a backbone (evaluate it beside the baselines zero, of events poisson, and another one)",
         [
-            "Score 0: as good as always predicting zero, or guessing, or of events a Poisson process.",
+            "Score 0: as good as always predicting zero, or guessing; of events a Poisson process, of images the mean.",
             "1: as the oracle or the best baseline.",
         ],
     )

@@ -57,10 +57,10 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     guess = found.index.isin(["chance"], "run")
     best = ok[~guess].pivot_table("value", "run", "test").reindex(columns=tests)
     best = best.sort_values(tests, ascending=False) if tests else best
-    kinds = ok.drop_duplicates("run").set_index("run")["kind"]
+    kinds = dict(zip(ok["run"], ok["kind"], strict=True))
+    accuracies = {key: interval(row) for key, row in found.iterrows()}
     lines = [
-        [named(run, kinds[run]), *[interval(found.loc[run, t]) if (run, t) in found.index else "" for t in tests]]
-        for run in map(str, best.index)
+        [named(run, kinds[run]), *(accuracies.get((run, test), "") for test in tests)] for run in map(str, best.index)
     ]
     if guess.any():
         chance = found[guess]["value"].droplevel("run")

@@ -143,18 +143,19 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _spread(curves[curves["run"].isin(areas.index)], at)
     full = int(curves.groupby("run").size().max()) if len(curves) else 0
+    kinds = dict(zip(ok["run"], ok["kind"], strict=True))
     rows = []
     # Scores are over the same context sizes, which the areas of costly baselines are not.
+    intervals = {run: interval(row) for run, row in areas.iterrows()}
     order = areas.assign(behind=-scores if areas.index.isin(scores.index).all() else 0.0)
     for run in [str(name) for name in order.sort_values(["behind", "value"], kind="stable").index]:
         mine = curves[curves["run"] == run].set_index("n_context")
         cells = [short(mine.loc[n, "value"]) if n in mine.index else "" for n in sizes]
-        kind = ok.loc[ok["run"] == run, "kind"].iloc[0]
         sparse = "*" if len(mine) < full else ""
         rows.append(
             [
-                named(run, kind) + sparse,
-                interval(areas.loc[run]),
+                named(run, kinds[run]) + sparse,
+                intervals[run],
                 f"{scores[run]:.3f}" if run in scores else "",
                 *cells,
             ]

@@ -140,7 +140,8 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
         # Where some contestants are asked on a grid of sizes, their gaps are there.
         sizes = [n for n in wide[run].columns if n in wide[oracle].columns]
         gaps = wide[run][sizes] - wide[oracle][sizes]
-        shared = {name: value for name, value in known.loc[run].items() if name in _SHARED and pd.notna(value)}
+        row: Any = known.loc[run]
+        shared = {name: row[name] for name in _SHARED if name in row and pd.notna(row[name])}
         shared |= {"run": run, "metric": "gap", "normaliser": 1.0}
         found = summaries(gaps.to_numpy(float), prompts.seed)
         rows += [shared | {"n_context": int(n)} | own for n, own in zip(sizes, found, strict=True) if own["n_episodes"]]

@@ -50,5 +50,5 @@ def separation(scores: pd.Series) -> Separation | None:
     runs, spread = by_name.count()[kept], by_name.var()[kept]
     free = (runs - 1).clip(lower=0)
     sd = math.sqrt((spread.fillna(0.0) * free).sum() / free.sum()) if free.sum() else math.nan
-    gaps = np.diff(np.quantile(means[kept], _QUARTILES))
+    gaps = np.diff(np.quantile(means[kept].to_numpy(), _QUARTILES))
     return Separation(len(means), float(np.median(gaps)), sd)

@@ -394,7 +394,8 @@ def _refuse_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame
         return
     twice = keys.duplicated()
     if twice.any():
-        raise TableError(f"table '{table}': two rows for {dict(typed.loc[twice, _KEYS[table]].iloc[0].dropna())}")
+        first = typed.loc[twice, _KEYS[table]].iloc[0].dropna().to_dict()
+        raise TableError(f"table '{table}': two rows for {first}")
 
 
 def _validate_values(columns: Mapping[str, ExtensionArray]) -> None:

@@ -33,7 +33,8 @@ def front(points: pd.DataFrame) -> pd.Series:
     Args:
         points: columns cost (less is better) and score (more is better).
     """
-    cost, score = points["cost"].to_numpy(float), points["score"].to_numpy(float)
+    cost: np.ndarray = points["cost"].to_numpy(float)
+    score: np.ndarray = points["score"].to_numpy(float)
     as_good = (cost[None] <= cost[:, None]) & (score[None] >= score[:, None])
     better = (cost[None] < cost[:, None]) | (score[None] > score[:, None])
     return pd.Series(~(as_good & better).any(axis=1), index=points.index)

@@ -27,9 +27,10 @@ _BACKBONES, _BASELINES = "backbones", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
 _COMMON = 5
 _READING = (
-    "Score: 0 is as good as always predicting zero (or guessing; of events, a Poisson process), 1 as good as the "
-    "oracle or, without one, the best baseline; below 0 is worse than knowing nothing, above 1 better than that best. "
-    "Mean over seeds; darker blue is better, orange is worse than nothing."
+    "Score: 0 is as good as always predicting zero (or guessing; of events, a Poisson process; of images, the mean of "
+    "those that are trained on), 1 as good as the oracle or, without one, the best baseline (where none is better than "
+    "0, as no error); below 0 is worse than knowing nothing, above 1 better than that best. Mean over seeds; darker "
+    "blue is better, orange is worse than nothing."
 )
 
 
@@ -90,7 +91,8 @@ def in_order(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     of = scores[scores["kind"] == "backbone"]
     rank = of.groupby("row")["score"].rank(ascending=False).groupby(of["contestant"]).mean()
     lacking = of.groupby("contestant")["row"].nunique() < of["row"].nunique() / 2
-    ranked = [str(name) for name in sorted(rank.index, key=lambda name: (lacking[name], rank[name], name))]
+    standing = pd.DataFrame({"lacking": lacking, "rank": rank}).rename_axis("contestant").reset_index()
+    ranked = standing.sort_values(["lacking", "rank", "contestant"])["contestant"].astype(str)
     asked = {name for (_, name), why in _reasons(results, contests).items() if why.keys() - {"skipped"}}
     return [*ranked, *sorted(asked & _trained(results, contests) - {*ranked})]
 
@@ -149,7 +151,7 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     near = cells["kind"].eq("backbone") & cells["low"].le(0).fillna(False).astype(bool) & cells["reason"].eq("")
     found = [
         _like_nothing(titled[row], str(name), float(high))
-        for row, name, high in zip(*(cells.loc[near, key] for key in ("row", "contestant", "high")), strict=True)
+        for row, name, high in cells.loc[near, ["row", "contestant", "high"]].itertuples(index=False)
     ]
     alike = pd.Series(found, cells.index[near], dtype=bool).reindex(cells.index, fill_value=False)
     return cells.assign(reason=cells["reason"].mask(alike, NOT_LEARNED))

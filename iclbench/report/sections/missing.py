@@ -37,9 +37,7 @@ def section(results: Results) -> Section:
 
 def failed(results: Results) -> Table | None:
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "status", "reason"]
-    rows = pd.concat(
-        [every.loc[every["status"] != "ok", [*keys, "metric"]] for every in (results.rows, results.language.rows)]
-    )
+    rows = pd.concat([every[every["status"].ne("ok")] for every in (results.rows, results.language.rows)])
     if rows.empty:
         return None
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(

@@ -108,8 +108,8 @@ def scores(results: Results) -> Table | None:
             "scores",
             "Scores",
             "Score on the training distribution of each task: 1 is as good as the oracle or the best baseline, 0 as "
-            "good as always predicting zero (of events: as a Poisson process). Darker is better. A dash: not "
-            "evaluated, or failed.",
+            "good as always predicting zero (of events: as a Poisson process; of images: as their mean). Darker is "
+            "better. A dash: not evaluated, or failed.",
             2,
             shade,
         )
@@ -148,7 +148,7 @@ def in_context(results: Results) -> Table | None:
     parts = []
     for task in results.slices:
         ends = accuracies.final(task)
-        parts.append(ends.loc[ends["evaluator"] == "icl", ["contestant", "kind", "value"]].assign(column=task.id))
+        parts.append(ends[ends["evaluator"].eq("icl")][["contestant", "kind", "value"]].assign(column=task.id))
     frame = _by_task(results, parts)
     return (
         None

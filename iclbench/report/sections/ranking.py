@@ -106,8 +106,8 @@ def among(contests: Sequence[Contest], ranked: Sequence[str], unfair: Collection
         own = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
         if own.empty:
             continue
-        ranks, means = own.rank(axis=1, ascending=False).mean(), own.mean()
-        order = sorted(own.columns, key=lambda other: (ranks[other], -means[other], other))
+        standing = _standing(own)
+        order = list(standing.index)
         place = order.index(name)
         neighbour = order[place - 1] if place else order[1]
         rows.append(
@@ -115,14 +115,22 @@ def among(contests: Sequence[Contest], ranked: Sequence[str], unfair: Collection
                 "contestant": name,
                 "tasks": len(own),
                 "place": f"{place + 1}{f'–{len(order)}' if name in unfair else ''} of {len(order)}",
-                "mean_rank": ranks[name],
-                "mean_score": means[name],
+                "mean_rank": standing["mean_rank"][name],
+                "mean_score": standing["mean_score"][name],
                 "neighbour": neighbour,
-                "behind": means[name] - means[neighbour],
+                "behind": standing["mean_score"][name] - standing["mean_score"][neighbour],
                 **_counts([c for c in contests if c.task.title in own.index], str(name), str(neighbour)),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _standing(scores: pd.DataFrame) -> pd.DataFrame:
+    """Mean rank and mean score of every contestant over tasks, the best first."""
+    found = pd.DataFrame({"mean_rank": scores.rank(axis=1, ascending=False).mean(), "mean_score": scores.mean()})
+    named = found.rename_axis("contestant").reset_index()
+    best_first = named.sort_values(["mean_rank", "mean_score", "contestant"], ascending=[True, False, True])
+    return best_first.set_index("contestant")
 
 
 def places(scores: pd.DataFrame, order: Sequence[str], unfair: Collection[str] = ()) -> dict[str, tuple[int, int]]:
@@ -150,8 +158,8 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     lacking = {str(name): ", ".join(asked.index[asked[name].isna()]) for name in asked.columns if name not in complete}
     if len(complete) < 2 or len(scores) < 2:
         return pd.DataFrame(), lacking
-    ranks, means = scores.rank(axis=1, ascending=False).mean(), scores.mean()
-    order = sorted(complete, key=lambda name: (ranks[name], -means[name], name))
+    standing = _standing(scores)
+    order = list(standing.index)
     neighbours = [Paired.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
     corrected = holm([each.p for each in neighbours])
     span = places(scores, order, unfair)
@@ -160,8 +168,8 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
         {
             "contestant": order,
             "rank": [f"{a}–{b}" if a < b else str(a) for a, b in span.values()],
-            "mean_rank": ranks[order].to_numpy(),
-            "mean_score": means[order].to_numpy(),
+            "mean_rank": standing["mean_rank"].to_numpy(),
+            "mean_score": standing["mean_score"].to_numpy(),
             "tasks": len(scores),
             "named": ", ".join(map(str, scores.index)),
             "behind": [np.nan, *(each.mean for each in neighbours)],
@@ -222,7 +230,10 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if len(beside := among(contests, frame["contestant"].tolist(), unfair)):
         blocks.append(_beside(beside, name, preset))
     if lacking:
-        lines = tuple(f"{who}: no score on {where}" for who, where in sorted(lacking.items()))
+        alike: dict[str, list[str]] = {}
+        for who, where in sorted(lacking.items()):
+            alike.setdefault(where, []).append(who)
+        lines = tuple(f"{', '.join(names)}: no score on {where}" for where, names in alike.items())
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
     return list(marked(blocks, marks(unfair)))
 
