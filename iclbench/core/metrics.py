@@ -30,6 +30,7 @@ class Metric:
         per_event: whether it is a sum over a sequence, divided by the mean number of its scored positions.
         of_sequences: whether curves of it may end early, as those of sequences of events: every event counts as much.
         of_machine: whether it depends on the machine that measured it.
+        nobodies: contestants that know nothing, of which the best scores 0.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Metric:
     per_event: bool = False
     of_sequences: bool = False
     of_machine: bool = False
+    nobodies: tuple[str, ...] = ("zero",)
 
     def normaliser(self, of_task: float) -> float:
         """What raw values are divided by, where the task's normaliser is `of_task`."""
@@ -60,12 +62,19 @@ def _cost(name: str, label: str, unit: str, show: Callable[[Number], str], *, of
 
 
 def _share(name: str, label: str, *, yes_or_no: bool = True) -> Metric:
-    return Metric(name, label, lower_is_better=False, yes_or_no=yes_or_no, is_share=True)
+    return Metric(name, label, lower_is_better=False, yes_or_no=yes_or_no, is_share=True, nobodies=("chance",))
 
 
 _ENTRIES = (
-    Metric("nll", "negative log-likelihood per event", "nats", area="auc", of_sequences=True),
-    Metric("squared_error", "normalised squared error", logarithmic=True, normalised=True, area="auc"),
+    Metric("nll", "negative log-likelihood per event", "nats", area="auc", of_sequences=True, nobodies=("poisson",)),
+    Metric(
+        "squared_error",
+        "normalised squared error",
+        logarithmic=True,
+        normalised=True,
+        area="auc",
+        nobodies=("zero", "mean-image"),
+    ),
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
     Metric("cross_entropy", "cross-entropy", "nats"),
@@ -114,6 +123,8 @@ _ENTRIES = (
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
 METRICS = {each.name: each for each in _ENTRIES}
+# Those who know nothing, by any metric.
+NOBODIES = frozenset(name for each in _ENTRIES for name in each.nobodies)
 # By likelihood where there is one: events are scored by squared errors, too.
 _CURVES = tuple(each.name for each in _ENTRIES if each.area)
 

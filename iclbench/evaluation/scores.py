@@ -37,14 +37,13 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.files import remove
+from iclbench.core.metrics import metric as of
 from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.related import without_related
 
 _ACCURACY = "accuracy_within_choices"
-# Who may score 0, by metric: of those that were asked the best.
-_NOTHING = {"nll": ("poisson",), "squared_error": ("zero", "mean-image")}
 
 
 @dataclass(frozen=True)
@@ -128,9 +127,9 @@ def _packed(table: tables.TableName, results: Path, prompts: PromptSet) -> pd.Da
 def _of_errors(areas: Areas, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
     """From errors, of which less is better; `areas` has one per contestant and number of related datasets, `failed` are
     oracles that have none. A likelihood has no best value of its own."""
-    asked = [run for run in _NOTHING.get(metric, ("zero",)) if run in areas.alone.index]
+    asked = [run for run in of(metric).nobodies if run in areas.alone.index]
     nobodies = sorted(asked, key=lambda run: float(areas.alone["value"][run]))
-    found = _best(areas, failed, nobodies) if nobodies else None
+    found = _best(areas, failed, nobodies, of(metric).of_sequences) if nobodies else None
     if found is None:
         return None
     scores_nothing, (one, name) = nobodies[0], found
@@ -143,10 +142,10 @@ def _of_errors(areas: Areas, metric: str, failed: Sequence[str] = ()) -> pd.Data
     return tables.union("values", parts)
 
 
-def _best(areas: Areas, failed: Sequence[str], nobodies: Sequence[str]) -> tuple[str | None, str] | None:
+def _best(areas: Areas, failed: Sequence[str], nobodies: Sequence[str], endless: bool) -> tuple[str | None, str] | None:
     """Who scores 1 (None: an error of zero does) and what it is called; None: there is nothing to compare with. Whoever
     does is better than the first of `nobodies`, which scores 0, over all sizes that its area is over; who is better
-    than whom is asked over the sizes that all of them have."""
+    than whom is asked over the sizes that all of them have. An `endless` metric has no best value of its own."""
     alone, scores_nothing = areas.alone, nobodies[0]
     oracles = sorted(alone.index[alone["kind"] == "oracle"])
     others = sorted(alone.index[alone["kind"].eq("baseline") & ~alone.index.isin(nobodies)])
@@ -170,7 +169,7 @@ def _best(areas: Areas, failed: Sequence[str], nobodies: Sequence[str]) -> tuple
         best = min(better, key=error)
         if pd.notna(alone["high"][best]) and float(alone["high"][best]) < nothing(best):  # beyond doubt
             return best, best + without
-    return (None, f"no error{without}") if scores_nothing != "poisson" and nothing(scores_nothing) > 0 else None
+    return None if endless or nothing(scores_nothing) <= 0 else (None, f"no error{without}")
 
 
 def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from iclbench.core.metrics import metric
+from iclbench.core.metrics import NOBODIES, metric
 from iclbench.report.data import Results, Slice
 from iclbench.report.evaluators import meaning
 from iclbench.report.pairs import Difference, difference, score_difference
@@ -21,8 +21,6 @@ from iclbench.tables.related import without_related
 
 # Of a family with several tests these two stand for all: they ask for learning in context and in weights.
 _TESTS = ("icl", "iwl")
-# One of them scores 0 (`iclbench.evaluation.scores`); differences are asked of the first that there is.
-NOTHING = ("mean-image", "poisson", "chance", "zero")
 # What older tables do not say.
 _OLD = ("squared_error", "the oracle, or the best baseline")
 _ORDER = {name: min(i, 2) for i, name in enumerate((*QUESTIONS, *_TESTS))}
@@ -72,6 +70,12 @@ class Contest:
         return found.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
 
     @cached_property
+    def nobody(self) -> str | None:
+        """Who scores 0: the best of those who know nothing; None where none of them was asked."""
+        asked = self.scores[self.scores["contestant"].isin(metric(self.metric).nobodies)]
+        return None if asked.empty else str(asked.sort_values("score")["contestant"].iloc[-1])
+
+    @cached_property
     def separation(self) -> Separation | None:
         """How far its backbones are apart, against how far their seeds are; None where there are too few."""
         rows = self.rows[self.rows["kind"].eq("backbone")]
@@ -115,10 +119,10 @@ class Contest:
         """The span of the line that both are scored on; NaN where that of one is over other context sizes: what scores
         0 is on either."""
         spans = self.rows[of_few(self.rows)].set_index("contestant")["normaliser"]
-        costly = {a, b} & set(spans.index) - set(NOTHING)
+        costly = {a, b} & set(spans.index) - NOBODIES
         if self.coarse or not costly:
             return self.span
-        return math.nan if {a, b} - costly - set(NOTHING) else float(spans[sorted(costly)].iloc[0])
+        return math.nan if {a, b} - costly - NOBODIES else float(spans[sorted(costly)].iloc[0])
 
 
 def are_coarse(scores: pd.DataFrame) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, slug
-from iclbench.core.metrics import metric
+from iclbench.core.metrics import NOBODIES, metric
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
-from iclbench.report.normalised import NOTHING, Contest
+from iclbench.report.normalised import Contest
 from iclbench.report.sections.overview import shade
 from iclbench.report.separation import ENOUGH, Separation
 from iclbench.report.untuned import marked_by_preset, told, untuned
@@ -110,7 +110,7 @@ def _trained(results: Results, contests: Sequence[Contest]) -> set[str]:
 
 def _common(scores: pd.DataFrame) -> list[str]:
     """Baselines that were asked on most rows, by their mean score."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOTHING)]
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES)]
     by_name = of.groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
     most = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_COMMON)
     return [str(name) for name in most.sort_values("mean", ascending=False)["contestant"]]
@@ -118,7 +118,7 @@ def _common(scores: pd.DataFrame) -> list[str]:
 
 def best(scores: pd.DataFrame) -> pd.DataFrame:
     """Rows of a contestant that is the best baseline of each row; which one stands in `reason`."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOTHING)]
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES)]
     best = of.sort_values(["score", "contestant"], ascending=[False, True]).drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST)
 
@@ -160,9 +160,8 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
 def _like_nothing(contest: Contest, name: str, high: float) -> bool:
     """Whether a score whose own interval begins below 0 is not told apart from what scores 0: paired by episode where
     that can be, since what is hard for one is hard for the other, by the end of the interval elsewhere."""
-    asked = set(contest.rows["contestant"])
-    gaps = (contest.difference(name, nothing) for nothing in NOTHING if nothing in asked)
-    gap = next((gap for gap in gaps if gap is not None), None)
+    nothing = contest.nobody
+    gap = None if nothing is None else contest.difference(name, nothing)
     return high >= 0 if gap is None else gap.tied
 
 
@@ -193,7 +192,7 @@ def _reasons_of_baselines(
     results: Results, all_reasons: dict[tuple[str, str], dict[str, list[str]]]
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
     """By row what is told of any baseline, for the cell of the best of them."""
-    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - {*NOTHING}
+    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - NOBODIES
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), why in all_reasons.items():
         if name in baselines:

@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 
 from iclbench.core.formats import fixed, plural
+from iclbench.core.metrics import NOBODIES
 from iclbench.report import normalised
 from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
-from iclbench.report.normalised import NOTHING, Contest
+from iclbench.report.normalised import Contest
 from iclbench.report.pairs import Difference
 from iclbench.report.sections import missing
 from iclbench.report.sections.heat_map import BEST, best, cells_of, in_order
@@ -105,7 +106,7 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
-    scores = scores[~scores["contestant"].isin(NOTHING)]
+    scores = scores[~scores["contestant"].isin(NOBODIES)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):
