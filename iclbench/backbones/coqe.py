@@ -169,7 +169,7 @@ class CoQE(Backbone[CoQESettings]):
             self.space = ClassVectors(width, shape.classes, settings.variant)
         else:
             self.encoder = SampleEncoder(shape, width, space)
-            self.space = TaskVectors(width, space, shape.raw_dim, settings.readout)
+            self.space = TaskVectors(width, space if shape.x_dim else 1, shape.raw_dim, settings.readout)
         self.widen: nn.Module = nn.Identity() if space == width else nn.Linear(space, width)
         positions = settings.positions or ("sinusoidal" if labelled else "none")
         self.task_encoder = TaskEncoder(
@@ -185,8 +185,9 @@ class CoQE(Backbone[CoQESettings]):
         self.longest = shape.points + (shape.question == "targets") if positions == "learned" else None
 
     def represent(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N S"]:
-        """Sample representations phi(x), each of its own x alone."""
-        return self.encoder.inputs(x)
+        """Sample representations phi(x), each of its own x alone; the number 1 where there is no input to tell samples
+        apart, so that a task vector is one number per raw output."""
+        return self.encoder.inputs(x) if self.shape.x_dim else x.new_ones(*x.shape[:-1], 1)
 
     def predict_next(
         self,

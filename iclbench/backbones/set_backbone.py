@@ -2,14 +2,15 @@
 
 They answer `predict_targets` from one state and `predict_next` by asking it for every prefix. To train the question
 `next`, each episode is cut after a random number of points and all later ones are predicted from those before the cut,
-in one pass.
+in one pass. Of events only the very next one can be asked so: one of a sequence, in a pass over all of it. Whoever
+answers all prefixes in one pass (`in_one_pass`) is trained on every event there, as sequence models are.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,9 @@ _Settings = TypeVar("_Settings", bound=SetSettings)
 class SetBackbone(Backbone[_Settings], abstract=True):
     """Features of points, a decoder of two hidden layers and the training loss.
 
+    Attributes:
+        in_one_pass: whether `predict_next` answers all prefixes at the cost of one.
+
     Args:
         settings: a `SetSettings`.
         shape: the task.
@@ -59,6 +63,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     """
 
     order = "set"
+    in_one_pass: ClassVar[bool] = False
 
     def __init__(self, settings: _Settings, shape: TaskShape, decoded: int | None = None) -> None:
         super().__init__(settings, shape)
@@ -108,8 +113,8 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         """For the question `next` the mean loss of the points after a random cut, and the mean over episodes
-        (`training_split`)."""
-        if self.shape.question == "targets":
+        (`training_split`); of events that of all, where one pass answers all prefixes."""
+        if self.shape.question == "targets" or (self.shape.marks is not None and self.in_one_pass):
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
         each = self.predict_targets(context, targets.x, episodes.related).loss(targets.y)

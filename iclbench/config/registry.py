@@ -605,6 +605,10 @@ ESTIMATORS = Registry(
         ),
         "climate-oracle": Entry("iclbench.families.climate.oracle:ClimateOracle", "posterior under the true climate"),
         "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
+        "event-bayes-oracle": Entry(
+            "iclbench.families.events.bayes:BayesEvents",
+            "next event, averaged over what point processes are drawn from",
+        ),
         "mean-image": Entry(
             "iclbench.families.images.mean_image:MeanImage", "mean of the images that are trained on, pixel by pixel"
         ),

@@ -96,7 +96,7 @@ class EventPrediction(Prediction):
         event = self.log_density(gap) + self._log_mark(y)
         return event if bool(there.all()) else torch.where(there, event, self.log_survival(gap))
 
-    def released_log_survival(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def released_log_survival(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
         """`log_survival` as the released code of a head computes it, for `nll_published` alone."""
         return self.log_survival(gap)
 
@@ -275,18 +275,18 @@ class HazardEvent(EventPrediction):
         base, excited, decay = raw.split([outputs, outputs, 1], -1)
         return cls(F.softplus(base) + 1e-6, F.softplus(excited), F.softplus(decay).squeeze(-1) + 1e-6)
 
-    def rates(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape K"]:
+    def rates(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape K"]:
         """Intensities of the marks so long after the last event."""
         return self.base + self.excited * torch.exp(-self.decay * gap).unsqueeze(-1)
 
-    def compensator(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def compensator(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
         """Integral of the intensity of all marks over the gap: a unit exponential (time rescaling)."""
         u = self.decay * gap
         # (1 - exp(-u)) / u, whose limit at 0 is 1
         share = torch.where(u == 0, 1.0, -torch.expm1(-u) / torch.where(u == 0, 1.0, u))
         return gap * (self.base.sum(-1) + self.excited.sum(-1) * share)
 
-    def log_rates(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape K"]:
+    def log_rates(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape K"]:
         """Their logarithms, finite also where a growing rate overflows."""
         decayed = self.excited.log() - (self.decay * gap).unsqueeze(-1)
         return torch.logaddexp(self.base.log(), decayed)

@@ -51,7 +51,9 @@ class Areas:
         at = values[values["metric"].eq(metric) & values["n_context"].notna() & values["run"].isin(rows["run"])]
         # A shift may leave a position of some episodes undefined: no area is over it. Of sequences of different
         # lengths, which everybody is asked about alike, that is most positions.
-        at = at[at["n_episodes"].eq(at.groupby("run")["n_episodes"].transform("max")) & (not of(metric).of_sequences)]
+        asked = at.groupby("run")["n_episodes"]
+        ragged = of(metric).of_sequences and bool(asked.nunique().gt(1).any())
+        at = at[at["n_episodes"].eq(asked.transform("max")) & (not ragged)]
         curves = {
             str(run): own.set_index("n_context")["value"].astype(float).sort_index() for run, own in at.groupby("run")
         }

@@ -9,6 +9,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.backbones.coqe import CoQE, CoQESettings
 from iclbench.core.episodes import Points
 from iclbench.layers.coqe.task_vectors import TaskVectorState
+from tests.backbones.event_models import MARKS, events
 from tests.backbones.transformers_gpt2 import transformers_gpt2
 
 SETTINGS = [{}, {"sample_dim": 5}, {"readout": "mlp"}, {"sample_dim": 3, "readout": "mlp", "positions": "sinusoidal"}]
@@ -35,6 +36,16 @@ def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(batch, count, 4, generator=generator)
     return Points.full(x, torch.randn(batch, count, 1, generator=generator))
+
+
+def test_without_inputs_a_task_vector_is_one_number_per_raw_output() -> None:
+    """All samples are the same one, and nothing is spent on telling them apart."""
+    shape = TaskShape(x_dim=0, y_dim=3, points=N, marks=MARKS, head="event")
+    ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), shape).double().eval()
+    assert ours.space.initial.shape == (shape.raw_dim, 1)
+    answer = ours.predict_next(events(N))
+    answer.loss(events(N).y).sum().backward()
+    assert all(weight.grad is not None for name, weight in ours.named_parameters() if "space" in name)
 
 
 def phi(ours: CoQE, values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from iclbench.config.registry import BACKBONES
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Point
+from tests.backbones.event_models import MARKS, events
 from tests.backbones.naive_np import arrays, perceptron
 
 
@@ -53,6 +54,16 @@ def test_the_question_next_cuts_every_episode_after_a_uniform_number_of_its_poin
     squares = np.array([1.0, 4.0, 16.0, 64.0])
     expected = sum(int(c) * squares[n:].mean() for n, c in enumerate(counts)) / 4000
     assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "every"), [("cnp", True), ("tnp", False)])
+def test_of_events_every_one_is_trained_where_one_pass_answers_all_prefixes(name: str, every: bool) -> None:
+    model = build(name, x_dim=0, y_dim=3, marks=MARKS, related=0, head="event", question="next")
+    context = events(6, batch=3)
+    episodes = Episodes(context=context, scored=context.mask)
+    loss, _ = model.loss(episodes, 0.0, torch.Generator().manual_seed(0))
+    likelihoods = model.predict_next(context).log_likelihood(context.y)
+    assert (loss.item() == pytest.approx(-likelihoods[context.mask].mean().item())) is every
 
 
 def test_unscored_and_masked_points_do_not_count_in_the_question_next():

@@ -13,7 +13,7 @@ from iclbench.families.linear import SparseLinear
 from tests.contracts.together import check, picked
 
 # What belongs to one family is tested with it.
-OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle", "mean-image")
+OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle", "event-bayes-oracle", "mean-image")
 BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.
 LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}

@@ -17,7 +17,7 @@ from iclbench.evaluation.evaluate import evaluate
 from iclbench.evaluation.prompts import PromptSet
 from tests.families.events import made
 
-NAMES = ("oracle-events", "poisson", "renewal", "hawkes-mle")
+NAMES = ("oracle-events", "oracle-bayes-events", "poisson", "renewal", "hawkes-mle")
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +56,26 @@ def test_a_contestant_on_a_grid_of_sizes_has_gaps_there(values: pd.DataFrame) ->
     assert 0 < len(asked) < 17
 
 
-def test_scores_go_from_a_poisson_process_to_the_oracle(prompts: PromptSet, values: pd.DataFrame) -> None:
+def test_scores_go_from_a_poisson_process_to_the_oracle_that_has_to_infer(
+    prompts: PromptSet, values: pd.DataFrame
+) -> None:
     scores = values[values["metric"].eq("score")].set_index("run")
     assert scores.loc["poisson", "value"] == 0
-    assert scores.loc["oracle-events", "value"] == 1
-    areas = {
-        name: np.trapezoid(likelihoods(prompts, name).mean(0)) / prompts.task.points
-        for name in ("poisson", "renewal", "oracle-events")
-    }
-    expected = (areas["renewal"] - areas["poisson"]) / (areas["oracle-events"] - areas["poisson"])
-    assert scores.loc["renewal", "value"] == pytest.approx(expected, rel=1e-4)
+    assert scores.loc["oracle-bayes-events", "value"] == 1
+    curves = {name: likelihoods(prompts, name).mean(0) for name in NAMES}
+
+    def expected(name: str, sizes: list[int]) -> float:
+        area = {own: np.trapezoid(curve[sizes], sizes) for own, curve in curves.items()}
+        return (area[name] - area["poisson"]) / (area["oracle-bayes-events"] - area["poisson"])
+
+    for name in ("renewal", "oracle-events"):
+        assert scores.loc[name, "value"] == pytest.approx(expected(name, list(range(17))), rel=1e-4)
+    assert scores.loc["oracle-events", "value"] > 1.5
+    # Asked on a grid of sizes: all areas of its line are over these.
+    asked = values[values["run"].eq("hawkes-mle") & values["metric"].eq("nll")]["n_context"].dropna().astype(int)
+    assert len(asked) < 17
+    assert scores.loc["hawkes-mle", "value"] == pytest.approx(expected("hawkes-mle", sorted(asked)), rel=1e-3)
+    assert scores.loc["hawkes-mle", "coarse"]
     assert set(scores["score_of"]) == {"nll"}
 
 

@@ -24,7 +24,8 @@ from iclbench.families.events import hawkes
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, Processes
 
-_NONE = -1
+# The mark of the last event where there is none.
+NO_MARK = -1
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class History(State):
     @classmethod
     def empty(cls, processes: Processes) -> History:
         none = torch.zeros_like(processes.rate)
-        return cls(none, none, torch.full_like(processes.kind, _NONE), processes.excitation)
+        return cls(none, none, torch.full_like(processes.kind, NO_MARK), processes.excitation)
 
     def followed(self, processes: Processes, events: Points) -> History:
         """N + 1 histories per episode, `(B, N + 1)`: this one with the first 0, 1, ..., N of these events."""
-        there = events.mask & (events.y[..., MARK] != _NONE)
+        there = events.mask & (events.y[..., MARK] != NO_MARK)
         gaps, marks = (t.masked_fill(~there, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
         before = torch.zeros_like(self.mark).unsqueeze(1)
         places = torch.arange(1, events.count + 1, device=marks.device).expand_as(marks)
@@ -102,7 +103,7 @@ class EventOracle(Oracle):
     ) -> MixedEvent:
         processes = self._processes()
         histories = History.empty(processes).followed(processes, points).map(lambda t: t[:, :-1])
-        answer = answered(processes, histories).to(dtype=points.y.dtype)
+        answer = _of_known(processes, histories).to(dtype=points.y.dtype)
         return answer if prefixes is None else answer.at(torch.as_tensor(prefixes, device=points.y.device).long())
 
     def condition(self, context: Points, related: Points | None = None) -> KnownProcess:
@@ -112,7 +113,7 @@ class EventOracle(Oracle):
     def query(self, state: KnownProcess, x: Float[Tensor, "B Q 0"]) -> MixedEvent:
         """The same answer for every query: there is nothing that one could differ in."""
         histories = state.history.map(lambda t: t.unsqueeze(1))
-        answer = answered(state.processes, histories).to(dtype=x.dtype)
+        answer = _of_known(state.processes, histories).to(dtype=x.dtype)
         return answer.map(lambda t: t.expand(-1, x.shape[1], *t.shape[2:]))
 
     def update(self, state: KnownProcess, points: Points) -> KnownProcess:
@@ -125,24 +126,42 @@ class EventOracle(Oracle):
         return Processes(**self.truth)
 
 
-def answered(processes: Processes, histories: History) -> MixedEvent:
-    """The distribution of the next event after each of P histories per episode, `(B, P)`, in float64."""
-    own = processes.map(lambda t: t.unsqueeze(1))
-    episode = torch.arange(len(own.kind), device=own.kind.device).unsqueeze(1)
+def answered(
+    own: Processes,
+    elapsed: Float[Tensor, "*#P"],
+    count: Float[Tensor, "*#P"],
+    excitation: Float[Tensor, "*P K"],
+    marks: Float[Tensor, "*#P K"],
+) -> MixedEvent:
+    """The distribution of the next event, in float64, of processes and histories whose shapes broadcast.
+
+    Args:
+        own: the processes.
+        elapsed, count, excitation: as in `History`.
+        marks: probabilities of the next mark where it does not depend on the time, so of all kinds but `hawkes`.
+    """
     poisson, growing, hawkes_kind = (own.kind == kind for kind in (POISSON, SELF_CORRECTING, HAWKES))
-    uniform = torch.full_like(own.base, 1 / own.base.shape[-1])
-    chain = processes.chain[episode, histories.mark.clamp(min=0)]
-    marks = torch.where((histories.mark == _NONE).unsqueeze(-1), uniform, chain)
-    intensity = own.initial * torch.exp(own.trend * histories.elapsed - own.alpha * histories.count)
+    intensity = own.initial * torch.exp(own.trend * elapsed - own.alpha * count)
+    marks = marks.expand(*intensity.shape, marks.shape[-1])
     # Where no hazard holds it is a constant one.
     rate = torch.where(poisson, own.rate, torch.where(growing, 0.0, 1.0)).unsqueeze(-1)
     excited = torch.where(growing, intensity, 0.0).unsqueeze(-1)
     hazard = HazardEvent(
         torch.where(hawkes_kind.unsqueeze(-1), own.base, rate * marks),
-        torch.where(hawkes_kind.unsqueeze(-1), histories.excitation, excited * marks),
+        torch.where(hawkes_kind.unsqueeze(-1), excitation, excited * marks),
         torch.where(hawkes_kind, own.decay, torch.where(growing, -own.trend, 1.0)).expand_as(intensity),
     )
     renewal = (own.kind == RENEWAL).expand_as(intensity)
     loc = torch.where(renewal, own.location, 0.0).unsqueeze(-1)
     scale = torch.where(renewal, own.sigma, 1.0).unsqueeze(-1)
     return MixedEvent(LogNormalEvent(torch.zeros_like(loc), loc, scale, marks.log()), hazard, renewal)
+
+
+def _of_known(processes: Processes, histories: History) -> MixedEvent:
+    """After each of P histories per episode, `(B, P)`."""
+    own = processes.map(lambda t: t.unsqueeze(1))
+    episode = torch.arange(len(own.kind), device=own.kind.device).unsqueeze(1)
+    uniform = torch.full_like(own.base, 1 / own.base.shape[-1])
+    chain = processes.chain[episode, histories.mark.clamp(min=0)]
+    marks = torch.where((histories.mark == NO_MARK).unsqueeze(-1), uniform, chain)
+    return answered(own, histories.elapsed, histories.count, histories.excitation, marks)

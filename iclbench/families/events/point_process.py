@@ -19,6 +19,7 @@ take one, and one value of a parameter in each of as many equal parts of its ran
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -31,6 +32,7 @@ from torch import Tensor
 from iclbench.config.cards import Strict
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
+from iclbench.core.records import cat
 from iclbench.families.base import Family
 from iclbench.families.events import hawkes
 from iclbench.families.events.processes import KINDS, Processes
@@ -103,7 +105,7 @@ class PointProcess(Family):
     Parameters = PointProcessParameters
     shift_kinds = EVENT_KINDS
     questions = frozenset({"next"})
-    oracles = frozenset({"oracle-events"})
+    oracles = frozenset({"oracle-events", "oracle-bayes-events"})
     y_dim = 3
     parameters: PointProcessParameters
 
@@ -151,10 +153,28 @@ class PointProcess(Family):
         context = Points.full(y.new_empty(*y.shape[:2], 0), y)
         return Episodes(context=context, scored=context.mask, truth=processes.slowed(scale).tensors())
 
+    def believed(
+        self, shift: str, counts: Mapping[str, int], generator: torch.Generator
+    ) -> tuple[Processes, Float[Tensor, " S"]]:
+        """What episodes under a shift come from: so many processes of each kind, spread over its parameters, and the
+        logarithm of the share of all episodes that each stands for."""
+        named = self.parse_shift(shift)
+        kinds, parts, shares = self._kinds(named), [], []
+        for kind in kinds:
+            of_kind = copy(self)
+            of_kind.stratified, of_kind.parameters = True, self.parameters.model_copy(update={"kinds": (kind,)})
+            parts.append(of_kind._processes(counts[kind], named, generator))
+            shares.append(torch.full((counts[kind],), -math.log(len(kinds) * counts[kind]), dtype=torch.float64))
+        return cat(parts).slowed(named.value("time-scale", 1.0)), torch.cat(shares)
+
+    def _kinds(self, named: Shift) -> tuple[str, ...]:
+        """The kinds of process that a shift leaves."""
+        only = next((kind for kind in KINDS if named.part(f"only-{kind}")), None)
+        return ("hawkes",) if named.part("branching") else (only,) if only else self.parameters.kinds
+
     def _processes(self, episodes: int, named: Shift, generator: torch.Generator) -> Processes:
         chosen, k, device = self.parameters, self.parameters.marks, generator.device
-        only = next((kind for kind in KINDS if named.part(f"only-{kind}")), None)
-        names = ("hawkes",) if named.part("branching") else (only,) if only else chosen.kinds
+        names = self._kinds(named)
         blank = torch.zeros(episodes, dtype=torch.float64, device=device)
         places = torch.rand((7, episodes), generator=generator, dtype=torch.float64, device=device)
         if self.stratified:
