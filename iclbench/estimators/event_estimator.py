@@ -2,8 +2,8 @@
 with what mark.
 
 Masks, prefixes and censored points are dealt with here, so that a method writes one function, `answer`. Only gaps and
-marks are read: absolute times are their sums. Every method follows the unit of time (gaps c times as long: a density
-c times as wide) once it has seen the gaps that it says; before that its prior counts in `unit`.
+marks are read: absolute times are their sums. A method's prior counts in `unit` until it has seen the gaps that it says;
+where they are far from that unit every method follows theirs (gaps c times as long: a density c times as wide).
 """
 
 from __future__ import annotations
