@@ -33,7 +33,7 @@ def main(folder: Path, out: Path) -> None:
     values = values[values["shift"].eq("none") & values["axis"].isna() & values["status"].eq("ok")]
     gaps = values[values["metric"].eq("gap")]
     whole = gaps[gaps["n_context"].isna()].sort_values("value")
-    oracle = values[values["metric"].eq("auc") & values["kind"].eq("oracle")].iloc[0]
+    oracle = values[values["metric"].eq("auc") & values["run"].eq("oracle-events")].iloc[0]
     states = costs[costs["metric"].eq("state_bytes")]
     kept = sorted(int(n) for n in states["n_points"].dropna().unique())
     header = ["contestant", *(f"n = {n}" for n in SIZES), "mean", *(f"state, n = {n:,}" for n in kept)]

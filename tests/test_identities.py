@@ -163,6 +163,16 @@ def test_where_episodes_differ_in_their_scored_points_a_run_is_not_one_of_0_1_0(
     assert run.variant != run.model_copy(update={"loss": 7}).variant
 
 
+@pytest.mark.parametrize(
+    ("backbone", "loss"),
+    [("cnp", versions.LOSS_OF_EVERY_EVENT), ("icicl-cnp", versions.LOSS_OF_EVERY_EVENT), ("tnp", None)],
+)
+def test_who_learns_from_every_event_is_not_one_that_learned_from_one_of_each_sequence(
+    backbone: str, loss: int | None
+) -> None:
+    assert resolve_run("point-process", backbone, "smoke").loss == loss
+
+
 def test_a_family_that_does_not_say_whether_they_differ_is_not_served_what_0_1_0_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,7 +348,7 @@ class TaskCard(Strict):
         context_targets: whether training asks the context points too.
         parameters: the family's, for all presets.
         baselines: estimators that stand beside every run, by the names of their cards.
-        oracles: estimators that are Bayes-optimal on this task: what scores 1.
+        oracles: estimators that are Bayes-optimal on this task for what they are told: who is told least scores 1.
         shifts: what `--shift all` asks.
         evaluators: tests of a family that has its own, in the order of tables.
         presets: how big, by name: smoke, grid, small, paper.

@@ -193,7 +193,8 @@ class RunConfig(Strict):
     """One backbone trained on one task with one preset and one seed.
 
     `loss` is `versions.LOSS` where episodes differ in how many of their points are scored; None: they do not, or the
-    run was made by version 0.1.0, whose loss was another there.
+    run was made by version 0.1.0, whose loss was another there. On events it is `versions.LOSS_OF_EVERY_EVENT` for whom
+    it names.
     """
 
     preset: PresetName
@@ -433,7 +434,7 @@ def resolve_tables(
         {
             "preset": canonical(preset),
             "seed": seed,
-            "loss": versions.LOSS if frozen.counts_vary() else None,
+            "loss": _loss(name, frozen),
             "task": frozen,
             "backbone": {
                 "name": name,
@@ -466,6 +467,13 @@ def resolve_training(
     training = validate(TrainSettings, _merge(train, typed), f"{typed_as}train")
     _check_monitored(task, training)
     return training
+
+
+def _loss(backbone: str, task: TaskConfig) -> int | None:
+    """What `RunConfig.loss` is."""
+    if task.head == "event" and getattr(backbone_class(backbone), "in_one_pass", False):
+        return versions.LOSS_OF_EVERY_EVENT
+    return versions.LOSS if task.counts_vary() else None
 
 
 def _settings(

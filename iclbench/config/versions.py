@@ -42,6 +42,8 @@ RAISES = [
 # How training sums up what is scored, where episodes differ in how many of their points are: by points in version
 # 0.1.0, now by episodes.
 LOSS = 2
+# Of events: all are asked of a backbone that answers every prefix in one pass, and no longer one of each sequence.
+LOSS_OF_EVERY_EVENT = 3
 
 # What a number may be: of our own code, or the hash of other people's.
 Code = int | str

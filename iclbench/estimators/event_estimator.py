@@ -2,8 +2,9 @@
 with what mark.
 
 Masks, prefixes and censored points are dealt with here, so that a method writes one function, `answer`. Only gaps and
-marks are read: absolute times are their sums. A method's prior counts in `unit` until it has seen the gaps that it says;
-where they are far from that unit every method follows theirs (gaps c times as long: a density c times as wide).
+marks are read: absolute times are their sums. A method's prior counts in `unit` until it has seen as many gaps as its
+docstring says; where gaps are far from that unit every method follows theirs (c times as long: a density c times as
+wide).
 """
 
 from __future__ import annotations

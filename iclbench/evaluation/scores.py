@@ -4,12 +4,12 @@ A score is a straight line through two points, told in the columns `score_of` an
 episodes as the contestant; it may be negative or above 1. The column `normaliser` holds how far apart the points
 are in units of the metric.
 
-- Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle or,
-  without one, the best baseline on these very prompts. An oracle that failed, or is no better than the zero predictor,
-  is none, and the row says so. Costly baselines are asked at a few context sizes: which baseline is best is asked at
-  the sizes that all have, and where it is one of these all scores are over its sizes (and the column `coarse` is true,
-  as it is of any costly baseline's own score). Of events, by that of the negative log-likelihood: 0 is the Poisson
-  process with the rate and the frequencies of marks so far.
+- Question `next`, by the area under the learning curve of the squared error: 0 is the zero predictor, 1 the oracle (of
+  several the one that knows least) or, without one, the best baseline on these very prompts. An oracle that failed, or
+  is no better than the zero predictor, is none, and the row says so. Costly baselines are asked at a few context sizes:
+  which baseline is best is asked at the sizes that all have, and where it is one of these all scores are over its sizes
+  (and the column `coarse` is true, as it is of any costly baseline's own score). Of events, by that of the negative
+  log-likelihood: 0 is the Poisson process with the rate and the frequencies of marks so far.
 - Question `targets` where an oracle predicts distributions, by mean log-likelihood: 0 is the zero predictor, given the
   constant variance that suits it best in hindsight (as are all predictors of single values), 1 the oracle without
   related datasets. Of several oracles that is the one which knows least: whoever is told the kernel does better than
@@ -159,12 +159,13 @@ def _best(areas: Areas, failed: Sequence[str], nobodies: Sequence[str], endless:
     def nothing(run: str) -> float:
         return areas.value(scores_nothing, areas.sizes(run))
 
-    if useful := [run for run in oracles if float(alone["value"][run]) < nothing(run)]:
-        knows_least = max(useful, key=error)
-        return knows_least, knows_least
+    useful = [run for run in oracles if float(alone["value"][run]) < nothing(run)]
     why = [f"{run} failed" for run in failed if run not in oracles]
-    why += [f"{run} is no better than {scores_nothing}" for run in oracles]
+    why += [f"{run} is no better than {scores_nothing}" for run in oracles if run not in useful]
     without = f" (the oracle {', '.join(why)})" if why else ""
+    if useful:
+        knows_least = max(useful, key=error)
+        return knows_least, knows_least + without
     if better := [run for run in others if float(alone["value"][run]) < nothing(run)]:
         best = min(better, key=error)
         if pd.notna(alone["high"][best]) and float(alone["high"][best]) < nothing(best):  # beyond doubt

@@ -156,10 +156,11 @@ def test_an_oracle_that_is_worse_than_nothing_is_passed_over_and_the_row_says_so
     assert set(found["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge failed)"}
 
 
-def test_of_two_oracles_the_one_that_is_better_than_nothing_counts(tmp_path: Path) -> None:
+def test_of_two_oracles_the_one_that_is_better_than_nothing_counts_and_the_other_is_named(tmp_path: Path) -> None:
     values = areas(zero=("baseline", 0.9), claimed=("oracle", 1.2), told=("oracle", 0.1), gpt2=("backbone", 0.5))
     found = scored(tmp_path, prompts("next", "point"), values)
-    assert found is not None and set(found["reason"]) == {"squared_error: 1 is told"}
+    reason = "squared_error: 1 is told (the oracle claimed is no better than zero)"
+    assert found is not None and set(found["reason"]) == {reason}
 
 
 @pytest.fixture

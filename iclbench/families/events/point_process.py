@@ -9,12 +9,13 @@ matrix of a Hawkes process has entries from a unit exponential, scaled to a spec
 
 The observation begins at time 0 with an empty past. A Hawkes process comes from there to its stationary rates
 (I - A)^-1 base only after a while: at a spectral radius of 0.5 and a decay of 0.42 to 0.55 the first 20 time units hold
-9 to 12 % fewer events; over a long time T about rho / ((1 - rho) decay T) fewer, exactly so for one mark. With `burn_in` it began
-20 / (decay (1 - rho)) earlier: these events are not shown, and what they leave behind is in the truth.
+9 to 12 % fewer events; over a time T about rho / ((1 - rho) decay T) fewer, of one mark in the limit exactly so. With
+`burn_in` it began 20 / (decay (1 - rho)) earlier: these events are not shown, and what they leave behind is in the
+truth.
 
 Frozen prompts are stratified, block by block of those that are drawn at once: as many episodes of every kind, give or
-take one, and within a kind one value of each of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` in each of as many
-equal parts of its range. Training draws freely.
+take one, and within a kind one value of each of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` in each of as
+many equal parts of its range. Training draws freely.
 """
 
 from __future__ import annotations

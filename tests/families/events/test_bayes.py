@@ -183,9 +183,27 @@ def test_points_that_are_not_there_change_nothing() -> None:
         torch.testing.assert_close(found[b][mask[b]], packed[b][order[b][mask[b]]])
 
 
+def test_whatever_is_asked_is_answered_and_no_gap_is_too_short_or_too_long() -> None:
+    of = family()
+    points = doubled(draw(of, 3, 7)).context
+    predictor = bayes(of, processes=128, components=16)
+    every = predictor.predict_next(points).mean()
+    asked = [5, 0, 5, 2]
+    torch.testing.assert_close(predictor.predict_next(points, prefixes=asked).mean(), every[:, asked])
+    assert predictor.predict_next(points, prefixes=[]).mean().shape == (3, 0)
+    assert predictor.predict_next(points.span(0, 0)).mean().shape == (3, 0)
+    y = points.y.clone()
+    y[0, 2, GAP], y[1, 2, GAP] = 0.0, 1e9
+    answer = predictor.predict_next(replace(points, y=y))
+    assert answer.mean().isfinite().all() and answer.log_density(points.y[..., GAP]).isfinite().all()
+    y[0, 2, GAP] = 1e-9
+    torch.testing.assert_close(predictor.predict_next(replace(points, y=y)).mean(), answer.mean())
+
+
 def test_it_answers_its_own_family_and_needs_memory_for_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="family point-process only"):
         BayesEvents(facts=TaskFacts(family=Linear(Linear.Parameters())))
+    monkeypatch.delenv("ICLBENCH_MAX_BYTES", raising=False)
     of = family(marks=1000)
-    with pytest.raises(TooLargeError, match="oracle-bayes-events: matrices of"):
+    with pytest.raises(TooLargeError, match="that a Bayes answer weighs: matrices of"):
         bayes(of).predict_next(draw(family(), 1, 2).context)
