@@ -144,9 +144,9 @@ def leaderboard(values: pd.DataFrame, at: int = 3) -> tuple[list[str], list[list
     sizes = _spread(curves[curves["run"].isin(areas.index)], at)
     full = int(curves.groupby("run").size().max()) if len(curves) else 0
     kinds = dict(zip(ok["run"], ok["kind"], strict=True))
+    intervals = {run: interval(row) for run, row in areas.iterrows()}
     rows = []
     # Scores are over the same context sizes, which the areas of costly baselines are not.
-    intervals = {run: interval(row) for run, row in areas.iterrows()}
     order = areas.assign(behind=-scores if areas.index.isin(scores.index).all() else 0.0)
     for run in [str(name) for name in order.sort_values(["behind", "value"], kind="stable").index]:
         mine = curves[curves["run"] == run].set_index("n_context")

@@ -31,7 +31,7 @@ from iclbench.core.joint import SampledEvent
 from iclbench.core.predictor import Predictor
 from iclbench.core.records import cat
 from iclbench.core.task import TaskFacts
-from iclbench.families.events.oracle import NO_MARK, answered
+from iclbench.families.events.oracle import NO_MARK, answered, last_marks
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, SHORTEST_GAP, Processes
 
@@ -105,9 +105,9 @@ class BayesEvents(Predictor):
         elapsed = count = gaps.new_zeros(len(points), 1)
         weights = weights.expand(len(points), -1)
         excitation = processes.excitation.expand(len(points), -1, -1)
-        answers = {}
-        for n in range(max(asked, default=0) + 1):
-            if n in (asked or [0]):
+        answers, wanted = {}, asked or [0]
+        for n in range(max(wanted) + 1):
+            if n in wanted:
                 chosen = _in_equal_shares(weights.softmax(-1), self.settings.components)
                 episode = torch.arange(len(points), device=chosen.device).unsqueeze(1)
                 excited = excitation[episode, chosen]
@@ -116,21 +116,21 @@ class BayesEvents(Predictor):
                 break
             gap, mark, on = gaps[:, n : n + 1], marks[:, n], there[:, n : n + 1]
             log_mark = next_marks[:, n].gather(1, mark.unsqueeze(1)).log()
+            faded = torch.exp(-processes.decay * gap)
             likelihood = torch.empty_like(weights)
             for kind, rows in kinds.items():
                 own = of_kind[kind]
                 likelihood[:, rows] = (
-                    _of_hawkes(own, excitation[:, rows], gap, mark)
+                    _of_hawkes(own, excitation[:, rows], faded[:, rows], gap, mark)
                     if kind == HAWKES
                     else log_mark + _of_time(kind, own, elapsed, count, gap)
                 )
             # What none of the processes makes tells nothing of them.
             weighed = weights + likelihood
             weights = torch.where(on & weighed.isfinite().any(1, keepdim=True), weighed, weights)
-            faded = excitation * torch.exp(-processes.decay * gap).unsqueeze(-1)
-            excitation = torch.where(on.unsqueeze(-1), faded + children[mark], excitation)
+            excitation = torch.where(on.unsqueeze(-1), excitation * faded.unsqueeze(-1) + children[mark], excitation)
             elapsed, count = elapsed + gap * on, count + on
-        each = [answers[n].map(lambda t: t.unsqueeze(0)) for n in asked or [0]]
+        each = [answers[n].map(lambda t: t.unsqueeze(0)) for n in wanted]
         return SampledEvent(cat(each).map(lambda t: t.transpose(0, 1)[:, : len(asked)]))
 
 
@@ -149,10 +149,13 @@ def _of_time(
 
 
 def _of_hawkes(
-    own: Processes, excitation: Float[Tensor, "B S K"], gap: Float[Tensor, "B 1"], mark: Int[Tensor, " B"]
+    own: Processes,
+    excitation: Float[Tensor, "B S K"],
+    faded: Float[Tensor, "B S"],
+    gap: Float[Tensor, "B 1"],
+    mark: Int[Tensor, " B"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap and a mark under Hawkes processes."""
-    faded = torch.exp(-own.decay * gap)
+    """Log-density of a gap and a mark under Hawkes processes; `faded` is what the gap leaves of the excitation."""
     episode = torch.arange(len(mark), device=mark.device)
     rate = own.base.T[mark] + excitation.movedim(2, 1)[episode, mark] * faded
     return rate.log() - own.base.sum(-1) * gap - excitation.sum(-1) * (1 - faded) / own.decay
@@ -161,8 +164,7 @@ def _of_hawkes(
 def _next_marks(marks: Int[Tensor, "B N"], there: Bool[Tensor, "B N"], kinds: int) -> Float[Tensor, "B N_and_1 K"]:
     """Probabilities of the next mark of a Markov chain whose rows come from a Dirichlet distribution with all
     parameters 1, after 0, 1, ..., N events: those that followed the last one's mark so far, and one of each."""
-    places = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~there, 0)
-    last = F.pad(marks, (1, 0), value=NO_MARK).gather(1, F.pad(places, (1, 0)).cummax(1).values)
+    last = last_marks(marks.new_full((len(marks),), NO_MARK), marks, there)
     before = torch.ones(last.shape[1], marks.shape[1], dtype=torch.bool, device=marks.device).tril(-1)
     counted = (last[:, None, :-1] == last.unsqueeze(2)) & (last != NO_MARK).unsqueeze(2) & there.unsqueeze(1) & before
     counts = counted.double() @ F.one_hot(marks, kinds).double()

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from iclbench.config.cards import NoSettings, Strict
@@ -54,12 +55,10 @@ class History(State):
         there = events.mask & (events.y[..., MARK] != NO_MARK)
         gaps, marks = (t.masked_fill(~there, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
         before = torch.zeros_like(self.mark).unsqueeze(1)
-        places = torch.arange(1, events.count + 1, device=marks.device).expand_as(marks)
-        last = torch.cat([before, places.masked_fill(~there, 0)], 1).cummax(1).values
         return History(
             self.elapsed.unsqueeze(1) + torch.cat([before, gaps], 1).cumsum(1),
             self.count.unsqueeze(1) + torch.cat([before, there], 1).cumsum(1),
-            torch.cat([self.mark.unsqueeze(1), marks], 1).gather(1, last),
+            last_marks(self.mark, marks, there),
             hawkes.excitations(processes.branching, processes.decay, self.excitation, gaps, marks, there),
         )
 
@@ -124,6 +123,14 @@ class EventOracle(Oracle):
         if self.truth is None:
             raise UsageError("oracle-events must be told the processes first: informed(episodes.truth)")
         return Processes(**self.truth)
+
+
+def last_marks(
+    first: Int[Tensor, " B"], marks: Int[Tensor, "B N"], there: Bool[Tensor, "B N"]
+) -> Int[Tensor, "B N_and_1"]:
+    """The mark of the last event that is there, after 0, 1, ..., N events; `first` before any of them."""
+    places = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~there, 0)
+    return torch.cat([first.unsqueeze(1), marks], 1).gather(1, F.pad(places, (1, 0)).cummax(1).values)
 
 
 def answered(

@@ -15,6 +15,8 @@ from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, EventPrediction
 from iclbench.core.limits import TooLargeError
 from iclbench.core.task import TaskFacts
+from iclbench.estimators.poisson import MarkovMarks, Poisson
+from iclbench.estimators.renewal import Renewal
 from iclbench.families.events.bayes import BayesEvents, BayesEventsSettings
 from iclbench.families.events.oracle import EventOracle
 from iclbench.families.events.point_process import PointProcess
@@ -118,6 +120,12 @@ def test_kinds_are_told_apart_by_bayes_rule() -> None:
     processes, share = predictor._believed
     assert share.exp().sum() == pytest.approx(1)
     y, found = episodes.context.y, rates(predictor.predict_next(episodes.context), 0.4, 5)
+    of_marks = np.stack(
+        [
+            [chance_of_marks(marks[:i]) if i else np.full(3, 1 / 3) for i in range(POINTS)]
+            for marks in y[..., MARK].numpy()
+        ]
+    )
     weighed = np.zeros((5, 3))
     total = np.zeros((5, 1))
     for s in range(len(share)):
@@ -125,12 +133,6 @@ def test_kinds_are_told_apart_by_bayes_rule() -> None:
         told = EventOracle(facts=TaskFacts(family=of)).informed(one.tensors()).predict_next(episodes.context)
         time, n = -told.log_density(y[..., GAP])[:, :-1].sum(1).numpy(), POINTS - 1
         hawkes = int(processes.kind[s]) == 3
-        of_marks = np.stack(
-            [
-                [chance_of_marks(marks[:i]) if i else np.full(3, 1 / 3) for i in range(n + 1)]
-                for marks in y[..., MARK].numpy()
-            ]
-        )
         own = told.log_marks(y[..., GAP]).exp().numpy() if hawkes else of_marks
         right = np.take_along_axis(own[:, :n], y[:, :n, MARK].long().numpy()[..., None], 2)[..., 0]
         weight = (share[s].item() - time + np.log(right).sum(1))[:, None]
@@ -154,9 +156,6 @@ def test_its_gaps_are_as_likely_as_it_says(shift: str) -> None:
 
 
 def test_it_loses_to_the_one_that_is_told_and_to_nobody_who_infers() -> None:
-    from iclbench.estimators.poisson import MarkovMarks, Poisson
-    from iclbench.estimators.renewal import Renewal
-
     of = family()
     episodes = draw(of, 400, 16, seed=2)
     facts = TaskFacts(family=of, marks=3)
