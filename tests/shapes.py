@@ -14,23 +14,27 @@ import inspect
 import io
 import types
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jaxtyping
 import torch
 from beartype import BeartypeConf, beartype
 from torch import Tensor
 
-try:  # the sizes of axes in the present context
+try:  # the sizes of axes in the present context, which begins and ends
     from jaxtyping._storage import get_shape_memo as _memos
-except ImportError:  # of jaxtyping alone: where it has gone, tensors are checked in jaxtyping's way
+    from jaxtyping._storage import pop_shape_memo as _end
+    from jaxtyping._storage import push_shape_memo as _begin
+except ImportError:  # of jaxtyping alone: where they have gone, tensors are checked in jaxtyping's way
     _memos = None
 
 _Shaped = type(jaxtyping.AbstractArray)
 _slowly = _Shaped.__instancecheck__
 _jaxtyped = jaxtyping.jaxtyped
 _axes = _jaxtyped("context")
+if _memos is None:
+    _begin, _end = lambda arguments: _axes.__enter__(), lambda: _axes.__exit__(None, None, None)
 # A `TypeError`, as Python and torch raise where something is of another type.
 _typed = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
@@ -44,51 +48,87 @@ def install() -> None:
 
 
 def fits(shape: Any, value: Any) -> bool:
-    """jaxtyping's `isinstance` of a value and an annotated type, in half its time where axes are names, numbers
-    and one `*name`."""
+    """jaxtyping's `isinstance` of a value and an annotated type, in a third of its time where axes are names, numbers,
+    any size, and one `*name` or `...`."""
     axes = _axes_of(shape)
     if axes is None:
         return _slowly(shape, value)
     if not isinstance(value, Tensor):
         return False
+    dtype = value.dtype
+    if dtype not in axes.dtypes:
+        axes.dtypes[dtype] = _slowly(shape.dtype[Tensor, "..."], torch.empty(0, dtype=dtype))
+    if not axes.dtypes[dtype]:
+        return False
+    sizes: Sequence[int] = value.shape
     known, known_many, *_ = _memos()
-    before, many, after = axes
-    if many is not None and known_many.get(many, _EXACT)[0]:
-        return _slowly(shape, value)
-    sizes = value.shape
-    more = len(sizes) - len(before) - len(after)
-    if more < 0 or (more > 0 and many is None) or not _of_type(shape, value.dtype):
-        return False
-    middle = sizes[len(before) : len(before) + more]
-    new: dict[str, int] = {}
-    for axis, size in zip(before + after, sizes[: len(before)] + sizes[len(before) + more :], strict=True):
-        if size != (axis if isinstance(axis, int) else known.get(axis, new.setdefault(axis, size))):
+    middle = None
+    if axes.many is None:
+        if len(sizes) != axes.least:
             return False
-    if many is not None and known_many.setdefault(many, (False, middle))[1] != middle:
-        return False
+    else:
+        more = len(sizes) - axes.least
+        if more < 0:
+            return False
+        if axes.many:
+            may_broadcast, middle = known_many.get(axes.many, _NEW)
+            if may_broadcast:
+                return _slowly(shape, value)
+            if middle is None:
+                middle = sizes[axes.first : axes.first + more]
+            elif sizes[axes.first : axes.first + more] != middle:
+                return False
+        sizes = (*sizes[: axes.first], *sizes[axes.first + more :])
+    new: dict[str, int] = {}
+    for axis, size in zip(axes.others, sizes, strict=True):
+        if axis.__class__ is int:
+            if size != axis:
+                return False
+        elif axis is None or size == known.get(axis):
+            continue
+        elif axis in known or new.setdefault(axis, size) != size:
+            return False
+    if middle is not None:
+        known_many[axes.many] = (False, middle)
     known.update(new)
     return True
 
 
-_EXACT = (False, ())  # a `*name` that nobody may broadcast
+_NEW = (False, None)  # a `*name` that has no sizes yet, and that nobody may broadcast
+
+
+class _Axes(NamedTuple):
+    """Of an annotated type: which types of numbers it takes, as far as they were asked for; how many axes come before
+    the one of any number, that one's name ("": nobody's, None: there is none), and all others: their names, their
+    sizes, None for any size; and how many these are."""
+
+    dtypes: dict[torch.dtype, bool]
+    first: int
+    many: str | None
+    others: tuple[int | str | None, ...]
+    least: int
 
 
 @functools.cache
-def _axes_of(shape: Any) -> tuple[tuple[int | str, ...], str | None, tuple[int | str, ...]] | None:
-    """The axes before the one of any number, its name, and those after it; None: others than `fits` knows."""
-    axes = shape.dim_str.split()
-    cut = next((n for n, axis in enumerate(axes) if axis.startswith("*")), len(axes))
-    many = axes[cut][1:] if cut < len(axes) else None
-    plain = [int(axis) if axis.isdecimal() else axis for axis in axes[:cut] + axes[cut + 1 :]]
-    names = [axis for axis in (*plain, many or "B") if isinstance(axis, str)]
-    if shape.array_type is not Tensor or any(not name.isidentifier() or name.startswith("_") for name in names):
+def _axes_of(shape: Any) -> _Axes | None:
+    """None: it has others than `fits` knows."""
+    axes = shape.dim_str.replace("...", "*").split()
+    many = [n for n, axis in enumerate(axes) if axis.startswith("*")]
+    others = [axis for axis in axes if not axis.startswith("*")]
+    names = [axis for axis in (*others, *(axes[n][1:] or "B" for n in many)) if not axis.isdecimal() and axis != "_"]
+    if (
+        shape.array_type is not Tensor
+        or len(many) > 1
+        or any(not name.isidentifier() or name.startswith("_") for name in names)
+    ):
         return None
-    return tuple(plain[:cut]), many, tuple(plain[cut:])
-
-
-@functools.cache
-def _of_type(shape: Any, dtype: torch.dtype) -> bool:
-    return _slowly(shape.dtype[Tensor, "..."], torch.empty(0, dtype=dtype))
+    return _Axes(
+        {},
+        many[0] if many else len(axes),
+        axes[many[0]][1:] if many else None,
+        tuple(int(axis) if axis.isdecimal() else None if axis == "_" else axis for axis in others),
+        len(others),
+    )
 
 
 def checked(decorated: Any, typechecker: Callable[[Any], Any]) -> Any:
@@ -115,13 +155,15 @@ def checked(decorated: Any, typechecker: Callable[[Any], Any]) -> Any:
 
     @functools.wraps(decorated)
     def in_its_own_context(*args: Any, **kwargs: Any) -> Any:
-        with _axes:
-            try:
-                return typed(*args, **kwargs)
-            except jaxtyping.TypeCheckError as violation:
-                if not hasattr(violation, "__notes__"):
-                    violation.add_note(_sizes())
-                raise
+        _begin({})
+        try:
+            return typed(*args, **kwargs)
+        except jaxtyping.TypeCheckError as violation:
+            if not hasattr(violation, "__notes__"):
+                violation.add_note(_sizes())
+            raise
+        finally:
+            _end()
 
     return in_its_own_context
 

@@ -94,7 +94,8 @@ def test_what_does_not_fit_is_refused(
 
 
 PLAIN = ["", "B", "B N", "B B", "N B", "3 N", "B 4", "*many", "*many N", "B *many", "B *many B", "*many 4 N"]
-SHAPES = [*PLAIN, "_ N", "...", "#B N", "*#many N", "B+1 N"]
+PLAIN += ["_ N", "B _ _", "...", "... N", "B ... _"]
+SHAPES = [*PLAIN, "#B N", "*#many N", "B+1 N"]
 TENSORS = [torch.ones(size) for size in ((), (3,), (3, 4), (3, 3), (1, 4), (3, 4, 3), (2, 3, 4, 4))]
 
 
