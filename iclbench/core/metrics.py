@@ -73,7 +73,7 @@ _ENTRIES = (
         logarithmic=True,
         normalised=True,
         area="auc",
-        nobodies=("zero", "mean-image"),
+        nobodies=("zero", "mean-image", "mean-image-5e-2"),
     ),
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
