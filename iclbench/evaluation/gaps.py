@@ -26,6 +26,7 @@ from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.files import remove
 from iclbench.evaluation.bootstrap import summaries
+from iclbench.evaluation.everybody import errors_on, values_on
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
@@ -62,10 +63,9 @@ _SHARED = [
 
 def write_gaps(results: Path, prompts: PromptSet) -> None:
     """Write the gaps of all contestants of a prompt set; no file where there are none."""
-    folder = results / "tables" / prompts.id
-    path = folder / "summary" / "gaps.values.parquet"
+    path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
     found = next_gap_rows if prompts.task.question == "next" else gap_rows
-    rows = found(tables.read_all("values", folder), tables.read_all("errors", folder), prompts)
+    rows = found(values_on(prompts, results), errors_on(prompts, results), prompts)
     if not rows:
         remove(path)
         return

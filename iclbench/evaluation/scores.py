@@ -40,6 +40,7 @@ from iclbench.core.files import remove
 from iclbench.core.metrics import metric as of
 from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
+from iclbench.evaluation.everybody import errors_on, values_on
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.related import without_related
 
@@ -71,7 +72,7 @@ def write_scores(results: Path, prompts: PromptSet) -> None:
     """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
-    scores = scores_of(_values(results, prompts), lambda: _errors(results, prompts), prompts)
+    scores = scores_of(values_on(prompts, results), lambda: errors_on(prompts, results), prompts)
     if scores is None:
         remove(path)
         return
@@ -101,27 +102,6 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     else:
         scores = None
     return None if scores is None else scores.sort_values(["run", "n_related"])
-
-
-def _values(results: Path, prompts: PromptSet) -> pd.DataFrame:
-    """Everybody's values on these prompts, also of contestants whose rows are packed."""
-    own = tables.read_all("values", results / "tables" / prompts.id)
-    packed = _packed("values", results, prompts)
-    return tables.union("values", [own, packed[packed["metric"].ne("score")]])
-
-
-def _errors(results: Path, prompts: PromptSet) -> pd.DataFrame:
-    """Scores of single episodes on these prompts; of curves also of contestants whose mean heights are packed."""
-    own = tables.read_all("errors", results / "tables" / prompts.id)
-    if prompts.task.question != "next":
-        return own
-    return tables.union("errors", [own, _packed("errors", results, prompts)])
-
-
-def _packed(table: tables.TableName, results: Path, prompts: PromptSet) -> pd.DataFrame:
-    """The packed rows of a table on these prompts."""
-    rows = tables.packed(table, results, prompts.task.name, prompts.preset)
-    return rows[rows["prompt_set"].eq(prompts.id)]
 
 
 def _of_errors(areas: Areas, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:

@@ -7,8 +7,9 @@ The weights that a grid asks for stand beside them, in `TASK-PRESET.weights.safe
 Values and costs are all there and exact. Errors are what paired tests need, rounded to 21 significant bits: of curves
 the mean height of every episode over its context sizes (`n_context` missing) and, where costly baselines are asked at
 some of them only, over these (a metric of its own), of targets the metrics that are compared, all where the
-distribution is the task's own. Examples are those of one run per contestant, rounded to 12 bits, which
-an eye cannot tell from the others.
+distribution is the task's own; and, under whatever shift, what gaps to an oracle and scores beside it are made of, so
+that whoever comes later is summed up with those who are there. Examples are those of one run per contestant, rounded to
+12 bits, which an eye cannot tell from the others.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _EXACT = "as they were found"
 KEPT: dict[TableName, str] = {
     "values": _EXACT,
     "costs": _EXACT,
-    "errors": "in-distribution, of curves the mean height per episode; rounded to 21 significant bits",
+    "errors": "in-distribution, of curves the mean height per episode; under a shift likelihoods of targets beside an "
+    "oracle's; rounded to 21 significant bits",
     "examples": "one run of each contestant; rounded to 12 significant bits",
 }
 _BITS = {"errors": 21, "examples": 12}
@@ -123,6 +125,9 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     rows = tables.read("cells", path)
     kept = {cell.hash for cell in cells if store.status(cell) in ("done", "diverged")}
     lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(kept))]
+    if any(cell.run == SUMMARY and cell.hash in kept for cell in cells):
+        # One of more contestants takes its place.
+        lost = lost[lost["run"].ne(SUMMARY)]
     if len(lost):
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "
@@ -166,14 +171,14 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path, replaced: st
 
 
 def _standing(cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]) -> Iterator[_Source]:
-    """Scores of those who are there while others are not yet, which the summary waits for: they depend on nobody but
-    the baselines and the oracle, who are summed up with them."""
+    """Scores and gaps of those who are there while others are not yet, which the summary waits for: they depend on
+    nobody but the baselines and the oracle, who are summed up with them."""
     if all(store.status(cell) == "done" for cell in cells if cell.run == SUMMARY):
         return
     there = [cell.run for cell in cells if cell.kind == "evaluate" and store.status(cell) == "done"]
     prompt_sets = {name for source in values for name in source.rows["prompt_set"].dropna().unique()}
     packed = out / tables.packed_name("values", cells[0].task, cells[0].preset)
-    own = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/scores.values.parquet"))
+    own = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/*.values.parquet"))
     for path in [*own, *([packed] if packed.is_file() else [])]:
         rows = tables.read("values", path)
         scored = rows["metric"].isin(tables.COMPARING) & rows["run"].isin(there) & rows["trained_on"].isna()
@@ -284,7 +289,7 @@ def _together(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 class _Compared:
-    """The errors that paired tests of a report need.
+    """The errors that paired tests of a report need, and a summary that compares by episode.
 
     Args:
         values: value rows of the same contestants.
@@ -293,6 +298,8 @@ class _Compared:
     def __init__(self, values: pd.DataFrame) -> None:
         own = values[values["shift"].eq("none") & _sort(values).isin(["evaluate", SUMMARY])]
         self._paired = set(own["prompt_set"].dropna())
+        oracles = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood") & values["n_related"].notna()
+        self._beside_oracle = set(values.loc[oracles, "prompt_set"])
         self._curve_of = own.groupby("prompt_set")["metric"].agg(curve_metric).to_dict()
         self._coarse = _coarse_sizes(own[own["metric"].eq(own["prompt_set"].map(self._curve_of))])
         scores = values[values["metric"].eq("score")].drop_duplicates("prompt_set")
@@ -300,6 +307,7 @@ class _Compared:
 
     def of(self, errors: pd.DataFrame) -> pd.DataFrame:
         """A row per episode and metric, for `targets` and number of related datasets."""
+        beside_oracle = errors[errors["prompt_set"].isin(self._beside_oracle) & errors["n_related"].notna()]
         errors = errors[errors["prompt_set"].isin(self._paired)]
         # Where nothing is summed up yet, scores may turn out to be made of errors.
         scored = [self._scored_by.get(name, "squared_error") for name in errors["prompt_set"]]
@@ -307,9 +315,16 @@ class _Compared:
         curves = errors["n_related"].isna()
         targets = errors[~curves & (by_score | errors["metric"].isin(["log_likelihood", HEADLINE]))]
         of_curve = errors["metric"].eq(errors["prompt_set"].map(self._curve_of))
-        frames = [targets, *_heights(errors[curves & of_curve], self._coarse)]
-        found = pd.concat(frames).astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
+        frames = [targets, *_likelihoods(beside_oracle), *_heights(errors[curves & of_curve], self._coarse)]
+        found = tables.union("errors", frames).astype({name: dtype for name, (dtype, _, _) in tables.ERRORS.items()})
         return found.assign(value=rounded(found["value"], _BITS["errors"]))
+
+
+def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Log-likelihoods, and the squared errors of those who predict single values."""
+    for _, rows in errors.groupby(["run", "prompt_set"]):
+        likelihoods = rows[rows["metric"].isin(["log_likelihood", "log_likelihood_joint"])]
+        yield likelihoods if len(likelihoods) else rows[rows["metric"].eq("squared_error")]
 
 
 def _coarse_sizes(values: pd.DataFrame) -> dict[str, frozenset[int]]:

@@ -21,7 +21,7 @@ class Plan:
         cells: all cells of the grid.
         status: what is known of each, by hash.
         todo: those to do, whoever is needed first; among them trainings whose rows are there, but not the weights that
-            another cell to do needs, and evaluations of which only packed rows are there where a summary to do needs
+            another cell to do needs, and evaluations of which only packed values are there where a summary to do needs
             the scores of all episodes.
         waiting: those that would be to do, but need others that are left out.
     """
@@ -48,12 +48,14 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
         changed = (need in todo or status.get(need, "diverged") != "diverged" for need in cell.needs)
         if status[cell.hash] == "diverged" and any(changed):
             todo.add(cell.hash)
+    known = {cell.hash: cell for cell in cells}
     for cell in cells:
         # What all contestants did together changes with any of them.
         if cell.run == SUMMARY and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
             if by_episode(cell.frozen):
-                todo.update(need for need in cell.needs if store.is_packed(need))
+                needs = [known[need] for need in cell.needs if store.is_packed(need)]
+                todo.update(need.hash for need in needs if not store.has_episodes(need))
     for cell in cells:
         of_weights = cell.config is not None and cell.needs and not cell.reason
         if cell.hash in todo and of_weights and not weights(store.results, cell).is_file():
@@ -76,7 +78,7 @@ def only(plan: Plan, kinds: Sequence[str], contestants: Sequence[str] | None = N
 
 
 def by_episode(task: TaskConfig) -> bool:
-    """Whether the summary of a task compares episode by episode, for which packed rows are not enough."""
+    """Whether the summary of a task compares episode by episode, for which values are not enough."""
     return task.question == "targets" and bool(task.oracles)
 
 

@@ -44,6 +44,7 @@ class Store:
     def __init__(self, results: Path) -> None:
         self.results = results
         self._readable: dict[str, bool] = {}
+        self._tables: dict[Path, pd.DataFrame] = {}
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -88,6 +89,23 @@ class Store:
     def is_packed(self, cell: str) -> bool:
         """Whether what the cell of this hash found is there in packed files alone."""
         return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
+
+    def has_episodes(self, cell: GridCell) -> bool:
+        """Whether the scores of single episodes of an evaluation are there on every prompt set of its values."""
+        values = self._rows_of("values", cell)
+        values = values[values["evaluator"].eq(cell.frozen.question) & values["axis"].isna()]
+        asked = set(values["prompt_set"].dropna())
+        return bool(asked) and asked <= set(self._rows_of("errors", cell)["prompt_set"])
+
+    def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:
+        paths = [path for path in self.files(cell) if path.name.endswith(f"{table}.parquet")]
+        rows = tables.union(table, [self._read(table, path) for path in paths])
+        return rows[rows["run"].eq(cell.run)]
+
+    def _read(self, table: tables.TableName, path: Path) -> pd.DataFrame:
+        if path not in self._tables:
+            self._tables[path] = tables.read(table, path)
+        return self._tables[path]
 
     def _are_there(self, cell: str, files: Any) -> bool:
         try:
