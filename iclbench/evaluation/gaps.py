@@ -30,7 +30,7 @@ from iclbench.evaluation.everybody import errors_on, values_on
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
-from iclbench.tables.curves import heights
+from iclbench.tables.curves import at_few, heights, of_few
 
 ADJUSTED = "log_likelihood_adjusted"
 # Likelihoods of the question `targets`, and what the gap to the oracle's is called.
@@ -69,8 +69,12 @@ def write_gaps(results: Path, prompts: PromptSet) -> None:
     if not rows:
         remove(path)
         return
+    frames = [tables.frame("values", rows)]
+    if prompts.task.question == "next":
+        packed = tables.packed("values", results, prompts.task.name, prompts.preset)
+        frames.append(packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].eq("gap")])
     with writing(results):
-        tables.write("values", rows, path, {"oracle": prompts.task.oracles[0]})
+        tables.write("values", tables.union("values", frames), path, {"oracle": prompts.task.oracles[0]})
 
 
 def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
@@ -125,7 +129,11 @@ def _gap_rows(
 
 def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
     """Rows `gap` of all contestants of a prompt set of events: their negative log-likelihood after n events minus that
-    of the task's first oracle, and the mean height of this curve; the other arguments as in `gap_rows`."""
+    of the task's first oracle, and the mean height of this curve; the other arguments as in `gap_rows`.
+
+    Of an oracle that is packed the mean height alone is known. Contestants that are packed have no rows here: their
+    gaps are packed, too, and nobody who comes later changes them.
+    """
     curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
     oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
     known = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
@@ -136,17 +144,25 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
         str(run): own.pivot_table(values="value", index="episode", columns="n_context").reindex(episodes).astype(float)
         for run, own in curves.groupby("run")
     }
+    packed = errors[errors["run"].eq(oracle) & errors["metric"].eq("nll") & errors["n_context"].isna()]
     for run in sorted(wide.keys() & set(known.index) - {oracle}):
-        # Where some contestants are asked on a grid of sizes, their gaps are there.
-        sizes = [n for n in wide[run].columns if n in wide[oracle].columns]
-        gaps = wide[run][sizes] - wide[oracle][sizes]
         row: Any = known.loc[run]
         shared = {name: row[name] for name in _SHARED if name in row and pd.notna(row[name])}
         shared |= {"run": run, "metric": "gap", "normaliser": 1.0}
-        found = summaries(gaps.to_numpy(float), prompts.seed)
-        rows += [shared | {"n_context": int(n)} | own for n, own in zip(sizes, found, strict=True) if own["n_episodes"]]
-        area = heights(gaps).to_numpy(float)[:, None]
-        rows += [shared | own for own in summaries(area, prompts.seed) if own["n_episodes"]]
+        if oracle in wide:
+            # Where some contestants are asked on a grid of sizes, their gaps are there.
+            sizes = [n for n in wide[run].columns if n in wide[oracle].columns]
+            gaps = wide[run][sizes] - wide[oracle][sizes]
+            found = summaries(gaps.to_numpy(float), prompts.seed)
+            rows += [
+                shared | {"n_context": int(n)} | own for n, own in zip(sizes, found, strict=True) if own["n_episodes"]
+            ]
+            height = heights(gaps)
+        else:
+            at_few_alone = len(at_few(wide[run]).columns) == len(wide[run].columns)
+            of_oracle = packed[of_few(packed) == at_few_alone].set_index("episode")["value"].astype(float)
+            height = heights(wide[run]) - of_oracle.reindex(episodes)
+        rows += [shared | own for own in summaries(height.to_numpy(float)[:, None], prompts.seed) if own["n_episodes"]]
     return rows
 
 

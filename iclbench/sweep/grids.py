@@ -347,13 +347,13 @@ def grid_runs(
 def _with(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[GridPart]:
     """The parts of a grid, and behind each one for those who are added to the tasks and presets that first stand there
     without variants."""
-    met: set[tuple[str, str, str]] = set()
+    plain = [(part, preset) for part in parts for preset in part.presets if not part.overrides.get(preset)]
+    met = {(preset, task, each) for part, preset in plain for task in part.tasks for each in part.backbones}
     for part in parts:
         yield part
         for preset in part.presets:
             if part.overrides.get(preset):
                 continue
-            met |= {(preset, task, each) for task in part.tasks for each in part.backbones}
             for task in part.tasks:
                 if left := [each for each in added if (preset, task, each) not in met]:
                     met |= {(preset, task, each) for each in left}

@@ -9,11 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
+from iclbench import tables
 from iclbench.cli.summary import leaderboard
 from iclbench.config.resolution import resolve_task
+from iclbench.core.prefixes import prefix_grid
 from iclbench.evaluation.contestants import baselines
 from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.evaluate import evaluate
+from iclbench.evaluation.gaps import next_gap_rows
 from iclbench.evaluation.prompts import PromptSet
 from tests.families.events import made
 
@@ -47,6 +50,41 @@ def test_gaps_are_nats_per_event_above_the_oracle_after_every_number_of_events(
     np.testing.assert_allclose(gaps.drop(pd.NA).sort_index().to_numpy(float), expected, rtol=1e-5, atol=1e-7)
     n = np.arange(len(expected))
     assert gaps[pd.NA] == pytest.approx(np.trapezoid(expected, n) / n[-1], rel=1e-5)
+
+
+def test_a_newcomer_has_the_gap_of_its_mean_height_to_an_oracle_that_is_packed(
+    prompts: PromptSet, values: pd.DataFrame
+) -> None:
+    def errors(run: str, packed: bool) -> pd.DataFrame:
+        curves = likelihoods(prompts, run)
+        of_all = {"run": run, "prompt_set": prompts.id, "metric": "nll"}
+        n = np.arange(curves.shape[1])
+        if packed:
+            few = prefix_grid(int(n[-1]))
+            over = {None: n, True: np.array([size for size in n if size in few])}
+            rows = [
+                of_all | {"episode": episode, "coarse": coarse, "value": np.trapezoid(curve[own], own) / n[-1]}
+                for episode, curve in enumerate(curves)
+                for coarse, own in over.items()
+            ]
+        else:
+            rows = [
+                of_all | {"episode": episode, "n_context": int(size), "value": float(curve[size])}
+                for episode, curve in enumerate(curves)
+                for size in n
+            ]
+        return tables.frame("errors", rows)
+
+    def gaps(*frames: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame(next_gap_rows(values, pd.concat(frames), prompts))
+
+    own, theirs = (errors("renewal", False), errors("oracle-events", True))
+    found, whole = gaps(own, theirs), gaps(own, errors("oracle-events", False))
+    assert len(whole) == 18 and len(found) == 1
+    area = whole[whole["n_context"].isna()]
+    np.testing.assert_allclose(found[["value", "low", "high"]], area[["value", "low", "high"]], rtol=1e-5)
+    assert gaps(own).empty, "an oracle of which nothing is there"
+    assert gaps(errors("renewal", True), theirs).empty, "packed with its gap"
 
 
 def test_a_contestant_on_a_grid_of_sizes_has_gaps_there(values: pd.DataFrame) -> None:

@@ -321,11 +321,13 @@ def test_further_parts_are_asked_for_other_things(tmp_path: Path) -> None:
 
 def test_a_newcomer_meets_every_task_and_preset_of_a_grid_once() -> None:
     name = "iclbench.backbones.cnp:CNP"
-    plain, found = resolved("reference"), grid_runs("reference", added=["GPT2", name])
+    plain, found = resolved("reference"), grid_runs("reference", added=["GPT2", name, "deltanet"])
     of_card = {(run.config.task.name, run.config.preset) for run in plain if not run.overrides}
     new = [run for run in found if run.backbone == name]
     assert {(run.config.task.name, run.config.preset) for run in new} == of_card
     assert len({run.name for run in found}) == len(found)
+    of_a_later_part = {(run.config.task.name, run.config.preset) for run in found if run.backbone == "deltanet"}
+    assert of_a_later_part == of_card
     beside = {(run.config.task.name, run.config.preset, run.config.seed) for run in new}
     assert len(beside) == len(new)
     assert {run.name for run in plain} <= {run.name for run in found}

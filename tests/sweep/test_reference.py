@@ -1,6 +1,7 @@
 """Baseline cells of packed results are used for the very prompts they are of, and for no others."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,6 +76,16 @@ def change(packed: Path, table: tables.TableName, **columns: object) -> None:
 
 def own(results: Path, prompts: PromptSet, run: str, table: tables.TableName = "values") -> pd.DataFrame:
     return tables.read(table, results / "tables" / prompts.id / f"{run}.{table}.parquet")
+
+
+def test_a_baseline_that_is_fitted_to_nothing_is_taken_like_any_other(tmp_path: Path) -> None:
+    images, _ = resolve_task("image-completion", "smoke", {"episodes": 4})
+    name, asked = "mean-image", ASKED | {"shifts": ["none"]}
+    cell = GridCell("evaluate", name, name, images, "smoke", asked=asked, baseline=name)
+    sweep([cell], tmp_path)
+    pack([cell], Store(tmp_path), tmp_path / "reference")
+    shutil.rmtree(tmp_path / "tables")
+    assert taken(tmp_path, PromptSet(images, "smoke"), [name]) == {name}
 
 
 @pytest.mark.parametrize("shift", ["none", "orthants"])
