@@ -55,11 +55,12 @@ class Curve:
         return self.results / "rates" / self.base.preset / f"{name}.trials.parquet"
 
     def rows(self) -> pd.DataFrame:
-        """What is there, of other settings of the preset too; none where the file cannot be read: it is made anew."""
-        try:
-            return tables.read("trials", self.path) if self.path.is_file() else tables.frame("trials", [])
-        except tables.TableError:
-            return tables.frame("trials", [])
+        """What is there, of other settings of the preset too.
+
+        Raises:
+            TableError: the file cannot be read; hours of trials may be in it.
+        """
+        return tables.read("trials", self.path) if self.path.is_file() else tables.frame("trials", [])
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Keep a trial."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from iclbench.config.rates import Chosen
@@ -125,7 +126,7 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
         WorkerStartError: no worker can be set up.
     """
     running: dict[Future[dict[str, Any]], tuple[Pair, Trial]] = {}
-    attempts: dict[int, int] = {}  # by the trial's id: configurations have no hash
+    attempts: dict[tuple[Path, str, int], int] = {}
 
     def submit(pair: Pair, trial: Trial) -> None:
         running[executor.submit(trials.run, trial, pair.curve.budget, context)] = (pair, trial)
@@ -148,8 +149,9 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
         except WorkerStartError:
             raise
         except Exception as error:  # whatever it is, it stops no other trial
-            attempts[id(trial)] = attempts.get(id(trial), 0) + 1
-            if isinstance(error, WorkerDiedError) and attempts[id(trial)] < ATTEMPTS:
+            tried = (pair.curve.path, trial.variant, trial.config.seed)
+            attempts[tried] = attempts.get(tried, 0) + 1
+            if isinstance(error, WorkerDiedError) and attempts[tried] < ATTEMPTS:
                 report.again(pair, trial, one_line(error))
                 submit(pair, trial)
                 return

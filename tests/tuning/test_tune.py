@@ -189,6 +189,18 @@ def test_killed_anywhere_it_goes_on(card_path: Path, tmp_path: Path, monkeypatch
     assert (whole / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
+def test_trials_that_cannot_be_read_are_not_written_over(
+    card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0}))
+    path = tmp_path / "rates/smoke/tiny-linear-gpt2.trials.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"of a later version")
+    with pytest.raises(tables.TableError, match=path.name):
+        tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), Here(), Context(tmp_path), Heard())
+    assert path.read_bytes() == b"of a later version"
+
+
 def test_a_worker_that_dies_is_tried_once_more_and_what_fails_leaves_no_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
