@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # The entry of a safetensors file's metadata that names the file with its digest.
 DIGEST = "sha256"
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+# Writers on two machines, or in two containers, may have the same process id.
+_WRITER = uuid.uuid4().hex[:8]
 
 
 @contextmanager
@@ -36,7 +39,7 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     _make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{_WRITER}.{os.getpid()}.tmp")
     try:
         temporary.touch()
         mode = temporary.stat().st_mode
