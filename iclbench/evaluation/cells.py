@@ -10,7 +10,7 @@ that is kept, beside all others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -149,7 +149,7 @@ def write(results: Path, contestant: Contestant, prompts: AnyPromptSet, found: T
     if reason is None:
         keep(results, contestant, prompts, found, libraries)
     else:
-        _write(results, contestant, prompts, found, libraries, without={*tables.SCHEMAS} - {*found})
+        _write(results, contestant, prompts, found, libraries)
 
 
 def keep(results: Path, contestant: Contestant, prompts: AnyPromptSet, found: Tables, about: dict[str, str]) -> None:
@@ -163,16 +163,15 @@ def _write(
     prompts: AnyPromptSet,
     found: Tables,
     metadata: dict[str, str],
-    without: Collection[tables.TableName] = (),
 ) -> None:
-    """Write the tables of a cell and remove those `without`, which another contestant of this name may have left."""
+    """Write the tables of a cell and remove others, which another contestant of this name may have left."""
     beside = {"beside": " ".join(sorted(found.keys() - {"values"}))}
     with writing(results):
+        for name in {*tables.SCHEMAS} - {*found}:
+            cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
         for name in sorted(found, key=lambda name: name == "values"):
             own = metadata | beside if name == "values" else metadata
             tables.write(name, found[name], cell_path(results, contestant, prompts, name), own)
-        for name in without:
-            cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
 
 
 def _first_reason(values: Rows | pd.DataFrame) -> str | None:

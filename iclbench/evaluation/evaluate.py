@@ -13,6 +13,7 @@ from iclbench.config.resolution import TaskConfig
 from iclbench.config.runs import Run, writing
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
+from iclbench.core.files import remove
 from iclbench.core.formats import assignments
 from iclbench.core.predictor import as_used
 from iclbench.core.signals import heed_ctrl_c
@@ -291,6 +292,9 @@ def write_published(results: Path, task: TaskConfig) -> None:
         }
         for p in task.published
     ]
-    if rows:
-        with writing(results):
-            tables.write("values", rows, results / "tables" / "published" / f"{task.name}.values.parquet", {})
+    path = results / "tables" / "published" / f"{task.name}.values.parquet"
+    if not rows:
+        remove(path)
+        return
+    with writing(results):
+        tables.write("values", rows, path, {})

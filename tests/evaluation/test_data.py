@@ -56,6 +56,8 @@ def test_tables_on_the_disk_name_the_images(tmp_path: Path) -> None:
     task, _ = resolve_task("bursty-alpha1", "smoke")
     write_published(tmp_path, task)
     assert set(tables.read_all("values", tmp_path)["data"]) == {"glyphs=omniglot"}
+    write_published(tmp_path, task.model_copy(update={"published": []}))
+    assert not len(tables.read_all("values", tmp_path)), "numbers that a card no longer has"
     prompts = PromptSet(task, "smoke", evaluator="icl")
     write_chance(tmp_path, prompts)
     assert set(tables.read_all("values", tmp_path / "tables" / prompts.id)["data"]) == {"glyphs=procedural"}

@@ -418,6 +418,11 @@ def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
 def test_examples_hold_the_points_and_what_was_predicted(prompts, model, tmp_path: Path):
     evaluate_cell(tmp_path, contestant(model, "model"), prompts)
     examples.write_prompts(tmp_path, prompts)
+    path = tmp_path / "tables" / prompts.id / "prompts.examples.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    examples.write_prompts(tmp_path, prompts)
+    assert path.read_bytes() == whole, "damaged, and made again"
     rows = tables.read_all("examples", tmp_path)
     points = rows[rows["run"].eq("prompts") & rows["episode"].eq(2)]
     context = prompts.episodes.context
