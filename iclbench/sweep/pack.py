@@ -128,6 +128,8 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     if any(cell.run == SUMMARY and cell.hash in kept for cell in cells):
         # One of more contestants takes its place.
         lost = lost[lost["run"].ne(SUMMARY)]
+    if len(lost) and lost["run"].eq(SUMMARY).all() and any(cell.run == SUMMARY for cell in cells):
+        raise UsageError(f"{path}: the summary of all contestants is to do; sweep first, without --contestants")
     if len(lost):
         raise UsageError(
             f"{path} holds {len(lost)} finished cells that would be lost ('{lost['run'].iloc[0]}' and others), since "

@@ -100,7 +100,7 @@ def _found(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -
         rows = values if name == "values" else packed[name][packed[name]["run"].eq(contestant.run)]
         if len(rows := rows[rows["prompt_set"].eq(prompts.id)]):
             own[name] = rows.reset_index(drop=True)
-    # Packed errors are those of the task's own distribution, which alone are compared in pairs.
+    # Under a shift the errors of curves are not packed: they are compared in pairs nowhere.
     complete = "values" in own and ("errors" in own or prompts.shift != "none")
     recorded = {name: libraries[name] for name in contestant.libraries if name in libraries}
     return Shipped(source, own, recorded) if complete else None

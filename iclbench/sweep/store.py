@@ -65,6 +65,15 @@ class Store:
         return dict(zip(there.index, there["status"], strict=True))
 
     @cached_property
+    def _awaited(self) -> frozenset[str]:
+        return frozenset(self.rows.index[self.rows["status"].eq("awaiting")])
+
+    @cached_property
+    def _gone(self) -> frozenset[str]:
+        """Cells that were done, and whose files are not all there."""
+        return frozenset(self.rows.index[self.rows["status"].eq("done") & ~self.rows["there"]])
+
+    @cached_property
     def _files(self) -> dict[str, tuple[str, ...]]:
         there = self.rows[self.rows["there"]]
         return {str(cell): _named(files) for cell, files in there["files"].items()}
@@ -79,7 +88,7 @@ class Store:
 
     def is_awaited(self, cell: GridCell) -> bool:
         """Whether packed results say that the cell is to be computed again."""
-        return cell.hash in self.rows.index[self.rows["status"].eq("awaiting")]
+        return cell.hash in self._awaited
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
         """The files that hold what a cell found, failed rows among it; none where it came to no end."""
@@ -91,16 +100,25 @@ class Store:
         return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
 
     def has_episodes(self, cell: GridCell) -> bool:
-        """Whether the scores of single episodes of an evaluation are there on every prompt set of its values."""
+        """Whether the scores of single episodes of an evaluation are there that a comparison with an oracle is made of:
+        on every prompt set where an oracle has likelihoods its own, or the squared errors of one that has none."""
         values = self._rows_of("values", cell)
-        values = values[values["evaluator"].eq(cell.frozen.question) & values["axis"].isna()]
-        asked = set(values["prompt_set"].dropna())
-        return bool(asked) and asked <= set(self._rows_of("errors", cell)["prompt_set"])
+        values = values[values["status"].eq("ok") & values["axis"].isna() & ~values["metric"].isin(tables.COMPARING)]
+        likely = values["metric"].isin(["log_likelihood", "log_likelihood_joint"])
+        beside = set(values.loc[likely & values["kind"].eq("oracle"), "prompt_set"])
+        own = values["run"].eq(cell.run) & values["prompt_set"].isin(beside)
+        of_points = values["metric"].eq("squared_error") & ~values["prompt_set"].isin(
+            values.loc[own & likely, "prompt_set"]
+        )
+        errors = self._rows_of("errors", cell)
+        known = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
+        needed = pd.MultiIndex.from_frame(values.loc[own & (likely | of_points), ["prompt_set", "metric"]])
+        return len(needed) > 0 and bool(needed.isin(known).all())
 
     def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:
+        """All rows of the files that a cell names."""
         paths = [path for path in self.files(cell) if path.name.endswith(f"{table}.parquet")]
-        rows = tables.union(table, [self._read(table, path) for path in paths])
-        return rows[rows["run"].eq(cell.run)]
+        return tables.union(table, [self._read(table, path) for path in paths])
 
     def _read(self, table: tables.TableName, path: Path) -> pd.DataFrame:
         if path not in self._tables:
@@ -121,7 +139,7 @@ class Store:
 
     def damaged(self, cell: GridCell) -> Path | None:
         """The first file that the row of a finished cell names, and that is there, but not as it was written."""
-        if cell.hash not in self.rows.index[self.rows["status"].eq("done") & ~self.rows["there"]]:
+        if cell.hash not in self._gone:
             return None
         try:
             named = _named(self.rows.loc[cell.hash, "files"])

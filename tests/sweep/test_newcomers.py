@@ -1,5 +1,6 @@
 """Whoever comes later to packed results of a task whose summary compares by episode."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -83,6 +84,26 @@ def test_alone_are_computed_and_summed_up_with_those_who_are_there(packed: tuple
     assert {(row.metric, row.shift) for row in own.itertuples()} >= {
         (metric, shift) for metric in ("score", "gap") for shift in SHIFTS
     }
+
+
+def test_episodes_are_asked_for_where_an_oracle_has_likelihoods_and_all_metrics_of_them(
+    packed: tuple[Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    clean = Path(shutil.copytree(packed[0], tmp_path / "clean"))
+    cells = [cell for cell in cells_of(clean.parent, "cnp", "icicl-cnp") if cell.kind == "evaluate"]
+    cells = [cell for cell in cells if cell.run != SUMMARY]
+    values, errors = (clean / "reference" / f"few-processes-smoke.{table}.parquet" for table in ("values", "errors"))
+    rows = tables.read("values", values)
+    skipped = rows[rows["metric"].eq("log_likelihood") & rows["n_related"].eq(0) & rows["axis"].isna()]
+    skipped = skipped.drop_duplicates("run").assign(
+        prompt_set="another", status="skipped", value=None, low=None, high=None, reason="makes no sense"
+    )
+    tables.write("values", tables.union("values", [rows, skipped]), values, {"packed": "few-processes-smoke"})
+    assert all(Store(clean).has_episodes(cell) for cell in cells) and len(cells) == 5
+    joint = tables.read("errors", errors)
+    tables.write("errors", joint[joint["metric"].ne("log_likelihood_joint")], errors, {"packed": "few-processes-smoke"})
+    without = {cell.contestant for cell in cells if not Store(clean).has_episodes(cell)}
+    assert without == {"cnp", "icicl-cnp", "oracle-kernel"}
 
 
 def test_errors_under_a_shift_are_those_of_which_likelihoods_are_compared(packed: tuple[Path, pd.DataFrame]) -> None:
