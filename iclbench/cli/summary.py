@@ -100,7 +100,8 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
     forced = ok.loc[ok["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
     if len(forced):
         lines.append(f"joint LL of {', '.join(map(str, forced))}: by the chain rule, given the true targets before")
-    ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & ~ok["run"].isin(gap["run"])]
+    here = ok["run"].isin(likelihood["run"]) & ~ok["run"].isin(gap["run"])
+    ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & here]
     for _, row in ceilings.iterrows():
         own = likelihood.loc[likelihood["run"].eq(row["run"]), "value"].iloc[0]
         lines.append(

@@ -64,8 +64,9 @@ _SHARED = [
 def write_gaps(results: Path, prompts: PromptSet) -> None:
     """Write the gaps of all contestants of a prompt set; no file where there are none."""
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
-    found = next_gap_rows if prompts.task.question == "next" else gap_rows
-    rows = found(values_on(prompts, results), errors_on(prompts, results), prompts)
+    found, rows = (next_gap_rows if prompts.task.question == "next" else gap_rows), []
+    if prompts.task.oracles:
+        rows = found(values_on(prompts, results), errors_on(prompts, results), prompts)
     if not rows:
         remove(path)
         return
@@ -89,6 +90,8 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
         errors: their scores of single episodes.
         prompts: the prompt set.
     """
+    if not _is_oracle(values, prompts):
+        return []
     found = [row for metric in GAPS for row in _gap_rows(values, errors, prompts, metric)]
     return found if any(row["metric"] == "gap" for row in found) else []
 
@@ -98,7 +101,7 @@ def _gap_rows(
 ) -> list[dict[str, object]]:
     """The gaps by one likelihood, and the adjusted rows of marginal ones."""
     errors = errors[errors["metric"] == likelihood]
-    oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
+    oracle = prompts.task.oracles[0]
     ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
     if not len(ceiling.columns):
         return []
@@ -135,10 +138,10 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
     gaps are packed, too, and nobody who comes later changes them.
     """
     curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
-    oracle = prompts.task.oracles[0] if prompts.task.oracles else ""
     known = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
-    if oracle not in known.index or known.loc[oracle, "kind"] != "oracle":
+    if not _is_oracle(values, prompts):
         return []
+    oracle = prompts.task.oracles[0]
     episodes, rows = range(len(prompts.episodes)), []
     wide = {
         str(run): own.pivot_table(values="value", index="episode", columns="n_context").reindex(episodes).astype(float)
@@ -164,6 +167,13 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
             height = heights(wide[run]) - of_oracle.reindex(episodes)
         rows += [shared | own for own in summaries(height.to_numpy(float)[:, None], prompts.seed) if own["n_episodes"]]
     return rows
+
+
+def _is_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
+    """Whether the task's first oracle was asked, and is one on these prompts."""
+    return bool(prompts.task.oracles) and bool(
+        (values["run"].eq(prompts.task.oracles[0]) & values["kind"].eq("oracle")).any()
+    )
 
 
 def _asked_of_all(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:

@@ -89,6 +89,8 @@ def test_what_stands_below_a_table_of_targets(tmp_path: Path) -> None:
     # Gains are 0.01 nine times and once 0.41: half of it is that episode's.
     assert gain.startswith("gain of model with 1 related: +0.050 [")
     assert gain.endswith("median +0.010; one episode makes 82% of it")
+    unseen = values["run"].eq("oracle-kernel") & values["metric"].eq("log_likelihood")
+    assert len(about_targets(tmp_path, values[~unseen].assign(prompt_set="p"))) == 2, "of an oracle that is packed"
     columns, lines = leaderboard(values)
     assert columns[-2:] == ["LL, ceiling-adjusted", "squared error"]
     assert next(line for line in lines if "model" in line[0])[-2] == "-0.490 ±0.100"

@@ -1,5 +1,6 @@
 """Which contestants the line of a score goes through where something is missing, equal or in doubt."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,24 @@ def test_an_oracle_must_be_likelier_than_a_constant_to_score_one(tmp_path: Path)
     for name, worse in (("equal", 0.0), ("less", 1.0)):
         found = scored(tmp_path / name, about, *likelihoods(constant - worse))
         assert found is not None and set(found["reason"]) == {"squared_error: 1 is knn"}
+
+
+@pytest.mark.parametrize("missing", ["zero", "told"])
+def test_likelihoods_of_which_episodes_are_not_there_give_no_other_scores(missing: str, tmp_path: Path) -> None:
+    """Packed results may hold less than an evaluation writes."""
+    values, errors = likelihoods(0.0)
+    assert scored(tmp_path, prompts("targets", "gaussian"), values, [e for e in errors if e["run"] != missing]) is None
+
+
+def test_packed_rows_of_a_run_that_was_trained_otherwise_here_fill_in_nothing(tmp_path: Path) -> None:
+    zero, knn, gpt2 = areas(zero=("baseline", 0.9), knn=("baseline", 0.5), gpt2=("backbone", 0.3))
+    pack = [gpt2 | {"variant": "old"}]
+    tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
+    for name, variant, runs in (("otherwise", "new", {"zero", "knn"}), ("alike", "old", {"zero", "knn", "gpt2"})):
+        shutil.copytree(tmp_path / "reference", tmp_path / name / "reference")
+        own = failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}
+        found = scored(tmp_path / name, NEXT, [zero, knn, own])
+        assert found is not None and set(found.index.get_level_values("run")) == runs
 
 
 def test_errors_of_targets_are_scored_without_the_oracle_that_failed(tmp_path: Path) -> None:

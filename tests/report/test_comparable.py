@@ -50,8 +50,11 @@ def test_packed_runs_that_were_trained_otherwise_here_are_named() -> None:
     assert len(lines) == 1
     assert lines[0].startswith("bursty · small: packed rows of run 'other' left out")
     # What was scored together with packed rows is no training of the user's.
-    together = pd.concat([own, rows([("other", 0, "a")]).assign(metric="score")], ignore_index=True)
-    assert trained_again(packed, together)[0] == {"other"}
+    for metric in tables.COMPARING:
+        together = pd.concat([own, rows([("other", 0, "a")]).assign(metric=metric)], ignore_index=True)
+        assert trained_again(packed, together)[0] == {"other"}
+        known = rows([("same", 0, "b")]).assign(metric=metric)
+        assert trained_again(rows([("same", 0, "a")]), known)[0] == set()
 
 
 def test_scores_of_one_contest_lie_on_one_line() -> None:

@@ -27,10 +27,11 @@ _BACKBONES, _BASELINES = "backbones", "baselines"
 # Baselines that have columns of their own: the best, and so many that were asked on most rows.
 _COMMON = 5
 _READING = (
-    "Score: 0 is as good as always predicting zero (or guessing; of events, a Poisson process; of images, the mean of "
-    "those that are trained on), 1 as good as the oracle (of several the one that is told least) or, without one, the "
-    "best baseline (where none is better than 0, as no error); below 0 is worse than knowing nothing, above 1 better "
-    "than that best. Mean over seeds; darker blue is better, orange is worse than nothing."
+    "Score: 0 is as good as always predicting zero (or guessing; of events, a Poisson process; of images, where it is "
+    "there and better, the mean of those that are trained on), 1 as good as the oracle (of several the one that is "
+    "told least) or, without one, the best baseline (where none is better than 0, as no error); below 0 is worse than "
+    "knowing nothing, above 1 better than that best. Mean over seeds; darker blue is better, orange is worse than "
+    "nothing."
 )
 
 
