@@ -209,8 +209,10 @@ class _Asked:
             x, y, queries = x.unsqueeze(0), y.unsqueeze(0), queries.unsqueeze(0)
         if reason := model.too_long(x.shape[1]):
             raise UsageError(f"X_context has {x.shape[1]} points: {reason}")
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.context, self.queries = Points.full(x.to(device), y.to(device)), queries.to(device)
+        weight = next(model.parameters(), torch.empty(0))
+        x, queries = (each.to(weight.device, weight.dtype) for each in (x, queries))
+        y = y.to(weight.device, weight.dtype if y.is_floating_point() else y.dtype)
+        self.context, self.queries = Points.full(x, y), queries
 
     def answer(self) -> Prediction:
         """The prediction, `(B, Q)`; by portions where no target sees another."""
@@ -228,6 +230,8 @@ class _Asked:
 
 def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
     found = _floats(name, values)
+    if found.dim() == 3 and not len(found):
+        raise UsageError(f"{name} has shape {_shape(found)}: it is empty")
     if found.dim() not in (2, 3) or found.shape[-1] != model.shape.x_dim:
         raise UsageError(
             f"{name} has shape {_shape(found)}: expected (points, {model.shape.x_dim}) or (B, points, "
@@ -267,7 +271,7 @@ def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
-    found = np.asarray(values)
+    found = _plain(values)
     if found.dtype.kind not in "iu":
         raise UsageError(f"y_context has dtype {found.dtype}: expected whole numbers, class labels below {classes}")
     if found.shape != x.shape[:-1]:
@@ -277,12 +281,16 @@ def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
     return torch.as_tensor(found.astype(np.int64))
 
 
+def _plain(values: Any) -> np.ndarray:
+    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+
+
 def _floats(name: str, values: Any) -> torch.Tensor:
     try:
-        found = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+        found = _plain(values)
         if found.dtype.kind not in "fiub":
             raise ValueError(f"dtype {found.dtype}")
-        found = found.astype(np.float32)
+        found = found.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name}: expected an array of numbers ({str(error).splitlines()[0]})") from None
     if not np.isfinite(found).all():

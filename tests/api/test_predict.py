@@ -1,5 +1,6 @@
 """Arrays in, arrays out: equal to what the contract answers, and one line for what does not fit."""
 
+import copy
 import doctest
 from pathlib import Path
 
@@ -82,12 +83,22 @@ def test_no_query_sees_another_and_an_empty_context_is_one(run: Run) -> None:
         ((X[None], Y[None], np.stack([QUERIES, QUERIES])), "the same B"),
         ((X[None], Y[None], QUERIES), "both are"),
         (([[1.0], [1.0, 2.0]], Y, QUERIES), "X_context: expected an array of numbers"),
+        ((X[None][:0], Y[None][:0], QUERIES[None][:0]), r"X_context has shape \(0, 8, 10\): it is empty"),
     ],
 )
 def test_what_does_not_fit_is_one_line(run: Run, arrays: tuple, line: str) -> None:
     with pytest.raises(UsageError, match=line) as error:
         icl.predict(run, *arrays)
     assert "\n" not in str(error.value)
+
+
+def test_a_model_of_another_precision_answers_in_it(run: Run) -> None:
+    model = icl.load(run).model
+    narrow = icl.predict(model, X, Y, QUERIES)
+    wide = icl.predict(copy.deepcopy(model).double(), X, Y, QUERIES)
+    assert (narrow.dtype, wide.dtype) == (np.float32, np.float64)
+    np.testing.assert_allclose(narrow, wide, atol=1e-5)
+    assert not np.array_equal(narrow, wide)
 
 
 def test_thousands_of_queries_are_answered_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +132,8 @@ def test_classes_are_labels_and_probabilities(classes: Run) -> None:
     shares = trained.predict_proba(X, labels, QUERIES)
     np.testing.assert_allclose(shares.sum(1), 1, atol=1e-5)
     np.testing.assert_array_equal(trained.predict(X, labels, QUERIES), shares.argmax(1))
+    asked = trained.predict(torch.tensor(X), torch.tensor(labels), torch.tensor(QUERIES))
+    np.testing.assert_array_equal(asked, shares.argmax(1))
     for wrong, line in ((labels + 1, "labels from 1 to 5: expected 0 to 4"), (Y, "expected whole numbers")):
         with pytest.raises(UsageError, match=line):
             trained.predict(X, wrong, QUERIES)
