@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from iclbench.config.cards import decay_begins
 from iclbench.config.runs import Run
+from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors
 from iclbench.core.memory import IN_TRAINING, advised
 from iclbench.training.fit import Progress
@@ -67,6 +69,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
     The others are named in a warning and set aside as `*.unusable`, so that they never take the place of a good one.
     """
     for path in reversed(run.checkpoints_of(branch)):
+        _refuse_unreadable(path)
         try:
             with advised(IN_TRAINING), safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -94,6 +97,17 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
             continue
         return progress
     return Progress()
+
+
+def _refuse_unreadable(path: Path) -> None:
+    """Raise `IclbenchError` where the file system does not give a file that is there: it may be whole."""
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except (FileNotFoundError, IsADirectoryError):
+        return  # not one, and so said later
+    except OSError as error:
+        raise IclbenchError(f"cannot read checkpoint {path}: {error.strerror}; the same command tries again") from error
 
 
 def _name(step: int) -> str:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from tempfile import TemporaryFile
@@ -150,7 +150,10 @@ def here() -> Processes:
 
 
 def check_count(count: int, device: str) -> None:
-    """Raises `UsageError` for more processes than this machine has cores, or GPUs, which are one each's."""
+    """Raises `UsageError` for more processes than this machine has cores, or GPUs, which are one each's, and where they
+    would share one."""
+    if count > 1 and device.startswith("cuda:"):
+        raise UsageError(f"--processes {count} take a GPU each: --device cuda, not {device}")
     most = torch.cuda.device_count() if device.startswith("cuda") else max(2, os.cpu_count() or 1)
     if count > most:
         what = "GPUs" if device.startswith("cuda") else "cores"
@@ -213,7 +216,8 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
         yield
         over.set()
         for other in others:
-            other.wait(60)
+            with suppress(subprocess.TimeoutExpired):  # what it has to do is done
+                other.wait(60)
     finally:
         over.set()
         for other in others:

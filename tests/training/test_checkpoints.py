@@ -1,9 +1,12 @@
 """Checkpoints: two are kept, and one that no training has written is set aside for the one before."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -13,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from iclbench.config.runs import Run
-from iclbench.core.errors import Interrupted
+from iclbench.core.errors import IclbenchError, Interrupted
 from iclbench.core.memory import OutOfMemoryError
 from iclbench.training import checkpoint
 from iclbench.training.run import train
@@ -58,6 +61,21 @@ def test_two_are_kept_and_without_the_newer_one_the_older_is_gone_on_from(run: R
     assert restored(run) == 8
     run.checkpoints[-1].unlink()
     assert restored(run) == 6
+
+
+def test_one_that_cannot_be_read_now_is_not_set_aside(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest, kept, opened = run.checkpoints[-1], names(run), Path.open
+
+    def stale(path: Path, *args: Any, **more: Any) -> Any:
+        if path == newest:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return opened(path, *args, **more)
+
+    monkeypatch.setattr(Path, "open", stale)
+    with pytest.raises(IclbenchError, match="the same command tries again"):
+        restored(run)
+    monkeypatch.undo()
+    assert names(run) == kept and restored(run) == 8
 
 
 def test_one_that_was_renamed_to_another_step_is_refused(run: Run, caplog: pytest.LogCaptureFixture) -> None:

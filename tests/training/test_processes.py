@@ -19,7 +19,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.training.fit import Training
-from iclbench.training.processes import ALONE, Processes, here, joined, started
+from iclbench.training.processes import ALONE, Processes, check_count, here, joined, started
 from iclbench.training.step import TrainingData
 from tests.forked import FORKS
 
@@ -185,6 +185,11 @@ def test_what_cannot_be_shared_is_refused_before_anything_is_started(
     words += ["-o", "backbone.width=8"]
     assert main([*words, "--results", str(tmp_path)]) == 2
     assert line in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_several_do_not_share_one_gpu() -> None:
+    with pytest.raises(UsageError, match="--device cuda, not cuda:1"):
+        check_count(2, "cuda:1")
 
 
 @pytest.mark.slow
