@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
-import typer
 
 from iclbench import tables
-from iclbench.cli.terminal import out, say, step_bar, table
+from iclbench.cli.terminal import out, print_json, say, step_bar, table
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -55,9 +54,11 @@ def measure_all(
                 failed += 1  # the others go on
                 say(f"skipped run '{each.name}': {error}")
             update(done, each.name)
-    for of, contestant in _baselines(runs, baseline, context.data_dir):
-        failed += measure(contestant, of)
-    print_costs(written, json)
+    try:
+        for of, contestant in _baselines(runs, baseline, context.data_dir):
+            failed += measure(contestant, of)
+    finally:  # what was measured is shown, also where a baseline does not fit
+        print_costs(written, json)
     return failed
 
 
@@ -80,7 +81,7 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
     frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
     if json:
-        typer.echo(rows.to_json(orient="records", indent=2))
+        print_json(rows)
         return
     headers = _headers([column.header for column in COLUMNS])
     for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):

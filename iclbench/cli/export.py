@@ -35,17 +35,28 @@ def export(run: list[str], log: list[str], results: Path) -> None:
 
 
 def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:
-    """What is known of a run after some of its steps, in order; scores on prompt sets stand at the last."""
-    ok = values[values["status"].eq("ok") & values["value"].notna()]
+    """What is known of a run after some of its steps, in order; scores on prompts of its own task stand at the last:
+    `EVALUATOR/SHIFT/METRIC`, with related datasets `.../N-related`, and those of further evaluation seeds under the
+    names of their prompt sets."""
+    ok = values[values["status"].eq("ok") & values["value"].notna() & values["trained_on"].isna()]
+    ok = ok[ok["variant"].isna() | ok["variant"].eq(run.config.variant)]
     curve = ok[ok["axis"].eq("train_step").fillna(False)]
-    whole = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["n_related"].isna()]
-    whole = whole[whole["prompt_set"].notna()]
+    whole = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["prompt_set"].notna()]
     found: dict[int, dict[str, float]] = {}
     for evaluator, name, step, value in _columns(curve, "evaluator", "metric", "axis_value", "value"):
         found.setdefault(int(step), {})[name if evaluator == "train" else f"{evaluator}/{name}"] = float(value)
     last = found.setdefault(run.config.train.steps, {})
-    for evaluator, shift, name, value in _columns(whole, "evaluator", "shift", "metric", "value"):
-        last[f"{evaluator}/{shift}/{name}"] = float(value)
+    for evaluator, shift, name, related, prompt_set, value in _columns(
+        whole.sort_values("prompt_set", kind="stable"),
+        "evaluator",
+        "shift",
+        "metric",
+        "n_related",
+        "prompt_set",
+        "value",
+    ):
+        key = f"{evaluator}/{shift}/{name}" + (f"/{related}-related" if pd.notna(related) and related else "")
+        last[key if key not in last else f"{prompt_set}/{key}"] = float(value)
     yield from sorted(found.items())
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -17,12 +20,21 @@ from iclbench.cli.layout import Column, blocks
 from iclbench.core import progress
 from iclbench.core.formats import printable
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # Literal: names, paths and reasons may hold square brackets. Lines of prose are the terminal's to wrap.
 out = Console(highlight=False, markup=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Seconds between two plain progress lines.
 _EVERY = 10.0
+
+
+def print_json(rows: pd.DataFrame) -> None:
+    """The rows of a table, all digits of their numbers; null where there is none."""
+    plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
+    typer.echo(json.dumps(plain, indent=2, default=lambda number: number.item()))
 
 
 @contextmanager

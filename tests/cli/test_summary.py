@@ -1,5 +1,6 @@
 """The table that ends an evaluation of targets."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 from iclbench import tables
 from iclbench.cli.result_rows import interval, print_untuned, short
 from iclbench.cli.summary import about_targets, leaderboard
+from iclbench.cli.terminal import print_json
 from iclbench.config.cards import load_task
 from iclbench.config.resolution import resolve_run
 from iclbench.config.runs import create
@@ -104,6 +106,13 @@ def test_joint_scores_that_are_given_true_targets_are_said_to_be(tmp_path: Path)
     assert not any("joint" in line for line in about_targets(tmp_path, honest.query("n_related == 0")))
     noted = about_targets(tmp_path, pd.DataFrame([*BETTER, *joint, *forced]))
     assert noted == ["joint LL of better: by the chain rule, given the true targets before"]
+
+
+def test_rows_as_json_keep_all_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    small = {"run": "ridge", "seed": 0, "value": 1.7e-15, "low": None, "reason": "a/b, ±"}
+    rows = pd.DataFrame([small, small | {"seed": None}]).astype({"seed": "Int64", "low": "Float64", "run": "string"})
+    print_json(rows)
+    assert json.loads(capsys.readouterr().out) == [small, small | {"seed": None}]
 
 
 def test_settings_are_shown_with_their_types_in_a_readers_words() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 import iclbench as icl
 from iclbench import tables
+from iclbench.cli.export import logged
 from iclbench.cli.main import main
-from iclbench.config.runs import Run
+from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import Run, create
 from iclbench.core.errors import UnknownNameError
 from iclbench.training import trackers
 from iclbench.training.trackers import tracked
@@ -75,6 +77,24 @@ def test_an_export_holds_the_curve_and_the_scores(noted: type[Noted], tmp_path: 
     values = tables.read_all("values", tmp_path)
     auc = values[values["run"].eq("tour") & values["metric"].eq("auc")]["value"].iloc[0]
     assert steps[6]["next/none/auc"] == auc
+
+
+def test_scores_of_targets_are_exported_and_none_of_other_tasks_seeds_or_trainings(tmp_path: Path) -> None:
+    config = resolve_run("gp-mixture", "cnp", "smoke")
+    run = create(tmp_path, config)
+    known = {"run": run.name, "task": "gp-mixture", "family": "gp-mixture", "contestant": "cnp", "kind": "backbone"}
+    known |= {"preset": "smoke", "shift": "none", "evaluator": "targets", "metric": "log_likelihood", "status": "ok"}
+    known |= {"variant": config.variant, "prompt_set": "a", "card": "c", "version": "0"}
+    rows = [
+        known | {"n_related": 0, "value": -0.5},
+        known | {"n_related": 2, "value": -0.4},
+        known | {"n_related": 0, "value": -0.7, "prompt_set": "b"},
+        known | {"n_related": 0, "value": 9.0, "task": "other", "trained_on": "gp-mixture", "prompt_set": "c"},
+        known | {"n_related": 0, "value": 9.0, "variant": "another", "prompt_set": "0"},
+    ]
+    ((step, found),) = logged(run, tables.frame("values", rows))
+    score = "targets/none/log_likelihood"
+    assert step == config.train.steps and found == {score: -0.5, f"{score}/2-related": -0.4, f"b/{score}": -0.7}
 
 
 def test_what_is_unknown_or_missing_is_one_line_and_nothing_is_begun(

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-import typer
 
 from iclbench import tables
 from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.result_rows import named
-from iclbench.cli.terminal import out, table
+from iclbench.cli.terminal import out, print_json, table
 from iclbench.core.metrics import metric
 from iclbench.evaluation.cells import Cell
 from iclbench.language.summary import summary_path
@@ -27,7 +26,7 @@ def print_language(results: Path, cells: Sequence[Cell], json: bool = False) -> 
     own = [results / "tables" / cell.prompts.id / f"{cell.contestant.run}.values.parquet" for cell in cells]
     means = _read(_summaries(results, cells))
     if json:
-        typer.echo(pd.concat([_read(own), means]).to_json(orient="records", indent=2))
+        print_json(pd.concat([_read(own), means]))
         return
     orders = {cell.prompts.order for cell in cells}
     sets = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})
