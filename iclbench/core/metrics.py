@@ -125,6 +125,9 @@ _ENTRIES = (
 METRICS = {each.name: each for each in _ENTRIES}
 # Those who know nothing, by any metric.
 NOBODIES = frozenset(name for each in _ENTRIES for name in each.nobodies)
+# Baselines that are told what others have to infer, and are no optimum: they have no rank, and nowhere stand for the
+# best that classical methods do.
+TOLD = frozenset({"periodic-mean"})
 # By likelihood where there is one: events are scored by squared errors, too.
 _CURVES = tuple(each.name for each in _ENTRIES if each.area)
 

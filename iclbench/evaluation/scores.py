@@ -37,6 +37,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.files import remove
+from iclbench.core.metrics import TOLD
 from iclbench.core.metrics import metric as of
 from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
@@ -129,7 +130,7 @@ def _best(areas: Areas, failed: Sequence[str], nobodies: Sequence[str], endless:
     than whom is asked over the sizes that all of them have. An `endless` metric has no best value of its own."""
     alone, scores_nothing = areas.alone, nobodies[0]
     oracles = sorted(alone.index[alone["kind"] == "oracle"])
-    others = sorted(alone.index[alone["kind"].eq("baseline") & ~alone.index.isin(nobodies)])
+    others = sorted(alone.index[alone["kind"].eq("baseline") & ~alone.index.isin([*nobodies, *TOLD])])
     if not (oracles or others or failed):
         return None
     common = areas.common([scores_nothing, *oracles, *others])

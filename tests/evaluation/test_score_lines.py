@@ -51,6 +51,12 @@ def test_a_baseline_whose_interval_reaches_the_zero_predictor_is_not_better_beyo
         assert found == {"squared_error: 1 is no error"}, "of the best baseline, whatever is known of another"
 
 
+def test_a_baseline_that_is_told_what_others_infer_does_not_score_one(tmp_path: Path) -> None:
+    zero, knn = areas(zero=("baseline", 0.9), knn=("baseline", 0.5))
+    told = row("periodic-mean", "baseline", "next", "auc", 0.1)
+    assert reasons(tmp_path, [zero, knn, told]) == {"squared_error: 1 is knn"}
+
+
 def test_lines_are_those_without_related_datasets_in_whatever_order_rows_come(tmp_path: Path) -> None:
     known = {("zero", 0): 0.9, ("knn", 3): 0.1, ("knn", 0): 0.5, ("gpt2", 3): 0.3, ("gpt2", 0): 0.7}
     kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}

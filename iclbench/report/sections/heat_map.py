@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, slug
-from iclbench.core.metrics import NOBODIES, metric
+from iclbench.core.metrics import NOBODIES, TOLD, metric
 from iclbench.report import normalised
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
@@ -111,7 +111,7 @@ def _trained(results: Results, contests: Sequence[Contest]) -> set[str]:
 
 def _common(scores: pd.DataFrame) -> list[str]:
     """Baselines that were asked on most rows, by their mean score."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES)]
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES | TOLD)]
     by_name = of.groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
     most = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_COMMON)
     return [str(name) for name in most.sort_values("mean", ascending=False)["contestant"]]
@@ -119,7 +119,7 @@ def _common(scores: pd.DataFrame) -> list[str]:
 
 def best(scores: pd.DataFrame) -> pd.DataFrame:
     """Rows of a contestant that is the best baseline of each row; which one stands in `reason`."""
-    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES)]
+    of = scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(NOBODIES | TOLD)]
     best = of.sort_values(["score", "contestant"], ascending=[False, True]).drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST)
 
@@ -193,7 +193,7 @@ def _reasons_of_baselines(
     results: Results, all_reasons: dict[tuple[str, str], dict[str, list[str]]]
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
     """By row what is told of any baseline, for the cell of the best of them."""
-    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - NOBODIES
+    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - NOBODIES - TOLD
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), why in all_reasons.items():
         if name in baselines:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, number, signed, slug
-from iclbench.core.metrics import curve_metric, metric
+from iclbench.core.metrics import TOLD, curve_metric, metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
@@ -131,7 +131,7 @@ def _with_ranks(
     frame: pd.DataFrame,
     compare: Callable[[pd.DataFrame, pd.DataFrame], Difference | None],
 ) -> pd.DataFrame:
-    """Columns rank (missing for oracles) and behind: the paired difference to the row above."""
+    """Columns rank (missing for oracles and who is told) and behind: the paired difference to the row above."""
     v = task.rows
     curves = v[(v["shift"] == "none") & (v["evaluator"] == evaluator) & (v["metric"] == name) & v["prompt_set"].notna()]
     episodes = {}
@@ -139,7 +139,7 @@ def _with_ranks(
         runs, prompt_set = sorted(rows["run"].unique()), str(rows["prompt_set"].iloc[0])
         episodes[str(contestant)] = task.results.errors.curves(runs, prompt_set, name)
     order = frame["contestant"].tolist()
-    ranked = [c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle"]
+    ranked = [c for c, kind in zip(order, frame["kind"], strict=True) if kind != "oracle" and c not in TOLD]
     found = ranks(ranked, episodes, compare, task.untuned)
     return placed(frame, order, found, episodes, compare)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench.core.formats import fixed, plural
-from iclbench.core.metrics import NOBODIES
+from iclbench.core.metrics import NOBODIES, TOLD
 from iclbench.report import normalised
 from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
@@ -106,7 +106,7 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
-    scores = scores[~scores["contestant"].isin(NOBODIES)]
+    scores = scores[~scores["contestant"].isin(NOBODIES | TOLD)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):

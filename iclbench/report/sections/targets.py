@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench.core.formats import fixed, integer, number, signed
-from iclbench.core.metrics import METRICS, metric
+from iclbench.core.metrics import METRICS, TOLD, metric
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.pairs import ranks, score_difference
@@ -126,14 +126,15 @@ def _wide(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
 
 
 def _with_ranks(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns rank (missing for oracles and without likelihood) and behind: how far below the row above."""
+    """Columns rank (not of oracles, who is told, and without likelihood) and behind: how far below the row above."""
     keys = list(zip(frame["contestant"], frame["n_related"].astype(int), strict=True))
     scored = frame["log_likelihood"].notna().tolist()
     order = [f"{name} {n}" for name, n in keys]
     episodes = {
         place: episodes_of(task, name, n) for place, (name, n), has in zip(order, keys, scored, strict=True) if has
     }
-    ranked = [p for p, kind, has in zip(order, frame["kind"], scored, strict=True) if kind != "oracle" and has]
+    fair = (frame["kind"].ne("oracle") & ~frame["contestant"].isin(TOLD)).tolist()
+    ranked = [place for place, is_fair, has in zip(order, fair, scored, strict=True) if is_fair and has]
     unfair = [place for place, (name, _) in zip(order, keys, strict=True) if name in task.untuned]
     found = ranks(ranked, episodes, score_difference, unfair)
     return placed(frame, order, found, episodes, lambda worse, better: score_difference(better, worse))
