@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone
+from iclbench.config import versions
 from iclbench.config.cards import content_hash
 from iclbench.config.runs import Run
 from iclbench.core.context import Context
@@ -59,7 +60,8 @@ class RankSet(ProbeSet):
     @cached_property
     def id(self) -> str:
         """Readable name and content hash."""
-        digest = content_hash(self._drawn_from() | {"rank": [self.context, self.contexts, self.queries]}, 8)
+        asked = {"rank": [self.context, self.contexts, self.queries]} | versions.of_probe("rank")
+        digest = content_hash(self._drawn_from() | asked, 8)
         return f"{self.task.name}-{self.preset}-{self.shift}-rank{self.context}-{digest}"
 
     @cached_property

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
+from iclbench.config.registry import canonical
 from iclbench.config.untuned import Trained, untuned
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import slug
@@ -355,10 +356,11 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     problems: list[tables.TableError] = []
     values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
     if tasks:
-        known = {*values["task"], *packed["task"]}
+        spelt = {canonical(name): str(name) for name in (*values["task"].unique(), *packed["task"].unique())}
         for name in tasks:
-            if name not in known and known:
-                raise UnknownNameError("task", name, map(str, known), f"(tasks with results in {results})")
+            if canonical(name) not in spelt and spelt:
+                raise UnknownNameError("task", name, spelt.values(), f"(tasks with results in {results})")
+        tasks = [spelt.get(canonical(name), name) for name in tasks]
         values, packed = (rows[rows["task"].isin(list(tasks))] for rows in (values, packed))
     again, passed_over = trained_again(packed, values)
     values = _beside("values", values, packed, again)
@@ -384,10 +386,12 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     values, otherwise = on_one_line(values)
     paired = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
     errors = EpisodeScores(_errors(results, known - paired, problems, again), paired)
-    # Variants of one backbone have names of their own there too.
-    names = values.drop_duplicates("run").set_index("run")["contestant"]
+    # Variants of one backbone have names of their own there too, and runs on another task's prompts.
+    keys = ["task", "preset", "run"]
+    names = values.drop_duplicates(keys).set_index(keys)["contestant"]
     for table in (costs, examples, cells):
-        table["contestant"] = table["run"].map(names).fillna(table["contestant"])
+        named = names.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
+        table["contestant"] = named.fillna(table["contestant"])
     # Paths relative to the folder: the same tables give the same page wherever they lie.
     skipped_lines = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     set_aside = (*passed_over, *set_aside, *otherwise, *unknown_models)

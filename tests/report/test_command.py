@@ -37,6 +37,7 @@ def test_a_task_and_a_section_alone(results: Path, tmp_path: Path, capsys: pytes
     assert main([*arguments, "learning-curves,missing"]) == 0
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'<section id="([^"]+)"', html) == ["linear-small", "linear-small-curves", "missing"]
+    assert main([*arguments, "learning_curves"]) == 0, "either spelling"
     assert main([*arguments, "learning-curve"]) == 2
     assert "unknown section 'learning-curve'; did you mean 'learning-curves'" in capsys.readouterr().err
     assert main(["report", "--results", str(results), "--task", "linaer"]) == 2

@@ -1,5 +1,7 @@
 """Runs that were trained on another task: shown under a name that says so, and in no ranking, heat map or duty."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -10,6 +12,9 @@ from iclbench.report.comparable import name_variants
 from iclbench.report.data import Results, load
 from iclbench.report.sections import heat_map, leaderboard, missing, overview
 from tests.report.synthetic_grid import Grid
+
+# What gpt2 is called on two tasks.
+NAMES = {"linear": "gpt2", "quadratic": "gpt2@linear"}
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +31,21 @@ def both(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> tuple[Results,
     for name, rows in (("plain", values), ("mixed", pd.concat([values, asked], ignore_index=True))):
         tables.write("values", rows, folder / name / "all.values.parquet", {})
     return load(folder / "plain"), load(folder / "mixed")
+
+
+def test_what_it_drew_and_cost_there_goes_by_that_name(tmp_path: Path, grid: Grid) -> None:
+    values = tables.read_all("values", grid.folder)
+    values = values[values["task"].isin(["linear", "quadratic"]) & values["contestant"].eq("gpt2")]
+    run = str(values.loc[values["task"].eq("linear"), "run"].iloc[0])
+    there = values[values["task"].eq("quadratic") & values["evaluator"].eq("next")].copy()
+    there = there.assign(run=run, contestant="gpt2@linear", trained_on="linear", variant="of linear")
+    tables.write("values", pd.concat([values, there]), tmp_path / "tables" / "all.values.parquet", {})
+    preset = str(values["preset"].iloc[0])
+    about = {"run": run, "preset": preset, "kind": "backbone", "shift": "none", "role": "predicted"}
+    about |= {"episode": 0, "point": 0, "x1": 0.0, "output": 0, "value": 0.0, "version": "0"}
+    drawn = [about | {"task": task, "contestant": who, "prompt_set": task} for task, who in NAMES.items()]
+    tables.write("examples", drawn, tmp_path / "tables" / "all.examples.parquet", {})
+    assert load(tmp_path).examples.set_index("task")["contestant"].to_dict() == NAMES
 
 
 def test_a_leaderboard_says_where_it_was_trained(both: tuple[Results, Results]) -> None:

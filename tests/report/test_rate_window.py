@@ -120,6 +120,18 @@ def test_the_section(results: Path, loaded: Results, tmp_path: Path) -> None:
     )
 
 
+def test_where_every_training_diverged_there_is_a_table_and_no_figure(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    (task,) = (each for each in load(tmp_path).slices if each.task == "linear")
+    folder = tmp_path / "rates" / task.preset
+    folder.mkdir(parents=True)
+    gone = trials(areas={"gpt2": {1.0: 0.1, 10.0: 0.1}}, preset=task.preset, value=None, status="failed")
+    tables.write("trials", gone, folder / "linear-all.trials.parquet", {})
+    (task,) = (each for each in load(tmp_path).slices if each.task == "linear")
+    made = section(task)
+    assert made is not None and not any(isinstance(block, Figure) for block in made.blocks)
+
+
 def test_orders_are_those_of_the_contestants_that_are_asked_about() -> None:
     """Of three the two that agree at one rate with everybody's best, and the seeds of one of them."""
     curves = rate_curves(

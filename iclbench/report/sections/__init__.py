@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from iclbench.config.registry import canonical
 from iclbench.core.errors import UnknownNameError
 from iclbench.report.blocks import Section
 from iclbench.report.data import Results, Slice
@@ -100,9 +101,9 @@ def names() -> list[str]:
 def chosen(only: Collection[str]) -> set[str]:
     """The sections of these names, all if there are none; raises `UnknownNameError` for others."""
     for name in only:
-        if name not in names():
+        if canonical(name) not in names():
             raise UnknownNameError("section", name, names())
-    return set(only or names())
+    return set(map(canonical, only)) or set(names())
 
 
 def jobs(results: Results, wanted: Collection[str]) -> list[Job]:

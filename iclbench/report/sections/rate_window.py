@@ -18,7 +18,8 @@ def section(task: Slice) -> Section | None:
     found = rate_curves(trials[trials["task"].eq(task.task) & trials["preset"].eq(task.preset)])
     if found is None:
         return None
-    blocks = (_figure(task, found), _windows(task, found), *_rankings(task, found))
+    drawn = () if found.rows["value"].isna().all() else (_figure(task, found),)
+    blocks = (*drawn, _windows(task, found), *_rankings(task, found))
     return Section(f"{task.id}-rate-window", "How wide is the window of learning rates", blocks)
 
 
