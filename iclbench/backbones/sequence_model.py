@@ -207,7 +207,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     @staticmethod
     def _refuse_unused(settings: SequenceSettings, mixers: Sequence[str], classes: Sequence[type[Mixer]]) -> None:
         used = {key for cls in classes for key in cls.uses} | {"max_points" for cls in classes if "longest" in cls.uses}
-        for key in ("state", "rank", "max_points"):
+        for key in ("state", "inner", "rank", "max_points"):
             if getattr(settings, key, None) is not None and key not in used:
                 names = " or ".join(dict.fromkeys(mixers))
                 raise UsageError(f"backbone.{key} is nothing that {names} has; leave it out")

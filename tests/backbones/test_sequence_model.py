@@ -140,6 +140,7 @@ def test_values_are_handed_past_other_mixers() -> None:
             {"mixers": ["attention"], "state": 3},
             r"backbone\.state is nothing that attention has; leave it out",
         ),
+        ("hybrid", {"mixers": ["rwkv7"], "inner": 64}, r"backbone\.inner is nothing that rwkv7 has; leave it out"),
         ("lstm", {"feedforward": 3}, r"backbone\.feedforward is for a channel MLP; add -o backbone\.mlp=swiglu"),
     ],
 )

@@ -149,7 +149,9 @@ class Tabular(Family):
             rows: its rows.
         """
         labels = np.stack([self.tables[table].y[of] for table, of in zip(which, rows, strict=True)])
-        mean, scale = _opening_scale(torch.from_numpy(labels), self._opening(rows.shape[1]))
+        # Where an opening is flat, labels keep the scale of the whole table.
+        of_tables = torch.tensor([float(self.tables[table].y.std()) or 1.0 for table in which]).double().unsqueeze(1)
+        mean, scale = _opening_scale(torch.from_numpy(labels), self._opening(rows.shape[1]), of_tables)
         return np.asarray(self.parameters.variance**0.5 * (values - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
@@ -208,12 +210,14 @@ def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
     return ((y - mean) / scale).to(y.dtype)
 
 
-def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
-    """Mean and standard deviation of the first `opening` points; 1 where they are all equal."""
+def _opening_scale(
+    y: Float[Tensor, "B N"], opening: int, otherwise: Float[Tensor, "B 1"] | float = 1.0
+) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+    """Mean and standard deviation of the first `opening` points; `otherwise` where they are all equal."""
     first = y[:, :opening].double()
     std = first.std(1, correction=0, keepdim=True)
     flat = first.amax(1, keepdim=True) == first.amin(1, keepdim=True)
-    return first.mean(1, keepdim=True), torch.where(flat, 1.0, std)
+    return first.mean(1, keepdim=True), torch.where(flat, otherwise, std)
 
 
 def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:

@@ -58,6 +58,19 @@ def test_an_episode_holds_distinct_rows_of_the_table_standardised_and_padded():
     assert episodes.scored.tolist() == [[n >= 10 for n in range(20)]] * 40
 
 
+def test_values_in_the_units_of_the_file_are_labels_also_where_the_opening_is_flat():
+    made = table(rows=200)
+    zeros = np.where(np.arange(200) % 5 > 0, 0.0, made.y)
+    here = family(Table("made", made.x, zeros, made.features, "y"), table(seed=1), opening=3)
+    episodes = here.sample(Request(200, 12, stream()))
+    which, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
+    values = np.stack([here.tables[at].y[of] for at, of in zip(which, rows, strict=True)])
+    flat = (which == 0) & (values[:, :3] == 0).all(1)
+    assert 20 < flat.sum() < 100
+    labels = episodes.context.y[..., 0].numpy()
+    np.testing.assert_allclose(here.in_episodes(values, which, rows), labels, rtol=1e-4, atol=1e-4)
+
+
 def test_no_label_after_the_opening_enters_another_points_label():
     made = table()
     changed = made.y.copy()
