@@ -79,8 +79,8 @@ class CoQESettings(BackboneSettings):
     noise_first: Fraction | None = None
     """Classification: the part of training before the first; by default 0.2 as released, 0.1 in the paper."""
     noise_on: Where | None = None
-    """Classification: the logits that get noise, those of labels in the context (present), the lowest or all; by default
-    lowest as released, all in the paper."""
+    """Classification: the logits that get noise, present (of labels in the context), lowest or all; by default lowest
+    as released, all in the paper."""
     noise_lowest: PositiveFraction = 0.924
     """Classification: the share of logits that counts as the lowest."""
 
