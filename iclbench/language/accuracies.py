@@ -6,19 +6,36 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from iclbench.core import metrics
 from iclbench.evaluation.bootstrap import LEVEL, percentiles, resampled_counts, summaries
 
 
-def summarised(metric: str, scores: Float[np.ndarray, " E"], seed: int) -> dict[str, Any]:
+def summarised(
+    metric: str, scores: Float[np.ndarray, " E"], seed: int, queries: Int[np.ndarray, " E"] | None = None
+) -> dict[str, Any]:
     """Columns `value`, `low`, `high` and `n_episodes`: of 0 and 1 with Wilson's interval, of others with a bootstrap
-    interval; NaN does not count."""
+    interval; NaN does not count. Where `queries` come again (with other demonstrations), they are what is resampled: an
+    episode that asks a query again makes little surer."""
+    if queries is not None:
+        return over_queries(scores, queries, seed)
     if not metrics.metric(metric).yes_or_no:
         return summaries(scores[:, None], seed)[0]
     known = scores[np.isfinite(scores)]
     return wilson(int(known.sum()), len(known))
+
+
+def over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, " E"], seed: int) -> dict[str, Any]:
+    """The mean over episodes, with the bootstrap's interval over queries."""
+    known = np.isfinite(scores)
+    distinct, index = np.unique(queries[known], return_inverse=True)
+    of_query = np.eye(len(distinct))[index]
+    counts = resampled_counts(len(distinct), seed)
+    means = counts @ (scores[known] @ of_query) / (counts @ of_query.sum(0))
+    low, high = percentiles(means[:, None]) if len(distinct) > 1 else ([np.nan], [np.nan])
+    mean = float(scores[known].mean())
+    return {"value": mean, "low": float(low[0]), "high": float(high[0]), "n_episodes": int(known.sum())}
 
 
 def wilson(right: int, asked: int) -> dict[str, Any]:
@@ -29,15 +46,20 @@ def wilson(right: int, asked: int) -> dict[str, Any]:
     return {"value": right / asked, "low": float(ends.low), "high": float(ends.high), "n_episodes": asked}
 
 
-def balanced(correct: Float[np.ndarray, " E"], targets: Sequence[str], seed: int) -> dict[str, Any]:
-    """The mean over classes of the share that is right, classes being the right answers; with the bootstrap's interval,
-    in which a class that a resample has none of does not count. A single question has no interval."""
+def balanced(
+    correct: Float[np.ndarray, " E"], targets: Sequence[str], seed: int, queries: Int[np.ndarray, " E"] | None = None
+) -> dict[str, Any]:
+    """The mean over classes of the share that is right, classes being the right answers; with the bootstrap's interval
+    over episodes (over `queries` where these come again), in which a class that a resample has none of does not count.
+    A single question has no interval."""
     known = np.isfinite(correct)
     classes, index = np.unique(np.array(targets, dtype=object)[known].astype(str), return_inverse=True)
     of_class = np.eye(len(classes))[index]
-    counts = np.vstack([np.ones(len(index)), resampled_counts(len(index), seed)])
+    asked = np.arange(len(index)) if queries is None else np.unique(queries[known], return_inverse=True)[1]
+    distinct = int(asked.max()) + 1 if len(asked) else 0
+    counts = np.vstack([np.ones(len(index)), resampled_counts(distinct, seed)[:, asked]])
     with np.errstate(invalid="ignore"):
         recalls = (counts @ (of_class * correct[known, None])) / (counts @ of_class)
     means = np.nanmean(recalls, axis=1)
-    low, high = percentiles(means[1:, None]) if len(index) > 1 else ([np.nan], [np.nan])
+    low, high = percentiles(means[1:, None]) if distinct > 1 else ([np.nan], [np.nan])
     return {"value": float(means[0]), "low": float(low[0]), "high": float(high[0]), "n_episodes": len(index)}

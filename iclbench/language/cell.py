@@ -82,15 +82,17 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
     final = shared | which | ({"reason": outcome.reason} if outcome.reason else {})
     targets = [e.query.y for e in prompts.drawn]
     rows = [
-        final | {"metric": metric} | summarised(metric, scores, prompts.seed)
+        final | {"metric": metric} | summarised(metric, scores, prompts.seed, prompts.repeated)
         for metric, scores in outcome.answers.scores.items()
         if np.isfinite(scores).any()
     ]
     rows.append(
-        final | {"metric": "balanced_accuracy"} | balanced(outcome.answers.scores["accuracy"], targets, prompts.seed)
+        final
+        | {"metric": "balanced_accuracy"}
+        | balanced(outcome.answers.scores["accuracy"], targets, prompts.seed, prompts.repeated)
     )
     for passes, found in outcome.passes.items():
-        rows += _trace_rows(shared, passes, found, prompts.seed)
+        rows += _trace_rows(shared, passes, found, prompts.seed, prompts.repeated)
     for passes, found in outcome.development.items():
         rows += _trace_rows(shared | {"evaluator": "development"}, passes, found, prompts.seed)
     return rows
@@ -107,7 +109,9 @@ def _nonfinite(bad: int, answers: Answers) -> str:
     return f"the log-probabilities of candidates are not finite in {bad} of {asked} questions"
 
 
-def _trace_rows(shared: dict[str, object], passes: int, found: Pass, seed: int) -> cells.Rows:
+def _trace_rows(
+    shared: dict[str, object], passes: int, found: Pass, seed: int, queries: np.ndarray | None = None
+) -> cells.Rows:
     scores = {
         "accuracy": found.answers.scores["accuracy"],
         "kl_to_icl": found.divergence,
@@ -117,7 +121,7 @@ def _trace_rows(shared: dict[str, object], passes: int, found: Pass, seed: int) 
     if bad := found.answers.nonfinite:
         return [at | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, found.answers)}]
     return [
-        at | {"metric": metric} | summarised(metric, values, seed)
+        at | {"metric": metric} | summarised(metric, values, seed, queries)
         for metric, values in scores.items()
         if np.isfinite(values).any()
     ]

@@ -16,9 +16,9 @@ import pandas as pd
 from iclbench import tables
 from iclbench.config.cards import content_hash
 from iclbench.config.runs import writing
-from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import cell_path
 from iclbench.evaluation.contestant import Contestant
+from iclbench.language.accuracies import summarised
 from iclbench.language.cell import shared_columns
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
@@ -108,11 +108,14 @@ def _gain(
     if lost:
         return [shared | {"metric": "accuracy_gain"} | _failed(lost, len(sets))]
     both = [(_errors(results, contestant, prompts), _errors(results, plain, prompts)) for prompts in sets]
-    differences = [d for own, other in both if len(d := (own - other).dropna().to_numpy(float))]
+    pairs = [(d, one) for (own, other), one in zip(both, sets, strict=True) if len(d := (own - other).dropna())]
+    differences = [d.to_numpy(float) for d, _ in pairs]
     if not differences:
         return []
     if len(differences) == 1:
-        found: dict[str, Any] = summaries(differences[0][:, None], sets[0].seed)[0]
+        ((apart, one),) = pairs
+        queries = None if one.repeated is None else one.repeated[apart.index.to_numpy(int)]
+        found: dict[str, Any] = summarised("accuracy_gain", differences[0], one.seed, queries)
     else:
         found = student(np.array([d.mean() for d in differences]))
     return [shared | {"metric": "accuracy_gain"} | found | {"n_episodes": sum(len(d) for d in differences)}]

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import balanced_accuracy_score, recall_score
 
+from iclbench.evaluation.bootstrap import summaries
 from iclbench.language.accuracies import balanced, summarised, wilson
 
 
@@ -44,3 +45,21 @@ def test_the_balanced_accuracy_of_a_single_question_has_no_interval() -> None:
     found = balanced(np.array([1.0]), ["a"], 0)
     assert (found["value"], found["n_episodes"]) == (1.0, 1)
     assert np.isnan([found["low"], found["high"]]).all()
+
+
+def test_questions_that_come_again_make_nothing_surer() -> None:
+    """Each asked in fifteen episodes, always with the same answer: as if each had been asked once."""
+    right = (np.random.default_rng(0).random(26) < 0.25).astype(float)
+    queries = np.tile(np.arange(26), 15)
+    found, once = summarised("accuracy", np.tile(right, 15), 0, queries), summaries(right[:, None], 0)[0]
+    assert found["n_episodes"] == 390
+    assert [found[key] for key in ("value", "low", "high")] == pytest.approx(
+        [once[key] for key in ("value", "low", "high")]
+    )
+    plain = summarised("accuracy", np.tile(right, 15), 0)
+    assert found["high"] - found["low"] > 2.5 * (plain["high"] - plain["low"])
+    targets = [f"class {n % 3}" for n in queries]
+    wide, narrow = (balanced(np.tile(right, 15), targets, 0, asked) for asked in (queries, None))
+    assert wide["value"] == narrow["value"]
+    assert wide["high"] - wide["low"] > 2 * (narrow["high"] - narrow["low"])
+    assert np.isnan(summarised("accuracy", np.ones(3), 0, np.zeros(3, int))["low"]), "one question"

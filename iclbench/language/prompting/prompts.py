@@ -120,6 +120,8 @@ class LanguagePrompts:
             "seed": self.seed,
             "split": self.split,
             "version": VERSION,
+            # Whose intervals were once over episodes.
+            **({} if self.repeated is None else {"intervals": "over queries"}),
             "card": [getattr(self.task.card, part) for part in _WRITTEN_AND_JUDGED],
         }
         which = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
@@ -144,10 +146,22 @@ class LanguagePrompts:
             return self._development()
         own = self.task.card.demonstrations == "own"
         queries = self.pool.queries if own else self.pool.apart[0]
-        order = self._rng("queries").permutation(len(queries))
-        if own:  # the same query comes again with other demonstrations
+        return tuple(queries[i] for i in self._which)
+
+    @cached_property
+    def _which(self) -> np.ndarray:
+        own = self.task.card.demonstrations == "own"
+        order = self._rng("queries").permutation(len(self.pool.queries if own else self.pool.apart[0]))
+        if own and self.shots:  # the same query comes again with other demonstrations
             order = np.resize(order, self.episodes)
-        return tuple(queries[i] for i in order[: self.episodes])
+        return order[: self.episodes]
+
+    @property
+    def repeated(self) -> np.ndarray | None:
+        """Which query every episode asks, where some are asked more than once; None: none is."""
+        if self.split == "development" or len(np.unique(self._which)) == len(self._which):
+            return None
+        return self._which
 
     @cached_property
     def drawn(self) -> tuple[LanguageEpisode, ...]:
