@@ -47,12 +47,14 @@ def report(
         )
     for reason, number in Counter(found.missing.values()).items():
         say(f"{number} of {found.pictures + len(found.missing)} pictures are missing: {reason}")
+    for title, reason in found.broken.items():
+        say(f"section '{title}' could not be made: {reason} (this is a bug)")
     if found.undrawn:
         say(f"the page has its tables and no figures: {found.undrawn}")
     stdout.print(str(found.page.resolve()))
     if show:
         typer.launch(found.page.resolve().as_uri())
-    if found.missing or found.undrawn:
+    if found.missing or found.undrawn or found.broken:
         raise typer.Exit(1)
 
 

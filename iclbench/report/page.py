@@ -43,6 +43,7 @@ class Part:
         drawn: whether there are figures in it.
         pictures: how many pictures were asked for.
         missing: why pictures of it were not written, by figure.
+        broken: why it could not be made, in a line; empty if it was.
     """
 
     section: Section
@@ -50,6 +51,7 @@ class Part:
     drawn: bool
     pictures: int
     missing: dict[str, str]
+    broken: str = ""
 
 
 def part(section: Section, formats: Sequence[str], missing: dict[str, str], own: Collection[str] = ()) -> Part:

@@ -6,22 +6,25 @@ pictures.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.errors import IclbenchError, UsageError, one_line
 from iclbench.core.files import write_text
-from iclbench.core.formats import plural
+from iclbench.core.formats import plural, slug
 from iclbench.report import exports, workers
-from iclbench.report.blocks import Glance, Text
+from iclbench.report.blocks import Glance, Section, Text
 from iclbench.report.data import Results, load
 from iclbench.report.drawing import Drawer, Script
 from iclbench.report.page import Part, part, render
 from iclbench.report.sections import Job, chosen, jobs
 from iclbench.report.style import vega_lite
+
+log = logging.getLogger("iclbench")
 
 PAGE = "index.html"
 # Told how many sections are done, of how many, and the last of them.
@@ -37,12 +40,14 @@ class Report:
         pictures: how many lie beside it.
         missing: why others are missing, by figure.
         undrawn: why the page cannot draw its figures; empty if it can.
+        broken: why sections could not be made, by title.
     """
 
     page: Path
     pictures: int
     missing: dict[str, str]
     undrawn: str
+    broken: dict[str, str]
 
 
 def build(
@@ -116,7 +121,8 @@ def _build(
             _drawer().close()
             _drawer.cache_clear()  # the next report tries anew what could not be drawn in this one
     missing = {name: reason for each in parts for name, reason in each.missing.items()}
-    return Report(page, sum(each.pictures for each in parts) - len(missing), missing, undrawn)
+    broken = {each.section.title: each.broken for each in parts if each.broken}
+    return Report(page, sum(each.pictures for each in parts) - len(missing), missing, undrawn, broken)
 
 
 def _script(script: Script) -> tuple[str, str]:
@@ -128,8 +134,17 @@ def _script(script: Script) -> tuple[str, str]:
 
 
 def _write(job: Job, out: Path, formats: tuple[str, ...], own: frozenset[str]) -> Part | None:
-    """Make a section, write the files of its blocks, and return its HTML; None if it has nothing to say."""
-    section = job.make()
+    """Make a section, write the files of its blocks, and return its HTML; None if it has nothing to say. One that fails
+    is told in its place, and the others stand."""
+    try:
+        section = job.make()
+    except (IclbenchError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        log.debug("section '%s'", job.title, exc_info=True)
+        why = f"{type(error).__name__}: {one_line(error)}"
+        told = Section(slug(job.title), job.title, (Text(f"This section could not be made: {why} (this is a bug)."),))
+        return replace(part(told, formats, {}, own), broken=why)
     if section is None:
         return None
     missing = {}

@@ -13,7 +13,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.cli.main import main
-from iclbench.report import build, drawing, subtitle, workers
+from iclbench.report import build, drawing, sections, subtitle, workers
 from iclbench.report.data import load
 from iclbench.report.drawing import Drawer
 from iclbench.report.style import vega_lite
@@ -42,6 +42,23 @@ def test_a_task_and_a_section_alone(results: Path, tmp_path: Path, capsys: pytes
     assert "unknown section 'learning-curve'; did you mean 'learning-curves'" in capsys.readouterr().err
     assert main(["report", "--results", str(results), "--task", "linaer"]) == 2
     assert "unknown task 'linaer'; did you mean 'linear'" in capsys.readouterr().err
+
+
+def test_a_section_that_fails_is_told_in_its_place_and_the_others_stand(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def section(results: object) -> None:
+        raise KeyError("cnp")
+
+    section.__module__ = "iclbench.report.sections.broken"
+    monkeypatch.setattr(sections, "CLOSING", [section, *sections.CLOSING])
+    arguments = ["report", "--results", str(results), "--out", str(tmp_path), "--task", "linear"]
+    assert main([*arguments, "--only", "learning-curves,missing,broken"]) == 1
+    html = (tmp_path / "index.html").read_text(encoding="utf-8")
+    found = re.findall(r'<section id="([^"]+)"', html)
+    assert found == ["linear-small", "linear-small-curves", "broken", "missing"]
+    assert "This section could not be made: KeyError" in html
+    assert "section 'broken' could not be made: KeyError" in capsys.readouterr().err
 
 
 # Sections know nothing of processes: a few of them in every run, all by `make test-slow`.
