@@ -21,6 +21,7 @@ from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation import cells, contestants, examples, gaps, scores, targets
 from iclbench.evaluation.cells import Cell
 from iclbench.evaluation.contestants import PredictorContestant
+from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
@@ -256,14 +257,15 @@ def evaluate_cells(
 
 def summarise(results: Path, prompts: PromptSet) -> None:
     """Write what follows from all contestants of a prompt set together: a function of their tables, in any order."""
+    everybody = Everybody(results, prompts)
     if prompts.evaluator:
         targets.write_chance(results, prompts)
     elif prompts.task.question == "targets":
-        gaps.write_gaps(results, prompts)
+        gaps.write_gaps(everybody)
         examples.write_prompts(results, prompts)
     elif prompts.task.head == "event":
-        gaps.write_gaps(results, prompts)
-    scores.write_scores(results, prompts)
+        gaps.write_gaps(everybody)
+    scores.write_scores(everybody)
 
 
 def write_published(results: Path, task: TaskConfig) -> None:

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
 from iclbench import tables
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.tables.runs import trained_otherwise
 
 
-def values_on(prompts: PromptSet, results: Path) -> pd.DataFrame:
-    """Values, without packed ones that compare contestants with each other: these follow from all others."""
-    own, packed = _own("values", prompts, results), _packed("values", prompts, results)
-    packed = packed[~packed["metric"].isin(tables.COMPARING) & ~packed["run"].isin(_trained_otherwise(own, packed))]
-    return tables.union("values", [own, packed])
+class Everybody:
+    """The rows of all contestants of a prompt set; every table is read when it is first asked for, and once.
 
+    Args:
+        results: results folder.
+        prompts: the prompt set.
+    """
 
-def errors_on(prompts: PromptSet, results: Path) -> pd.DataFrame:
-    """Scores of single episodes. Packed ones are rounded, of curves mean heights, and under a shift there only where
-    likelihoods stand beside an oracle's."""
-    packed = _packed("errors", prompts, results)
-    otherwise = _trained_otherwise(_own("values", prompts, results), _packed("values", prompts, results))
-    return tables.union("errors", [_own("errors", prompts, results), packed[~packed["run"].isin(otherwise)]])
+    def __init__(self, results: Path, prompts: PromptSet) -> None:
+        self.results, self.prompts = results, prompts
 
+    @cached_property
+    def values(self) -> pd.DataFrame:
+        """Values, without those that compare contestants with each other: these follow from all others."""
+        packed = self.packed_values[~self.packed_values["run"].isin(self._trained_otherwise)]
+        rows = tables.union("values", [self._own_values, packed])
+        return rows[~rows["metric"].isin(tables.COMPARING)]
 
-def _trained_otherwise(own: pd.DataFrame, packed: pd.DataFrame) -> set[str]:
-    """The packed runs under whose names others were trained here: no row of theirs fills in what these lack."""
-    own, packed = (rows[rows["variant"].notna() & ~rows["metric"].isin(tables.COMPARING)] for rows in (own, packed))
-    here = {(str(run), str(variant)) for run, variant in zip(own["run"], own["variant"], strict=True)}
-    other = packed[packed["run"].isin({run for run, _ in here})].drop_duplicates(["run", "variant"])
-    return {str(row.run) for row in other.itertuples() if (str(row.run), str(row.variant)) not in here}
+    @cached_property
+    def errors(self) -> pd.DataFrame:
+        """Scores of single episodes. Packed ones are rounded, of curves mean heights, and under a shift there only
+        where likelihoods stand beside an oracle's."""
+        packed = self._packed("errors")
+        return tables.union("errors", [self._own("errors"), packed[~packed["run"].isin(self._trained_otherwise)]])
 
+    @cached_property
+    def packed_values(self) -> pd.DataFrame:
+        """All packed values."""
+        return self._packed("values")
 
-def _own(table: tables.TableName, prompts: PromptSet, results: Path) -> pd.DataFrame:
-    return tables.read_all(table, results / "tables" / prompts.id)
+    @cached_property
+    def _own_values(self) -> pd.DataFrame:
+        return self._own("values")
 
+    @cached_property
+    def _trained_otherwise(self) -> set[str]:
+        """The packed runs under whose names others were trained here: no row of theirs fills in what these lack."""
+        return set(trained_otherwise(self.packed_values, self._own_values)["run"])
 
-def _packed(table: tables.TableName, prompts: PromptSet, results: Path) -> pd.DataFrame:
-    rows = tables.packed(table, results, prompts.task.name, prompts.preset)
-    return rows[rows["prompt_set"].eq(prompts.id)]
+    def _own(self, table: tables.TableName) -> pd.DataFrame:
+        return tables.read_all(table, self.results / "tables" / self.prompts.id)
+
+    def _packed(self, table: tables.TableName) -> pd.DataFrame:
+        rows = tables.packed(table, self.results, self.prompts.task.name, self.prompts.preset)
+        return rows[rows["prompt_set"].eq(self.prompts.id)]

@@ -16,7 +16,6 @@ published for other draws. That is the task's ceiling minus the gap.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from iclbench import tables
 from iclbench.config.runs import writing
 from iclbench.core.files import remove
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.everybody import errors_on, values_on
+from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
@@ -61,19 +60,18 @@ _SHARED = [
 ]
 
 
-def write_gaps(results: Path, prompts: PromptSet) -> None:
+def write_gaps(everybody: Everybody) -> None:
     """Write the gaps of all contestants of a prompt set; no file where there are none."""
+    results, prompts = everybody.results, everybody.prompts
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
-    found, rows = (next_gap_rows if prompts.task.question == "next" else gap_rows), []
-    if prompts.task.oracles:
-        rows = found(values_on(prompts, results), errors_on(prompts, results), prompts)
+    found = next_gap_rows if prompts.task.question == "next" else gap_rows
+    rows = found(everybody.values, everybody.errors, prompts) if prompts.task.oracles else []
     if not rows:
         remove(path)
         return
     frames = [tables.frame("values", rows)]
     if prompts.task.question == "next":
-        packed = tables.packed("values", results, prompts.task.name, prompts.preset)
-        frames.append(packed[packed["prompt_set"].eq(prompts.id) & packed["metric"].eq("gap")])
+        frames.append(everybody.packed_values[everybody.packed_values["metric"].eq("gap")])
     with writing(results):
         tables.write("values", tables.union("values", frames), path, {"oracle": prompts.task.oracles[0]})
 
@@ -171,9 +169,8 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
 
 def _is_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
     """Whether the task's first oracle was asked, and is one on these prompts."""
-    return bool(prompts.task.oracles) and bool(
-        (values["run"].eq(prompts.task.oracles[0]) & values["kind"].eq("oracle")).any()
-    )
+    first = values["run"].isin(prompts.task.oracles[:1])
+    return bool((first & values["kind"].eq("oracle")).any())
 
 
 def _asked_of_all(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:

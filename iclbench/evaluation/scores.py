@@ -30,7 +30,6 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 
 import pandas as pd
 
@@ -41,7 +40,7 @@ from iclbench.core.metrics import TOLD
 from iclbench.core.metrics import metric as of
 from iclbench.evaluation.areas import Areas
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.everybody import errors_on, values_on
+from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.related import without_related
 
@@ -69,11 +68,12 @@ class Line:
         return rows.assign(metric="score", normaliser=abs(span), **said, **columns)
 
 
-def write_scores(results: Path, prompts: PromptSet) -> None:
+def write_scores(everybody: Everybody) -> None:
     """Write the scores of all contestants of one prompt set; no file where there is nothing to compare with."""
+    results, prompts = everybody.results, everybody.prompts
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
-    scores = scores_of(values_on(prompts, results), lambda: errors_on(prompts, results), prompts)
+    scores = scores_of(everybody.values, lambda: everybody.errors, prompts)
     if scores is None:
         remove(path)
         return

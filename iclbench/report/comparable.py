@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from iclbench import tables
 from iclbench.core.formats import plural, shared_words
 from iclbench.report.evaluators import is_test
 from iclbench.tables.evaluators import INSIDE, PROBES
+from iclbench.tables.runs import trained_otherwise
 
 # Machines round differently; what is drawn differs by more.
 _SAME_SPAN = 1e-4
@@ -22,16 +22,11 @@ _SAME_SPAN = 1e-4
 
 def trained_again(packed: pd.DataFrame, own: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
     """The packed runs that the user has trained otherwise under the same name, and one line for each."""
-    keys = ["task", "preset", "run"]
-    # What compares contestants is of all together, packed ones among them: it is no sign of a training.
-    trained = own[own["variant"].notna() & ~own["metric"].isin(tables.COMPARING)]
-    known, alike = (pd.MultiIndex.from_frame(trained[columns]) for columns in (keys, [*keys, "variant"]))
-    again = pd.MultiIndex.from_frame(packed[keys]).isin(known) & packed["variant"].notna().to_numpy(bool)
-    other = packed[again & ~pd.MultiIndex.from_frame(packed[[*keys, "variant"]]).isin(alike)]
+    other = trained_otherwise(packed, own)
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' left out, as a run of this name was trained here under other "
         "settings"
-        for task, preset, run in other[keys].drop_duplicates().itertuples(index=False)
+        for task, preset, run in other[["task", "preset", "run"]].drop_duplicates().itertuples(index=False)
     ]
     return set(other["run"]), tuple(lines)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from iclbench.tables.schema import COMPARING
+
 _SEPARATOR = "; "
 
 
@@ -19,6 +21,16 @@ def trained_runs(values: pd.DataFrame) -> pd.Series:
     methods = values["method"].fillna("")
     runs = [str(run).removesuffix(method) for run, method in zip(values["run"], methods, strict=True)]
     return pd.Series(runs, index=values.index, dtype="string")
+
+
+def trained_otherwise(packed: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """The packed rows of runs under whose names others were trained here."""
+    keys = ["task", "preset", "run"]
+    # What compares contestants is of all together, packed ones among them: it is no sign of a training.
+    trained = own[own["variant"].notna() & ~own["metric"].isin(COMPARING)]
+    known, alike = (pd.MultiIndex.from_frame(trained[columns]) for columns in (keys, [*keys, "variant"]))
+    again = pd.MultiIndex.from_frame(packed[keys]).isin(known) & packed["variant"].notna().to_numpy(bool)
+    return packed[again & ~pd.MultiIndex.from_frame(packed[[*keys, "variant"]]).isin(alike)]
 
 
 def named(runs: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.evaluation.everybody import Everybody
 from iclbench.evaluation.scores import write_scores
 from iclbench.report.data import load
 from iclbench.report.normalised import contests
@@ -20,7 +21,7 @@ def test_the_order_is_that_of_scores_over_the_same_sizes(tmp_path: Path, one: st
     for name, rows in (("values", values), ("errors", single)):
         path = tmp_path / "tables" / "prompts" / f"all.{name}.parquet"
         tables.write("values" if name == "values" else "errors", rows, path, {})
-    write_scores(tmp_path, NEXT)
+    write_scores(Everybody(tmp_path, NEXT))
     results = load(tmp_path)
     task = results.slices[0]
     section = leaderboard.section(task)
