@@ -33,7 +33,7 @@ from iclbench.tables.curves import at_few, heights, of_few
 
 ADJUSTED = "log_likelihood_adjusted"
 # Likelihoods of the question `targets`, and what the gap to the oracle's is called.
-GAPS = {"log_likelihood": "gap", "log_likelihood_joint": "gap_joint"}
+GAPS = dict(zip(tables.LIKELIHOODS, ("gap", "gap_joint"), strict=True))
 _SHARED = [
     "run",
     "task",

@@ -103,9 +103,8 @@ class NoisyLinear(Linear):
     """w·x + N(0, sigma²); the scored label is the noisy one, so the zero predictor scores 1 + sigma²/d.
 
     `renormalise` scales the noisy labels to variance d: errors are in units of theirs, so that the zero predictor
-    scores 1. Garg's code does so by the batch's own standard deviation; here it is
-    the distribution's, so that no episode depends on its neighbours. Ridge with the noise-to-signal ratio is the
-    oracle.
+    scores 1. Garg's code does so by the batch's own standard deviation; here it is the distribution's, so that no
+    episode depends on its neighbours. Ridge with the noise-to-signal ratio is the oracle.
     """
 
     Parameters = NoisyLinearParameters

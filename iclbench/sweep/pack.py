@@ -125,10 +125,11 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
     rows = tables.read("cells", path)
     kept = {cell.hash for cell in cells if store.status(cell) in ("done", "diverged")}
     lost = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(kept))]
-    if any(cell.run == SUMMARY and cell.hash in kept for cell in cells):
+    summaries = [cell for cell in cells if cell.run == SUMMARY]
+    if any(cell.hash in kept for cell in summaries):
         # One of more contestants takes its place.
         lost = lost[lost["run"].ne(SUMMARY)]
-    if len(lost) and lost["run"].eq(SUMMARY).all() and any(cell.run == SUMMARY for cell in cells):
+    elif summaries and len(lost) and lost["run"].eq(SUMMARY).all():
         raise UsageError(f"{path}: the summary of all contestants is to do; sweep first, without --contestants")
     if len(lost):
         raise UsageError(
@@ -325,7 +326,7 @@ class _Compared:
 def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Log-likelihoods, and the squared errors of those who predict single values."""
     for _, rows in errors.groupby(["run", "prompt_set"]):
-        likelihoods = rows[rows["metric"].isin(["log_likelihood", "log_likelihood_joint"])]
+        likelihoods = rows[rows["metric"].isin(tables.LIKELIHOODS)]
         yield likelihoods if len(likelihoods) else rows[rows["metric"].eq("squared_error")]
 
 

@@ -104,7 +104,7 @@ class Store:
         on every prompt set where an oracle has likelihoods its own, or the squared errors of one that has none."""
         values = self._rows_of("values", cell)
         values = values[values["status"].eq("ok") & values["axis"].isna() & ~values["metric"].isin(tables.COMPARING)]
-        likely = values["metric"].isin(["log_likelihood", "log_likelihood_joint"])
+        likely = values["metric"].isin(tables.LIKELIHOODS)
         beside = set(values.loc[likely & values["kind"].eq("oracle"), "prompt_set"])
         own = values["run"].eq(cell.run) & values["prompt_set"].isin(beside)
         of_points = values["metric"].eq("squared_error") & ~values["prompt_set"].isin(

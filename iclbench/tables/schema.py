@@ -302,6 +302,9 @@ _FEW = 1000
 # Metrics of `values` that follow from all contestants of a prompt set together: rows of its summary, of no contestant.
 COMPARING = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 
+# Of targets, metrics that are compared with an oracle's episode by episode.
+LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
+
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 
 

@@ -135,7 +135,7 @@ class LanguagePrompts:
     @cached_property
     def shared(self) -> tuple[Example, ...] | None:
         """The demonstrations of all queries; None where every query has its own."""
-        if self.shots and self.task.card.demonstrations == "own":
+        if self.shots and self._own_demonstrations:
             return None
         return self._arranged(self._shared(), 0)
 
@@ -144,15 +144,23 @@ class LanguagePrompts:
         """What is asked, before any demonstrations are drawn."""
         if self.split == "development":
             return self._development()
-        own = self.task.card.demonstrations == "own"
-        queries = self.pool.queries if own else self.pool.apart[0]
-        return tuple(queries[i] for i in self._which)
+        return tuple(self._there[i] for i in self._which)
+
+    @property
+    def _own_demonstrations(self) -> bool:
+        """Whether every query has demonstrations of its own."""
+        return self.task.card.demonstrations == "own"
+
+    @property
+    def _there(self) -> Sequence[Example]:
+        """All that may be asked."""
+        return self.pool.queries if self._own_demonstrations else self.pool.apart[0]
 
     @cached_property
     def _which(self) -> np.ndarray:
-        own = self.task.card.demonstrations == "own"
-        order = self._rng("queries").permutation(len(self.pool.queries if own else self.pool.apart[0]))
-        if own and self.shots:  # the same query comes again with other demonstrations
+        """Which of these is asked, by episode."""
+        order = self._rng("queries").permutation(len(self._there))
+        if self._own_demonstrations and self.shots:  # the same query comes again with other demonstrations
             order = np.resize(order, self.episodes)
         return order[: self.episodes]
 
@@ -216,8 +224,7 @@ class LanguagePrompts:
         return tuple(chosen)
 
     def _development(self) -> tuple[Example, ...]:
-        own = self.task.card.demonstrations == "own"
-        found = self.pool.development if own else self.pool.apart[2]
+        found = self.pool.development if self._own_demonstrations else self.pool.apart[2]
         if not found:
             raise UsageError(f"task '{self.task.name}' has no examples to choose settings on; give -o method.passes=5")
         order = self._rng("development").permutation(len(found))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from iclbench import tables
 from iclbench.core.formats import fixed, integer, number, signed
 from iclbench.core.metrics import METRICS, TOLD, metric
 from iclbench.report.blocks import Column, Section, Table
@@ -93,7 +94,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
 def has_joint(rows: pd.DataFrame) -> bool:
     """Whether somebody's joint likelihood is another than the marginal one: a distribution of all targets together."""
     keys = ["run", "n_related"] if "run" in rows else ["contestant", "n_related"]
-    both = rows[rows["metric"].isin(["log_likelihood", "log_likelihood_joint"])]
+    both = rows[rows["metric"].isin(tables.LIKELIHOODS)]
     values = both.pivot_table(values="value", index=keys, columns="metric").astype(float)
     if len(values.columns) < 2:
         return False
