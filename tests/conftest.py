@@ -37,6 +37,10 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(7_000, 10, 10)
 
 
+def pytest_runtest_setup() -> None:
+    shapes.begin_test()
+
+
 def heed_ctrl_c() -> None:
     """To be called in a new process (`preexec_fn`): children of a background job inherit that Ctrl-C is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -13,6 +13,7 @@ from jaxtyping import AbstractArray, AnnotationError, Bool, Float, Int, Shaped, 
 from torch import Tensor
 
 from iclbench.layers.attention import AttentionLayer
+from tests import shapes
 from tests.shapes import _axes, _axes_of, _jaxtyped, _sizes, _slowly, checked, fits
 
 BATCH = torch.ones(3, 4)
@@ -140,6 +141,23 @@ def test_axes_of_one_call_are_not_those_of_a_call_within_it() -> None:
         return x
 
     assert outer(BATCH) is not None
+
+
+def test_the_first_calls_of_every_test_are_checked_and_of_a_long_loop_some() -> None:
+    function = checked(other, typechecker=beartype)
+
+    def refused() -> bool:
+        try:
+            function(BATCH)
+        except TypeCheckError:
+            return True
+        return False
+
+    calls = [refused() for _ in range(4 * shapes.EVERY)]
+    assert all(calls[: shapes.FIRST]) and sum(calls) == shapes.FIRST + 4
+    assert not refused()
+    shapes.begin_test()
+    assert refused()
 
 
 def test_functions_of_the_rooms_are_checked_in_this_way(request: pytest.FixtureRequest) -> None:
