@@ -1,6 +1,6 @@
 # make demo       install into .venv and run the main job on embedded defaults
 # make test       lint, types, tests: what CI runs
-# make test-slow  the kill tests, hostile trials (a table of counts) and other long ones
+# make test-slow  what takes seconds each: full products, killed processes, hostile trials (a table of counts)
 # make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
 # make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)

@@ -75,6 +75,7 @@ def test_a_name_that_moved_to_a_lower_room_is_found_where_it_was(module: str, na
     assert hasattr(importlib.import_module(module), name)
 
 
+@pytest.mark.slow
 def test_an_import_by_an_old_name_works_in_a_fresh_process() -> None:
     code = "from iclbench.predictions import Point; import iclbench.core.predictions as new; assert Point is new.Point"
     subprocess.run([sys.executable, "-c", code], check=True)

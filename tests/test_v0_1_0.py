@@ -89,6 +89,7 @@ def test_points_are_streamed_through_its_weights(
     assert code == 0 and float(out.splitlines()[-1].split(",")[-1]) == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_its_packed_grid_has_every_cell_done_but_for_its_scores_which_are_over_other_sizes_since(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_its_packed_grid_has_every_cell_done_but_for_its_scores_which_are_over_o
     assert code == 0 and "summary of tiny-linear-smoke" in said and " train " not in said
 
 
+@pytest.mark.slow
 def test_a_report_is_written_on_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, *_ = call(capsys, "report", "--formats", "none")
     assert code == 0 and RUN in Path("results/report/index.html").read_text()

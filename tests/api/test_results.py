@@ -89,6 +89,7 @@ def test_the_leaderboard_ranks_by_the_metric_in_its_direction(scores: pd.DataFra
             icl.plot.leaderboard(scores, **wrong)
 
 
+@pytest.mark.slow
 def test_the_leaderboard_knows_accuracies_and_tests_of_a_family() -> None:
     task = icl.task("bursty", "smoke", episodes=8)
     rows = icl.evaluate([icl.CNP(task), *task.baselines], task)

@@ -30,6 +30,7 @@ def left_behind(folder: Path, shortened: dict[str, str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
     scope = left_behind(tmp_path, SHORTENED)
     assert scope["history"]["step"].iloc[-1] == 20

@@ -199,6 +199,7 @@ def test_budgets_are_met_however_many_marks_the_latents_are_mapped_to(budget: in
     assert marks_from_latents <= 0.75 * budget
 
 
+@pytest.mark.slow
 def test_rates_of_poisson_processes_are_learned_in_context() -> None:
     small = {"width": 32, "layers": 1, "heads": 2, "hidden": 16, "latents": 2}
     assert share_learned_in_context(CMHP, 110, 3e-3, **small, encode="gap") > 0.5

@@ -252,6 +252,7 @@ def test_of_several_models_the_others_go_on(models, tmp_path: Path, capsys: pyte
     assert "skipped model" in err and "damaged" in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(
     models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

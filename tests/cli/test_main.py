@@ -39,6 +39,7 @@ def test_light_commands_import_nothing_heavy(tmp_path: Path) -> None:
     assert heavy_imports(tmp_path, *commands) == {}
 
 
+@pytest.mark.slow
 def test_the_import_check_can_fail(tmp_path: Path) -> None:
     asked = ["rm", "nothing", "--results", str(tmp_path)]
     found = heavy_imports(tmp_path, ["list"], asked)
@@ -227,6 +228,7 @@ def test_json_results_are_rows(card_path: Path, tmp_path: Path, capsys: pytest.C
     assert {row["contestant"] for row in json.loads(out)} == {"gpt2", "zero", "mean", "knn-3", "least-squares"}
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_a_checkpoint_and_exits_130(card_path: Path, tmp_path: Path) -> None:
     arguments = ["train", str(card_path), "gpt2", "-p", "smoke", "-o", "train.steps=100000"]
     command = Command([*arguments, "--results", str(tmp_path / "results")], tmp_path / "errors")

@@ -45,6 +45,7 @@ def test_an_oracle_that_refuses_these_parameters_breaks_no_contract() -> None:
     the_oracles_it_vouches_for_are_beaten_by_none(SparseLinear(SparseLinear.Parameters(dim=30, sparsity=8)))
 
 
+@pytest.mark.slow
 def test_check_says_which_oracles_are_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

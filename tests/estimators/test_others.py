@@ -78,6 +78,7 @@ def test_networks_start_like_torch_linear_from_their_seed() -> None:
     assert not torch.equal(hidden, other)
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     points = draw(3, 10, 4)
     tree = GreedyTree(TreeSettings(backend="library"))

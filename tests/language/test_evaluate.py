@@ -291,6 +291,7 @@ def test_the_number_of_passes_is_not_chosen_on_what_is_asked(reviews, tmp_path: 
     assert one(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
 
 
+@pytest.mark.slow
 def test_the_trace_of_five_passes_contains_that_of_three(reviews, letters, model_of, tmp_path: Path) -> None:
     model = model_of("gpt2")
     for passes in (3, 5):

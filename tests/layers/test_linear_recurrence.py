@@ -220,7 +220,10 @@ def test_keys_of_all_heads_are_given_once(decay: str, strength: float) -> None:
 
 # Those that shut in every chunk take one way: they stand along the batch axis.
 @pytest.mark.parametrize("gates", [[0.0], [-torch.inf, "in turn"]], ids=["open", "shut"])
-@pytest.mark.parametrize(("decay", "delta"), [kind for kind in KINDS if kind[0] != "none"])
+@pytest.mark.parametrize(
+    ("decay", "delta"),
+    [pytest.param(*kind, marks=[] if all(kind) else pytest.mark.slow) for kind in KINDS if kind[0] != "none"],
+)
 def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bool, gates: list[float | str]) -> None:
     """A decay to 0 forgets all that was before, and costs those after it no digits."""
     given, S = terms(2000, decay, delta), state().repeat(len(gates), 1, 1, 1)
@@ -240,7 +243,9 @@ def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bo
     assert all(t.grad is not None and bool(t.grad.isfinite().all()) for t in leaves.tensors().values())
 
 
-@pytest.mark.parametrize(("decay", "delta"), KINDS)
+@pytest.mark.parametrize(
+    ("decay", "delta"), [pytest.param(*kind, marks=pytest.mark.slow if kind == ("row", True) else []) for kind in KINDS]
+)
 def test_memory_beyond_tokens_and_states_does_not_grow_with_them(decay: str, delta: bool) -> None:
     def extra(tokens: int) -> float:
         given = terms(tokens, decay, delta).to(dtype=torch.float32).map(lambda t: t.requires_grad_())

@@ -278,6 +278,7 @@ def test_failed_cells_are_listed_once_with_their_reason(blocks: dict[str, Block]
     assert frame["shift"].tolist() == ["none", "shuffled-labels"], "not a row per set of demonstrations"
 
 
+@pytest.mark.slow
 def test_where_one_set_of_demonstrations_failed_there_is_no_mean(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     own = rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["n_context"].eq(MAIN)
@@ -365,6 +366,7 @@ def test_long_families_fold_into_tables_of_their_own(results: Results, tmp_path:
     assert [panel.title for panel in figure(found, "language-shots").panels] == ["mmlu-other", "mmlu-stem"]
 
 
+@pytest.mark.slow
 def test_other_sections_read_what_they_read_without_language_rows(folder: Path, tmp_path: Path) -> None:
     alone = load(synthetic_bursty.write(tmp_path))
     shutil.copytree(folder, tmp_path / "language")

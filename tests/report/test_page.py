@@ -277,6 +277,7 @@ def test_an_unknown_figure_format_is_refused(results: Path, tmp_path: Path) -> N
         build(results, tmp_path, formats=("gif",))
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     folder = _write(tmp_path / "results", _rows())
     # The script that draws on the page comes from another process, and takes seconds.

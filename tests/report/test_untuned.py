@@ -101,6 +101,7 @@ def test_every_table_that_compares_it_marks_it(told: list[Section], grid_results
     assert not any("untuned" in cell for cell in nobody)
 
 
+@pytest.mark.slow
 def test_it_shares_its_rank_with_the_next_one_below_and_its_place_among_the_ranked_reaches_to_the_last(
     results: Path, grid_results: Results, tmp_path: Path
 ) -> None:

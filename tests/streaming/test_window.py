@@ -120,13 +120,14 @@ def worst(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("slides", [400, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("slides", [100, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_rounding_errors_stay_small_however_far_it_slides(dtype: torch.dtype, slides: int) -> None:
     answers, states = worst(dtype, slides)
     assert answers < 1e-5
     assert states < (1e-3 if dtype == torch.float32 else 1e-5)
 
 
+@pytest.mark.slow
 def test_without_fresh_conditioning_they_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_module, "TOLERATED", {torch.float32: float("inf")})
     answers, states = worst(torch.float32, 400, every=NEVER)

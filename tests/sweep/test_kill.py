@@ -94,6 +94,7 @@ def rows(results: Path) -> list[Path]:
     return list((results / "cells").rglob("*.cells.parquet"))
 
 
+@pytest.mark.slow
 def test_what_a_killed_sweep_left_is_gone_on_with_and_ends_with_the_same_tables(tmp_path: Path) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     undisturbed(grid, tmp_path / "whole")

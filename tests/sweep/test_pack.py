@@ -194,6 +194,7 @@ def test_scores_of_those_who_are_there_stand_while_others_are_missing(
     assert packed.read_bytes() == bytes_then
 
 
+@pytest.mark.slow
 def test_weights_are_carried_over_and_a_deleted_archive_makes_their_trainings_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,6 +215,7 @@ def test_weights_are_carried_over_and_a_deleted_archive_makes_their_trainings_to
     assert not archive.exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_answers_no_numbers_is_a_failed_cell_in_packed_results_and_on_the_page(
     swept: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +397,7 @@ def test_of_targets_the_errors_that_scores_are_made_of_are_kept_also_before_ther
     assert set(_Compared(tables.frame("values", rows)).of(errors)["metric"]) == kept
 
 
+@pytest.mark.slow
 def test_a_report_on_packed_files_says_the_same(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
     full, short = data.load(swept[0]), data.load(packed)
     compared = 0
@@ -430,6 +433,7 @@ def test_own_results_beside_packed_ones_are_counted_once(
     data.load(both)
 
 
+@pytest.mark.slow
 def test_packing_again_gives_the_same_bytes_also_from_packed_files(
     swept: tuple[Path, list[GridCell]], packed: Path, clean: Path, tmp_path: Path
 ) -> None:
@@ -481,6 +485,7 @@ def test_cells_whose_code_changed_leave_and_are_listed_as_awaiting_recomputation
     assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_the_rows_of_one_cell_are_found_in_single_and_in_packed_files(
     swept: tuple[Path, list[GridCell]], packed: Path
 ) -> None:
@@ -526,6 +531,7 @@ def test_rounding_keeps_so_many_bits() -> None:
     assert rounded(pd.Series([0.0, None, 1.0, np.inf], dtype="Float64"), 12).tolist() == [0.0, pd.NA, 1.0, np.inf]
 
 
+@pytest.mark.slow
 def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
     """Nobody's grid asks for them; they stand in the summary of this folder, since they were evaluated there."""
     results = Path(shutil.copytree(swept[0], tmp_path / "results"))

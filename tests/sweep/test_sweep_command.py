@@ -340,6 +340,7 @@ class Inline:
     def stop(self, grace: float) -> None: ...
 
 
+@pytest.mark.slow
 def test_an_engine_of_another_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

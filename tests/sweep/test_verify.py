@@ -87,6 +87,7 @@ def test_what_is_computed_again_is_equal_whether_single_or_packed(
     assert sorted(root.rglob("*")) == before, "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_a_difference_that_names_it(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
     """Its ends are whole: only who reads all of it can know. Its worker process is started and ended here."""
     root, cells = swept
@@ -158,7 +159,10 @@ def test_rows_of_before_a_metric_came_are_whole_without_it(
 
 @pytest.mark.usefixtures("shared")
 @pytest.mark.skipif(kernels.here() not in ("default", "avx2", "avx512"), reason="instruction sets of x86")
-@pytest.mark.parametrize(("recorded", "used"), [("default", "default"), ("avx4096", None), (None, None)])
+@pytest.mark.parametrize(
+    ("recorded", "used"),
+    [pytest.param("default", "default", marks=pytest.mark.slow), ("avx4096", None), (None, None)],
+)
 def test_a_cell_is_computed_again_with_the_kernels_of_its_row(
     swept: tuple[Path, list[GridCell]],
     tmp_path: Path,

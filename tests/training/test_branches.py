@@ -297,6 +297,7 @@ def evaluated(results: Path, run: Run) -> pd.DataFrame:
     return values[values["run"].eq(run.name) & values["metric"].ne("score")]
 
 
+@pytest.mark.slow
 def test_eval_gives_rows_of_branches_which_are_those_of_shorter_trainings(
     straight: Run, card_path: Path, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_rates_are_the_naive_sum_over_all_earlier_events(shift: str) -> None:
                 np.testing.assert_allclose(found[b, n], naive_rates(own, y[b, :n].numpy(), at), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_survival_is_that_of_the_integrated_naive_rate() -> None:
     episodes = doubled(draw(family(burn_in=True), 12, 9))
     y, truth, gap = episodes.context.y, truth_of(episodes), 0.9

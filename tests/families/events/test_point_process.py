@@ -182,6 +182,7 @@ def test_frozen_prompts_are_stratified_by_kind_and_parameters() -> None:
     assert list(strata) == list(KINDS) and all(within.sum() == 16 for within in strata.values())
 
 
+@pytest.mark.slow
 def test_stratified_draws_have_the_distribution_of_free_ones() -> None:
     draws = [family().sample_prompts(Request(6, 1, torch.Generator().manual_seed(seed))) for seed in range(200)]
     for place in (0, 5):  # every place of a block, not only all of them together

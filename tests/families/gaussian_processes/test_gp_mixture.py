@@ -89,6 +89,7 @@ def test_the_ceilings_of_the_task_are_those_of_an_independent_prototype() -> Non
     assert family().ceiling("oracle-kernel", 64, "points-64") is None
 
 
+@pytest.mark.slow
 def test_stratified_draws_have_the_distribution_of_free_ones() -> None:
     of = family(targets=1, max_related=0)
     draws = [of.sample_prompts(Request(6, 64, torch.Generator().manual_seed(seed))) for seed in range(400)]

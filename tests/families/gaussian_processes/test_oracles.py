@@ -248,6 +248,7 @@ def test_the_oracles_of_a_task_with_one_kind_of_kernel(kind: int) -> None:
         np.testing.assert_allclose(exact.mean[e, :, 0], gp.predict(x), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_related_datasets_tell_the_kernel() -> None:
     family = GPMixture(GPParameters(max_related=2, targets=40))
     episodes = episodes_of(family, 8, 32, related=2)
