@@ -201,7 +201,7 @@ def chunk_sizes(g: Float[Tensor, "B H T _"] | None, like: Float[Tensor, "B H T V
         return _even(like.shape[2], size)
 
     def strong(part: Tensor) -> bool:
-        halves = part.clamp(min=least).tensor_split(2, 2)
+        halves = part.clamp(min=least).tensor_split([part.shape[2] // 2], 2)  # as a chunk multiplies them up
         return any(bool((half.sum(2) < least * few / 2).any()) for half in halves)
 
     return [n for part in g.split(size, 2) for n in _even(part.shape[2], few if strong(part) else size)]

@@ -158,6 +158,17 @@ def test_it_goes_on_from_a_state_at_odd_places(decay: str, delta: bool) -> None:
     torch.testing.assert_close(S, last, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("decay", ["head", "row"])
+@pytest.mark.parametrize("g", [[-1.0] * 15 + [-18.0] + [-4.75] * 15, [-0.5] * 4 + [-50.0] * 5], ids=["31", "9"])
+def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[float]) -> None:
+    given = terms(len(g), decay, delta=False)
+    given = replace(given, g=torch.tensor(g, dtype=torch.float64)[:, None].expand_as(given.g)).to(dtype=torch.float32)
+    outputs, after = linear_recurrence(given, state().float())
+    expected, last = by_token(given.to(dtype=torch.float64), state())
+    torch.testing.assert_close(outputs.double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after.double(), last, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("decay", "delta"), KINDS)
 def test_queries_leave_no_trace(decay: str, delta: bool) -> None:
     """Each is answered as a token that comes next would be: all after one state, or one before every pair."""
