@@ -8,7 +8,9 @@ a window (`window`) only the last points count.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -103,7 +105,10 @@ class Stream:
                     self._held.append(line)
                     if len(self._held) >= TOGETHER:
                         self._learn()
-        except (IclbenchError, KeyboardInterrupt):
+        except GeneratorExit:  # nobody listens any more: what waits is learned, and not answered
+            self._learn()
+            raise
+        except BaseException:
             self._learn()
             yield from self._answer()
             raise
@@ -175,8 +180,11 @@ class Stream:
         for i, line in enumerate(asked):
             if not usable[i]:
                 raise self._at(line, "the model has no finite answer; is x on the scale of its task?")
+            answer = self._told(line, {group: rows[i] for group, rows in columns.items()})
+            if not all(map(math.isfinite, [answer.time or 0.0, *itertools.chain(*answer.columns.values())])):
+                raise self._at(line, "the model's answer is no finite number; are points on the scale of its task?")
             self.queries += 1
-            yield self._told(line, {group: rows[i] for group, rows in columns.items()})
+            yield answer
 
     def _told(self, line: Line, columns: dict[str, list[float]]) -> Answer:
         if self.clock is None:

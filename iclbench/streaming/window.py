@@ -1,6 +1,7 @@
 """A sliding window: of all points only the last N count.
 
-When points come, the oldest are forgotten by `remove`, in a time that does not depend on N. What is left is a
+When points come, the oldest are forgotten by `remove`, in a time that does not depend on N (beside the copy of the
+window's points, which counts from about a hundred thousand of them on). What is left is a
 difference of sums and carries the rounding errors of all sums before it: they grow with the square root of the steps,
 and weigh more where the sums have fallen. So the points of the window are kept, and the state is conditioned on them
 afresh

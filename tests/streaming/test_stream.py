@@ -141,7 +141,7 @@ def test_what_stops_a_stream_leaves_everything_before_it_learned_and_answered() 
         yield from given
         raise error
 
-    for error in (DataError("line 10: broken"), KeyboardInterrupt()):
+    for error in (DataError("line 10: broken"), KeyboardInterrupt(), OSError("stale file handle")):
         for at_once in (True, False):
             stream, answers = Stream(own, at_once=at_once), []
             with pytest.raises(type(error)):
