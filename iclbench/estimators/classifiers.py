@@ -27,6 +27,7 @@ _SURE = 0.99
 class Classifier(FittedPredictor[NoSettings], abstract=True):
     """A method whose answer is the label of the nearest context point."""
 
+    order = "causal"  # of points, or labels, that are equally near the one met first
     heads = ("categorical",)
 
     @abstractmethod
@@ -93,8 +94,6 @@ class NearestClassMean(Classifier):
 
 class Majority(Classifier):
     """The most frequent label of the context, whatever the query."""
-
-    order = "causal"  # of equally frequent labels the one met first
 
     def distance(
         self,

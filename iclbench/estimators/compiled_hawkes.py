@@ -74,7 +74,8 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest):
 
     The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k (so
     many further events, spread evenly over the marks, at the mean rate), and takes off penalty times every entry of the
-    branching matrix. The decay lies between 1 / T and fastest / (geometric mean of the gaps).
+    branching matrix. The decay lies between 1 / T and fastest / (geometric mean of the gaps), or where that is less is
+    1 / T.
 
     Returns:
         The marks that are there, `(D,)` in order of appearance; their base rates `(D,)` and branching matrix `(D, D)`,
@@ -94,6 +95,7 @@ def fit(gaps, marks, kinds, smoothing, penalty, fastest):
     low, high = -np.log(n), np.log(fastest)
     for i in range(n):
         high -= np.log(tau[i]) / n
+    high = max(high, low)
     points = min(_GRID, int((high - low) / _STRIDE) + 2)
     stride = (high - low) / (points - 1)
     values, at = np.empty(points), np.empty((points, d, d + 1))

@@ -68,16 +68,18 @@ def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -
     return information
 
 
-def standard_errors(gaps: np.ndarray, marks: np.ndarray, process: Hawkes) -> Hawkes:
+def standard_errors(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastest: float = 10.0) -> Hawkes:
     """Standard errors of the parameters of a process fitted to a sequence, from the inverse observed information.
 
     A parameter at 0 is at the end of its range, where there is none: NaN, and it counts as known for the others. So
-    does the decay where nothing excites anything. NaN for all where the information is not positive definite: the
+    does the decay where nothing excites anything, and at the ends of its own range, of which `fastest` is that of the
+    fit. NaN for all where the information is not positive definite: the
     process is no maximum, or the sequence too short.
     """
     values = process.vector()
     free = values > 0
-    free[-1] &= process.branching.any()
+    ends = np.array([1 / gaps.sum(), fastest / np.exp(np.log(gaps).mean())])
+    free[-1] &= process.branching.any() and not np.isclose(process.decay, ends, rtol=1e-6, atol=0).any()
     information = observed_information(gaps, marks, process)[np.ix_(free, free)]
     # Scaled, so that the unit of time makes no difference to the rounding.
     scale = values[free]

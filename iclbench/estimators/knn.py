@@ -20,6 +20,7 @@ class NearestNeighbours(Estimator[NeighbourSettings]):
     """Equally distant points: one of them counts, as in scikit-learn."""
 
     Settings = NeighbourSettings
+    order = "causal"  # of equally distant points the one met first
     episodes_at_once = 32
 
     def answer(
@@ -29,7 +30,9 @@ class NearestNeighbours(Estimator[NeighbourSettings]):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        # |q|² is the same for all points, so the ranking needs only |x|² - 2 q·x.
+        # |q|² is the same for all points, so the ranking needs only |x|² - 2 q·x; inputs are told from the first one,
+        # or those far from 0 would lose their digits.
+        x, queries = x - x[:, :1], queries - x[:, :1].unsqueeze(1)
         rank = torch.baddbmm(x.square().sum(-1).unsqueeze(1), queries.flatten(1, 2), x.mT, alpha=-2)
         later = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
         rank.view(len(x), *queries.shape[1:3], -1).masked_fill_(later.unsqueeze(2), math.inf)

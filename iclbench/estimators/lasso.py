@@ -26,10 +26,13 @@ log = logging.getLogger("iclbench")
 
 # The penalties of the papers. One path gives them all, so whoever asks for one gets the others for nothing.
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)
-# Largest violation of the optimality conditions, in units of min(1, max |b|): absolute at the usual scale of the data.
-KKT = 1e-8
+# Largest violation of the optimality conditions, in units of min(1, max |b|): absolute at the usual scale of the data;
+# and in units of max |b|, of which no more than rounding can be asked where the data are large.
+KKT, ROUNDING = 1e-8, 1e-13
 # Numbers per batch of Gram matrices: what stays in the cache.
 _CHUNK = 2**19
+# Bytes of answers that are kept: those of a hundred times 64 episodes of a hundred points.
+_KEPT = 2**25
 
 
 class LassoSettings(Strict):
@@ -58,12 +61,13 @@ class Lasso(Estimator[LassoSettings]):
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
         alphas = sorted({*ALPHAS, self.settings.alpha}, reverse=True)
-        key = _digest(x, y, lengths, queries, torch.tensor(alphas))
+        key = _digest(x, y, lengths, queries, torch.tensor(alphas, dtype=torch.float64))
         if key not in self._recent:
             w, failed = lasso_path(x, y, alphas, lengths)
-            self._recent[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries), failed
-            if len(self._recent) > 256:
+            self._recent[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries).cpu(), failed
+            while len(self._recent) > 1 and sum(kept.nbytes for kept, _ in self._recent.values()) > _KEPT:
                 self._recent.popitem(last=False)
+        self._recent.move_to_end(key)
         answers, failed = self._recent[key]
         self.fallbacks += failed
         return answers[alphas.index(self.settings.alpha)].to(x.device)
@@ -113,11 +117,13 @@ def lasso_path(
 def kkt_violation(
     gram: Float[Tensor, "P D D"], moment: Float[Tensor, "P D"], alphas: Float[Tensor, " K"], w: Float[Tensor, "P K D"]
 ) -> Float[Tensor, "P K"]:
-    """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of min(1, max |b|)."""
+    """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of min(1, max |b|), or where
+    that is more of `ROUNDING` / `KKT` times max |b|."""
     correlation = moment.unsqueeze(1) - w @ gram
     alpha = alphas.unsqueeze(1)
     violation = torch.where(w != 0, (correlation - alpha * w.sign()).abs(), correlation.abs() - alpha)
-    scale = moment.abs().amax(1, keepdim=True).clamp(1e-300, 1.0)
+    largest = moment.abs().amax(1, keepdim=True)
+    scale = largest.clamp(1e-300, 1.0).maximum(ROUNDING / KKT * largest)
     return violation.amax(-1).nan_to_num(torch.inf) / scale
 
 

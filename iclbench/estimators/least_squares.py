@@ -20,6 +20,9 @@ from iclbench.estimators.recursive import minimum_norm, posterior_means
 RCOND = 1e-6
 # Below this squared sine of the angle to the earlier rows, factors of X X' lose more than half of float64's digits.
 SMALLEST_PIVOT = 1e-8
+# Where the squared distance of one of the first d rows from the span of those before it is below this fraction of the
+# longest row's squared length, what it says of w and what later rows say cannot be weighed in float64.
+SHORTEST_PIVOT = 1e-10
 
 
 class LeastSquares(LinearEstimator[NoSettings]):
@@ -45,10 +48,13 @@ def _full_rank(
     """The solutions, if the first min(N, Dx) points are safely independent, and for which episodes they are."""
     d = x.shape[2]
     first = x[:, :d]
-    w, sound = minimum_norm(first, y[:, :d], SMALLEST_PIVOT)
+    w, pivots, trusted = minimum_norm(first, y[:, :d], SMALLEST_PIVOT)
+    sound = trusted[:, -1]
     if x.shape[1] > d:
         w = torch.cat([w, posterior_means(x[:, d:], y[:, d:], first.mT @ first, w[:, -1])], 1)
-    return w, sound[:, -1]
+        longest = x.square().sum(-1).amax(1)
+        sound = sound & (pivots.amin(1) > SHORTEST_PIVOT * longest) & w.isfinite().flatten(1).all(1)
+    return w, sound
 
 
 def _any_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:

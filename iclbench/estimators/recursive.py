@@ -51,16 +51,19 @@ def posterior_means(
 
 def minimum_norm(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], smallest: float
-) -> tuple[Float[Tensor, "B N Dx"], Bool[Tensor, "B N"]]:
+) -> tuple[Float[Tensor, "B N Dx"], Float[Tensor, "B N"], Bool[Tensor, "B N"]]:
     """The minimum-norm solutions of the first 1, 2, ..., N equations, N <= Dx.
 
     Returns:
-        The solutions, and which of them to trust: False from the first row on whose squared distance from the span of
-        the rows before is below `smallest` times its squared length.
+        The solutions; every row's squared distance from the span of the rows before it; and which solutions to trust:
+        False from the first row on at which that is below `smallest` times the row's squared length.
     """
     gram = x @ x.mT
-    factor = torch.linalg.cholesky_ex(gram).L
+    factor, failed_at = torch.linalg.cholesky_ex(gram)
     solved = torch.linalg.solve_triangular(factor, torch.cat([x, y.unsqueeze(-1)], -1), upper=False)
     pivots = factor.diagonal(dim1=1, dim2=2).square()
-    sound = (pivots > smallest * gram.diagonal(dim1=1, dim2=2)).cumprod(1).bool()
-    return (solved[..., :-1] * solved[..., -1:]).cumsum(1), sound
+    # Where there was no factor any more, what is left of the matrix stands there, of either sign.
+    rows = torch.arange(1, x.shape[1] + 1, device=x.device)
+    factored = (failed_at.unsqueeze(1) == 0) | (rows < failed_at.unsqueeze(1))
+    sound = (factored & (pivots > smallest * gram.diagonal(dim1=1, dim2=2))).cumprod(1).bool()
+    return (solved[..., :-1] * solved[..., -1:]).cumsum(1), pivots, sound

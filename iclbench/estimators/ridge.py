@@ -21,6 +21,11 @@ from iclbench.estimators.base import Estimator, LinearEstimator
 from iclbench.estimators.least_squares import least_squares
 from iclbench.estimators.recursive import posterior_means
 
+# Of the squared length of the longest input: below it a squared condition number takes too many digits.
+SMALLEST_PENALTY = 1e-9
+# Of the variance of a kernel.
+SMALLEST_NOISE = 1e-10
+
 
 class RidgeSettings(Strict):
     """`penalty`: lambda of |y - Xw|² + lambda |w|², or "noise": the task's noise-to-signal ratio (Bayes-optimal)."""
@@ -38,9 +43,13 @@ class Ridge(LinearEstimator[RidgeSettings]):
         penalty = self.facts.noise_to_signal if chosen == "noise" else chosen
         if penalty == 0:
             return least_squares(x, y)
-        # |y - Xw|² + lambda |w|² is the posterior of w ~ N(0, I / lambda) under unit noise.
         batch, _, d = x.shape
-        precision = (penalty * torch.eye(d, dtype=x.dtype, device=x.device)).expand(batch, d, d)
+        one = torch.eye(d, dtype=x.dtype, device=x.device).expand(batch, d, d)
+        if penalty < SMALLEST_PENALTY * x.square().sum(-1).max():
+            rows, zeros = math.sqrt(penalty) * one, y.new_zeros(batch, d)
+            return least_squares(torch.cat([rows, x], 1), torch.cat([zeros, y], 1))[:, d:]
+        # |y - Xw|² + lambda |w|² is the posterior of w ~ N(0, I / lambda) under unit noise.
+        precision = penalty * one
         return posterior_means(x, y, precision, x.new_zeros(batch, d))
 
 
@@ -75,7 +84,7 @@ class KernelRidgeSettings(Strict):
     """An RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)), with observation noise of variance `noise`.
 
     `lengthscale`: a number, or "sqrt-dim" for the square root of the input dimension, which is the typical distance
-    (up to sqrt 2) of standardised inputs and 1 in one dimension.
+    (up to sqrt 2) of standardised inputs and 1 in one dimension. `noise`: a ten-billionth of the variance at least.
     """
 
     lengthscale: PositiveFloat | Literal["sqrt-dim"] = "sqrt-dim"
@@ -97,7 +106,8 @@ class KernelRidge(Estimator[KernelRidgeSettings]):
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
         covariance = self.kernel(x, x)
-        covariance.diagonal(dim1=1, dim2=2).add_(self.settings.noise)
+        # Less than that is lost to rounding, and a kernel of points close together is singular.
+        covariance.diagonal(dim1=1, dim2=2).add_(max(self.settings.noise, SMALLEST_NOISE * self.settings.variance))
         factor = torch.linalg.cholesky(covariance)
         cross = self.kernel(x, queries.flatten(1, 2))
         solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)

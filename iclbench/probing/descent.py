@@ -22,7 +22,8 @@ from iclbench.probing.probe_set import ProbeSet
 
 STEPS = 24
 # The stated search: 300 candidates from 1e-6 to 1e-3, a hundred per decade. It was made for d = 20 and 40 examples;
-# with smaller X'X the best gamma is larger, and the grid goes on by decades until the best lies inside.
+# with smaller X'X the best gamma is larger, and the grid goes on by decades until the best lies below its end. With far
+# larger X'X it would be smaller than the first candidate, which then stands for it.
 _DECADES = (-6, -3)
 _LAST_DECADE = 2
 _PER_DECADE = 100

@@ -111,7 +111,11 @@ def test_the_decay_ends_where_it_is_said_to() -> None:
     growing, zeros = 1 / np.arange(1.0, 31), np.zeros(30, int)
     assert fit(growing, zeros, 1).decay == pytest.approx(1 / growing.sum(), rel=1e-6)
     pairs = np.tile([3.0, 1e-4], 15)
-    assert fit(pairs, zeros, 1, fastest=4.0).decay == pytest.approx(4 / stats.gmean(pairs), rel=1e-6)
+    found = fit(pairs, zeros, 1, fastest=4.0)
+    assert found.decay == pytest.approx(4 / stats.gmean(pairs), rel=1e-6) and found.branching.any()
+    errors = standard_errors(pairs, zeros, found, fastest=4.0)
+    assert np.isnan(errors.decay) and np.isfinite(errors.base).all()
+    assert fit(np.ones(4), zeros[:4], 1, fastest=0.02).decay == pytest.approx(1 / 4, rel=1e-6)
 
 
 def penalised(gaps, marks, process, smoothing, penalty) -> float:

@@ -65,7 +65,7 @@ def test_the_path_equals_scikit_learn_when_that_is_converged() -> None:
             np.testing.assert_allclose(w[0, n - 1, k].numpy(), coefficients, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1e6])
+@pytest.mark.parametrize("scale", [1e-4, 1e6, 1e9])
 def test_outputs_may_have_any_scale(scale: float) -> None:
     """Scaling y and alpha alike scales the solution."""
     x, y = draw("noisy", episodes=4, points=25)

@@ -1,5 +1,6 @@
 """Least squares, ridge and its kin, sparse regression and averaging against NumPy, scikit-learn and the posterior."""
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -61,6 +62,13 @@ DATA = {
     "nearly repeated rows": lambda: _with(
         draw(4, 30, 12), lambda x: torch.cat([x[:, :1] + 1e-5 * x[:, 1:2], x[:, 1:]], 1)
     ),
+    "a first input of rounding noise": lambda: _with(
+        draw(4, 30, 5), lambda x: torch.cat([4.8e-16 * x[:, :1], x[:, 1:]], 1)
+    ),
+    "a first input far shorter than the others, of one number": lambda: _with(
+        draw(4, 30, 1), lambda x: torch.cat([1e-7 * x[:, :1].sign(), x[:, 1:]], 1)
+    ),
+    "repeated rows that are large": lambda: _with(draw(8, 4, 4), lambda x: 1e13 * x[:, [0, 0, 1, 0]]),
     "all inputs zero": lambda: _with(draw(2, 6, 3), torch.zeros_like),
     "skewed": lambda: _with(draw(8, 41, 20), lambda x: x / torch.arange(1, 21) ** 2),
 }
@@ -125,6 +133,18 @@ def test_ridge_equals_scikit_learn() -> None:
     )
     found = Ridge(RidgeSettings(penalty=0.3)).predict_next(data).mean
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("penalty", [1e-10, 1e-14, 1e-18])
+def test_ridge_with_a_tiny_penalty_equals_least_squares_with_its_rows(penalty: float) -> None:
+    data = draw(3, 30, 5)
+    rows = math.sqrt(penalty) * np.eye(5)
+
+    def augmented(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
+        return float(query @ np.linalg.lstsq(np.vstack([rows, x]), np.concatenate([np.zeros(5), y]), rcond=1e-12)[0])
+
+    found = Ridge(RidgeSettings(penalty=penalty)).predict_next(data).mean
+    torch.testing.assert_close(found, each_prefix(data, augmented), rtol=1e-6, atol=1e-6)
 
 
 def test_ridge_without_noise_is_least_squares() -> None:
@@ -232,6 +252,12 @@ def test_kernel_ridge_is_gaussian_process_regression(lengthscale: str | float) -
     settings = KernelRidgeSettings(lengthscale=lengthscale, variance=3.0, noise=0.2)
     found = KernelRidge(settings).predict_next(data).mean
     torch.testing.assert_close(found, each_prefix(data, reference), rtol=1e-8, atol=1e-8)
+
+
+def test_kernel_ridge_of_many_points_close_together_wants_no_noise() -> None:
+    x = torch.linspace(0, 1, 50, dtype=torch.float64)[None, :, None]
+    found = KernelRidge(KernelRidgeSettings(noise=1e-18)).predict_next(Points.full(x, x.sin())).mean
+    torch.testing.assert_close(found[:, 10:], x[:, 10:].sin(), rtol=1e-3, atol=1e-3)
 
 
 def test_averaging_is_the_mean_of_the_products() -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,13 @@ def test_nearest_neighbours_equal_scikit_learn(k: int) -> None:
             model = KNeighborsRegressor(min(k, n)).fit(points.x[b, :n].numpy(), points.y[b, :n].numpy())
             expected = model.predict(points.x[b, n : n + 1].numpy())
             np.testing.assert_allclose(found[b, n], expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_nearest_neighbours_are_those_of_inputs_far_from_0() -> None:
+    points = draw(3, 30, 1).to(dtype=torch.float64)
+    far = replace(points, x=points.x + 1.7e9)
+    found, expected = (NearestNeighbours().predict_next(each).mean for each in (far, replace(far, x=far.x - 1.7e9)))
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
