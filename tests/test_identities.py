@@ -12,8 +12,9 @@ from iclbench.cli.main import main
 from iclbench.config import cards, versions
 from iclbench.config import resolution as config
 from iclbench.config.cards import Added, BaselineCard, Strict, TrainSettings, content_hash, hashed_settings
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Entry
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry
 from iclbench.config.resolution import resolve_run
+from iclbench.config.runs import CodeChangedError, Run
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.sweep.cells import GridCell, grid_cells
 from tests.conftest import raise_code
@@ -195,6 +196,30 @@ def test_a_plug_in_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.M
     assert resolve_run("linear", "spiral", "smoke").dump()["backbone"]["code"] == by_name
     assert "code" not in resolve_run("linear", "gpt2", "smoke").dump()["backbone"]
     assert versions.of_backbone("iclbench.backbones.gpt2:GPT2") == versions.of_backbone("gpt2") == 1
+
+
+def test_a_hybrid_is_known_by_its_mixers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from iclbench.layers.mixers.mamba2 import Mamba2\nclass Fading(Mamba2):\n    rate = 2\n"
+    (tmp_path / "fading_mixer.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ICLBENCH_TRUST", "fading_mixer")
+    monkeypatch.setitem(MIXERS.entries, "fading", Entry("fading_mixer:Fading", package="fading"))
+
+    def code(*mixers: str) -> versions.Code:
+        return versions.of_backbone("hybrid", {"mixers": list(mixers)})
+
+    assert code("mamba2", "attention") == versions.of_backbone("hybrid") == 1, "old hashes stand"
+    assert code("hyena", "mamba2", "hyena") == versions.of_backbone("hyena") == 2
+    with_fading = code("fading", "hyena"), code("fading"), code("fading_mixer:Fading")
+    assert all(isinstance(each, str) for each in with_fading)
+    run = resolve_run("linear", "hybrid", "smoke", overrides=['backbone.mixers=["attention", "fading_mixer:Fading"]'])
+    assert run.backbone.settings["mixers"][1] == "fading_mixer:Fading" and run.backbone.code == with_fading[1]
+    (tmp_path / "fading_mixer.py").write_text(source.replace("2\n", "3\n"))
+    edited = code("fading", "hyena"), code("fading")
+    assert edited[0] != with_fading[0] and edited[1] != with_fading[1] != with_fading[0]
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(run.dump()))
+    with pytest.raises(CodeChangedError, match="the sources of 'hybrid' are not those"):
+        Run(tmp_path).check_codes()
 
 
 def test_a_number_of_the_backbone_is_part_of_what_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from iclbench.backbones.base import BackboneSettings, described, without_decay
 from iclbench.backbones.mixer_block import MixerBlock, norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.config.cards import PositiveInt
-from iclbench.config.registry import MIXERS, canonical
+from iclbench.config.registry import MIXERS, spelling
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.core.task import TaskShape
@@ -102,7 +102,7 @@ class MambaFormerSettings(WithState, WithRank):
 class HybridSettings(WithState, WithRank, WithLength):
     """All of these, and a mixer for every layer."""
 
-    mixers: Annotated[list[Annotated[str, AfterValidator(canonical)]], Field(min_length=1)] = ["mamba2", "attention"]
+    mixers: Annotated[list[Annotated[str, AfterValidator(spelling)]], Field(min_length=1)] = ["mamba2", "attention"]
     """Mixers of the layers, first to last; a shorter list starts again."""
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from iclbench.config.cards import Once, PresetName, SeedInt, Strict, cards_folder, names, read_toml, validate
-from iclbench.config.registry import BACKBONES, canonical
+from iclbench.config.registry import BACKBONES, canonical, spelling
 from iclbench.core.errors import UsageError
 
 
@@ -41,7 +41,7 @@ class Pair(Strict):
             BACKBONES.entry(value)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        return value if ":" in value else canonical(value)
+        return spelling(value)
 
     @field_validator("tasks")
     @classmethod

@@ -42,6 +42,11 @@ def canonical(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
+def spelling(name: str) -> str:
+    """The canonical spelling of a registered name; a target `package.module:Class` as it stands."""
+    return name if ":" in name else canonical(name)
+
+
 def imported(target: str) -> Any:
     """What `module:name` names, of a room above this one: imported when it is asked for."""
     module, _, name = target.partition(":")
@@ -389,16 +394,18 @@ MIXERS = Registry(
             "iclbench.layers.mixers.recurrent_cells:LSTM", "long short-term memory (Hochreiter and Schmidhuber 1997)"
         ),
         "gru": Entry("iclbench.layers.mixers.recurrent_cells:GRU", "gated recurrent unit (Cho et al. 2014)"),
-        "hyena": Entry("iclbench.layers.mixers.hyena:Hyena", "gates around a long convolution (Poli et al. 2023)"),
+        "hyena": Entry(
+            "iclbench.layers.mixers.hyena:Hyena", "gates around a long convolution (Poli et al. 2023)", code=2
+        ),
     },
     "iclbench.layers.mixers.mixer:Mixer",
 )
 
 
-def _of_mixer(name: str, cls: str, colour: str, shape: str, code: int = 1) -> Entry:
-    """The backbone of one mixer."""
-    summary, line = MIXERS.shipped[name].summary, Stroke(colour, shape, "causal")
-    return Entry(f"iclbench.backbones.mixers:{cls}", summary, code=code, line=line)
+def _of_mixer(name: str, cls: str, colour: str, shape: str) -> Entry:
+    """The backbone of one mixer, by whose code it is known."""
+    mixer, line = MIXERS.shipped[name], Stroke(colour, shape, "causal")
+    return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code, line=line)
 
 
 BACKBONES = Backbones(
@@ -446,7 +453,7 @@ BACKBONES = Backbones(
         "mlstm": _of_mixer("mlstm", "MLSTM", "#6C0A33", "kite"),
         "lstm": _of_mixer("lstm", "LSTM", "#26090B", "notch"),
         "gru": _of_mixer("gru", "GRU", "#01264E", "drop"),
-        "hyena": _of_mixer("hyena", "Hyena", "#C99744", "semicircle", code=2),
+        "hyena": _of_mixer("hyena", "Hyena", "#C99744", "semicircle"),
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a mixer for every layer, Mamba-2 and attention in turn",

@@ -32,7 +32,7 @@ from iclbench.config.cards import (
     validate,
 )
 from iclbench.config.rates import Rates
-from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported
+from iclbench.config.registry import BACKBONES, FAMILIES, canonical, imported, spelling
 from iclbench.config.sizes import sized
 from iclbench.core.errors import UnknownNameError, UsageError, shortened
 from iclbench.core.formats import assignments
@@ -416,7 +416,7 @@ def resolve_tables(
     tables = tables or {}
     frozen, card = resolve_task(task, preset, tables.get("task"), f"{typed_as}task")
     chosen = card.preset(canonical(preset), frozen.name)
-    name = backbone if ":" in backbone else canonical(backbone)
+    name = spelling(backbone)
     for mentioned in [*chosen.backbones, *chosen.train_for]:
         BACKBONES.entry(mentioned)  # a mistyped name would silently mean the default size
     if (why := unfit(name, frozen.name, card.head)) is not None:
@@ -427,6 +427,7 @@ def resolve_tables(
             f"leave it out, and write -o backbone.{own}"
         )
     settings = _settings(name, frozen, chosen, tables.get("backbone", {}), typed_as, data_dir)
+    complete = settings.model_dump(mode="json", exclude_none=True)
     rates = Rates.of(canonical(preset), frozen.name, frozen.card, results) if tuned else Rates()
     training = resolve_training(frozen, chosen, name, tables.get("train", {}), typed_as, rates=rates)
     return validate(
@@ -438,8 +439,8 @@ def resolve_tables(
             "task": frozen,
             "backbone": {
                 "name": name,
-                "code": versions.since_first(versions.of_backbone(name)),
-                "settings": settings.model_dump(mode="json", exclude_none=True),
+                "code": versions.since_first(versions.of_backbone(name, complete)),
+                "settings": complete,
             },
             "train": training,
         },

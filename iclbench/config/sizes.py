@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from iclbench.config import plugins
 from iclbench.config.cards import TOLERANCE, Strict, deviation, load_task, validate
-from iclbench.config.registry import BACKBONES, canonical, imported
+from iclbench.config.registry import BACKBONES, canonical, imported, spelling
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count
 
@@ -191,7 +191,7 @@ def missing_size(task: str, backbone: str, preset: str, given: Mapping[str, Any]
     what to do; None: it has, or somebody did."""
     name, card = load_task(task)
     chosen = card.preset(canonical(preset), name)
-    backbone = backbone if ":" in backbone else canonical(backbone)
+    backbone = spelling(backbone)
     known = set(BACKBONES.names_in_cards(backbone))
     if chosen.budget is not None or known & chosen.backbones.keys() or any(map(_is_size, given.items())):
         return None

@@ -1,8 +1,8 @@
 """Which code answers: numbers that stand in hashes, so that no kept result is served for code that computes another.
 
-One number for every family, estimator and backbone of iclbench, `code` of its entry in the registry, raised in the
-commit that changes what it answers for the same settings; `tests/golden` notices who forgets. Code from elsewhere has
-no such number: the hash of its sources stands in its place (`iclbench.config.sources`).
+One number for every family, estimator, backbone and mixer of iclbench, `code` of its entry in the registry, raised in
+the commit that changes what it answers for the same settings; `tests/golden` notices who forgets. Code from elsewhere
+has no such number: the hash of its sources stands in its place (`iclbench.config.sources`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, Registry
+from iclbench.config.cards import content_hash
+from iclbench.config.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Registry
 from iclbench.config.sources import source_hash
 
 
@@ -78,10 +79,23 @@ def of_estimator(name: str) -> Code:
     return _code(ESTIMATORS, name)
 
 
-def of_backbone(name: str) -> Code:
+def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
     """The number of a built-in backbone, the hash of any other's sources; that of the backbone for a variant, whose
-    settings are in the configuration. Nothing is imported but a third party's variant."""
-    return _code(BACKBONES, BACKBONES.variant(name).backbone)
+    settings are in the configuration. Nothing is imported but a third party's variant.
+
+    Where settings name mixers, these count as well: each of ours raises the number as often as its own was raised; with
+    one from elsewhere, a hash of all codes stands in its place.
+
+    Raises:
+        UnknownNameError: a mixer of a built-in backbone does not exist.
+    """
+    own = _code(BACKBONES, BACKBONES.variant(name).backbone)
+    codes = [own, *(_code(MIXERS, mixer) for mixer in _mixers(settings or {}, own))]
+    numbers = [code for code in codes if isinstance(code, int)]
+    if len(numbers) == len(codes):
+        return 1 + sum(number - 1 for number in numbers)
+    others = [code for code in codes if code != 1]
+    return others[0] if len(others) == 1 else content_hash({"codes": others})
 
 
 def since_first(code: Code) -> Code | None:
@@ -103,6 +117,13 @@ def _raises(family: str, of: str, parameters: Mapping[str, Any]) -> int:
         and (each.where is None or parameters.get(each.where[0]) == each.where[1])
         for each in RAISES
     )
+
+
+def _mixers(settings: Mapping[str, Any], own: Code) -> list[str]:
+    """The mixers that settings name, each once; a class from elsewhere may mean something else by the word."""
+    named = settings.get("mixers")
+    words = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
+    return [each for each in dict.fromkeys(words) if isinstance(own, int) or ":" in each or each in MIXERS.entries]
 
 
 def _code(registry: Registry, name: str) -> Code:
